@@ -22,13 +22,13 @@ from bench.broker import load
 from bench.deduplication import compare
 from bench.links import busy
 from bench.results import Figure, store
-from magnetar.broker.idempotency_block import BLOCK_SHIFT, FINGERPRINT_BYTES
-from magnetar.broker.idempotency_judging import judge
-from magnetar.broker.idempotency_keys import KeyProperty
-from magnetar.broker.idempotency_snapshot import encode_block, load_block
-from magnetar.broker.idempotency_table import KeyTable
+from magnetar.broker.publish.idempotency.block import BLOCK_SHIFT
+from magnetar.broker.publish.idempotency.judging import judge
+from magnetar.broker.publish.idempotency.snapshot import encode_block, load_block
+from magnetar.broker.publish.idempotency.table import KeyTable
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import encode_batch
+from magnetar.wire.idempotency_keys import FINGERPRINT_BYTES, KeyProperty
 from magnetar.wire.metadata import build, inspect
 
 KEY = "request"

@@ -22,7 +22,7 @@ from tests.support.pipelines import Pipeline
 
 from bench.broker import KIB, load
 from bench.results import Figure, store
-from magnetar.spark.metricsfile import former
+from magnetar.pipeline.metrics_file import former
 
 TAIL_RATE = 1000
 CATCH_UP_S = 300

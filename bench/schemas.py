@@ -26,8 +26,8 @@ from bench.links import client_of, full_name
 from bench.results import Figure, store
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.geo.incoming import Stamp, prepare
-from magnetar.geo.schemas import Translation
+from magnetar.replication.link.incoming import Stamp, prepare
+from magnetar.replication.link.schemas import Translation
 from magnetar.schemas.versions import encode_version
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, field_bytes

@@ -25,11 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.brokers import BrokerProcess, World
 
 from bench.results import Figure, store
-from magnetar.spark import register, session
-from magnetar.spark.pulsar.client import Client, Reader
-from magnetar.spark.pulsar.connection import Access
-from magnetar.spark.pulsar.offsets import EARLIEST
-from magnetar.spark.pulsar.reading import Stretch, Task
+from magnetar.spark import register
+from magnetar.spark.client import Client, Reader
+from magnetar.spark.connection import Access
+from magnetar.spark.offsets import EARLIEST
+from magnetar.spark.reading import Stretch, Task
+from magnetar.spark_session import session
 
 TOPIC = "persistent://public/default/bench"
 SIZE = 1024

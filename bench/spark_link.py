@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.spark.fakes import TOKEN, Cursor, FakeCluster, Topic, entry_bytes, wire
 
 from magnetar.core.ids import Position
-from magnetar.spark import session
-from magnetar.spark.conductor import Conductor
-from magnetar.spark.desk import Pipeline
-from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.replicate import Queries
-from magnetar.spark.states import ALL, Link
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.replicate import Queries
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.states import ALL, Link
+from magnetar.spark_session import session
 from magnetar.wire import pulsar_pb2 as pb
 
 LEDGER = 7

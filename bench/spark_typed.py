@@ -25,9 +25,10 @@ from bench.results import Figure, store
 from bench.spark_format import rate
 from magnetar.cli.demo import flights, schema
 from magnetar.schemas.types import Definition, SchemaType
-from magnetar.spark import register, session
-from magnetar.spark.pulsar.columns import Columns, columns_of
-from magnetar.spark.pulsar.typed import Part, Run, Typed
+from magnetar.spark import register
+from magnetar.spark.columns import Columns, columns_of
+from magnetar.spark.typed import Part, Run, Typed
+from magnetar.spark_session import session
 
 AVRO, JSON, OLD = (f"persistent://public/default/typed-{name}" for name in ("avro", "json", "versions"))
 

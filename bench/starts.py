@@ -43,7 +43,7 @@ def _kind(words: list[str]) -> str:
     """What Spark's driver started, by its command line."""
     if Path(words[0]).name == "java":
         return "java"
-    return "python, tasks" if "magnetar.spark.daemon" in words else "python, planning and committing"
+    return "python, tasks" if "magnetar.spark_session.daemon" in words else "python, planning and committing"
 
 
 def broker_start(world: World) -> dict[str, float]:

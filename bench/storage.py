@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench.results import Figure, store
 from magnetar.core.config import BrokerConfig
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.log.files import OsFiles
+from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 

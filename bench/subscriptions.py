@@ -394,9 +394,9 @@ def failovers(world: World, rounds: int) -> dict[str, Any]:
 def weight() -> dict[str, Any]:
     """Bytes of a state of 1 M messages of which 1 % are not acknowledged, at random; and of the delta of one interval."""
     from magnetar.core.ids import OriginKey
-    from magnetar.geo.ackedsets import storing
-    from magnetar.geo.ackedsets.indexset import IndexSet
-    from magnetar.geo.ackedsets.state import SubscriptionState
+    from magnetar.replication.acked_sets import codec as storing
+    from magnetar.replication.acked_sets.index_set import IndexSet
+    from magnetar.replication.acked_sets.state import SubscriptionState
 
     rng = random.Random(1)
     origin = OriginKey("a", 1_700_000_000_000)

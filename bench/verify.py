@@ -24,8 +24,8 @@ from tests.support.planting import KINDS, LyingLink, Planted
 from bench.broker import load
 from bench.results import Figure, store
 from magnetar.core import config as configuration
-from magnetar.spark import session
-from magnetar.spark.verify import Progress, VerifyResult, verify_config
+from magnetar.jobs.verify import Progress, VerifyResult, verify_config
+from magnetar.spark_session import session
 
 AIM = 200_000
 EACH = 10

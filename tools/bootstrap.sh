@@ -135,7 +135,7 @@ need_java() {
 
 # Not needed, but each start of Spark takes half as long with it; made anew where Java or Spark are others than last time.
 archive_classes() {
-    "$venv/bin/python" -m magnetar.spark.classes --missing || say "Spark will start more slowly; the line above says why"
+    "$venv/bin/python" -m magnetar.spark_session.classes --missing || say "Spark will start more slowly; the line above says why"
 }
 
 # Many containers forbid Python to write down what it compiled (PYTHONDONTWRITEBYTECODE): then each process compiled the package

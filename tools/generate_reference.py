@@ -15,7 +15,7 @@ import msgspec
 import typer
 from typer.testing import CliRunner
 
-from magnetar.cli.commands import ORDER, app
+from magnetar.cli.commands.all import ORDER, app
 from magnetar.core import config, security, settings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from magnetar.admin.reference import markdown
-from magnetar.admin.server import GROUPS
+from magnetar.admin.http.reference import markdown
+from magnetar.admin.http.server import GROUPS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rest.md"
 

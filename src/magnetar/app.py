@@ -20,41 +20,49 @@ from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
-from magnetar.admin.answers import Answers
-from magnetar.admin.connection import Connection, Room
-from magnetar.admin.gate import Gate
-from magnetar.admin.runtimesettings import runtime_settings
-from magnetar.admin.turns import Turns
+from magnetar.admin.http.answers import Answers
+from magnetar.admin.http.connection import Connection, Room
+from magnetar.admin.http.gate import Gate
+from magnetar.admin.http.turns import Turns
+from magnetar.admin.metrics.runtime_settings import runtime_settings
 from magnetar.admin.websocket.gateway import Gateway
+from magnetar.broker.admin.control import BrokerInfo
+from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.control import BrokerInfo
-from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Outbox
-from magnetar.broker.proofs import Loss, begin_proving
-from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX
+from magnetar.broker.topics.deletion_proofs import Loss, begin_proving
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.metadata.policydefaults import defaults_of
+from magnetar.effects.outbox import Outbox
+from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX
 from magnetar.runtime.clock import SystemClock
-from magnetar.runtime.collector import Collector
-from magnetar.runtime.descriptors import fitting, raise_file_limit, too_few
-from magnetar.runtime.discarding import Discarder
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.files import OsFiles, read_small
-from magnetar.runtime.folder import DataFolder
-from magnetar.runtime.lanes import Lanes
-from magnetar.runtime.listener import Listener
-from magnetar.runtime.places import per_address
-from magnetar.runtime.recovering import LEDGER_FILE, MARK_FILE, begin_mark, check_log, check_store, check_uuid, place_of
-from magnetar.runtime.reserve import Reserve
-from magnetar.runtime.secretfile import read_token
-from magnetar.runtime.secrets import Watch, key_files, load_keys
-from magnetar.runtime.server import PulsarServer
+from magnetar.runtime.interpreter.garbage import Collector
+from magnetar.runtime.log.discard import Discarder
+from magnetar.runtime.log.files import OsFiles, read_small
+from magnetar.runtime.log.folder import DataFolder
+from magnetar.runtime.log.lanes import Lanes
+from magnetar.runtime.log.recovery import (
+    LEDGER_FILE,
+    MARK_FILE,
+    begin_mark,
+    check_log,
+    check_store,
+    check_uuid,
+    place_of,
+)
+from magnetar.runtime.log.reserve import Reserve
+from magnetar.runtime.network.connection_places import per_address
+from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
+from magnetar.runtime.network.listener import Listener
+from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed
+from magnetar.runtime.network.server import PulsarServer
+from magnetar.runtime.security.secret_file import read_token
+from magnetar.runtime.security.secrets import Watch, key_files, load_keys
+from magnetar.runtime.security.tls import Listening
 from magnetar.runtime.stores.mark import StoreMark
 from magnetar.runtime.stores.opening import open_store
-from magnetar.runtime.strangers import Urls, handshake_failed, malformed
-from magnetar.runtime.tls import Listening
 from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import EntryCache, LedgerIds

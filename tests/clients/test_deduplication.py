@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from magnetar import cli
-from magnetar.broker.deduplication import SEQUENCE_TAKEN_MAX
+from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.courier import Courier
@@ -157,7 +157,7 @@ def test_large_messages_in_chunks_through_kills(deduplicating: BrokerProcess) ->
 
 
 def test_large_and_small_messages_of_one_topic_through_kills(deduplicating: BrokerProcess) -> None:
-    """They go by two lanes of the log (`runtime.lanes`), beside another topic's small ones: each is stored once, in order."""
+    """They go by two lanes of the log (`runtime.log.lanes`), beside another topic's small ones: each is stored once, in order."""
     client = connect(deduplicating)
     rng = random.Random(7)
     sent: dict[str, list[bytes]] = {"mixed": [], "small": []}

@@ -17,7 +17,7 @@ import pulsar
 import pytest
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.failover import Move, Report
+from magnetar.cli.commands.failover import Move, Report
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.wire import pulsar_pb2 as pb

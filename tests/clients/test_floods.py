@@ -12,8 +12,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.broker.session import ANSWERS_BYTES_MAX
-from magnetar.runtime.server import RUN_FRAMES_MAX
+from magnetar.broker.session.session import ANSWERS_BYTES_MAX
+from magnetar.runtime.network.server import RUN_FRAMES_MAX
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode
 from tests.clients.conftest import connect

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pulsar
 import pytest
 
-from magnetar.broker.dispatch.hashing import slot_of
+from magnetar.broker.subscriptions.dispatch.hashing import slot_of
 from tests.clients.conftest import connect
 from tests.clients.test_publish_consume import WAIT_MS, drain, nothing_more
 from tests.support.brokers import BrokerProcess, eventually

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.client import Entries, LinkClient, LinkDown, LinkRefused, geo_position
+from magnetar.runtime.network.link_client import Entries, LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from tests.clients.conftest import connect

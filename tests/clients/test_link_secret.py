@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime.client import LinkClient, LinkRefused
+from magnetar.runtime.network.link_client import LinkClient, LinkRefused
 from tests.support.brokers import World, eventually
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from magnetar.cli.commands import app
+from magnetar.cli.commands.all import app
 from magnetar.core.errors import MagnetarError
 from tests.support.brokers import BrokerProcess, World
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.runtime.client import LinkClient, geo_position
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.runtime.network.link_client import LinkClient, geo_position
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE
-from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
+from magnetar.runtime.network.link_client import LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import NO_REQUEST
 from magnetar.wire.frames import encode
@@ -190,7 +190,7 @@ def test_looking_up_by_https_leads_to_tls(secured: Secured) -> None:
 
 
 def test_the_spark_formats_connection_is_let_in(secured: Secured) -> None:
-    from magnetar.spark.pulsar.connection import Access, Connection, Down
+    from magnetar.spark.connection import Access, Connection, Down
 
     trust = str(secured.authority.file)
     for url in (secured.broker.url, secured.broker.url_tls):

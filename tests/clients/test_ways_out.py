@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from magnetar import cli
-from magnetar.runtime.client import LinkClient
+from magnetar.runtime.network.link_client import LinkClient
 from magnetar.wire import pulsar_pb2 as pb
 from tests.clients.test_help_examples import Terminal
 from tests.support.brokers import World

@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from magnetar.admin.websocket.publisher import java_hash
-from magnetar.broker.dispatch.hashing import murmur3_32
+from magnetar.broker.subscriptions.dispatch.hashing import murmur3_32
 from magnetar.wire import pulsar_pb2 as pb
 from tests.clients.test_security import Secured, secured, token  # noqa: F401 - a fixture
 from tests.support.brokers import BrokerProcess, World, eventually

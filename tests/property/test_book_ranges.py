@@ -9,10 +9,10 @@ import random
 import pytest
 
 from magnetar.core.ids import Position
-from magnetar.geo.chain import judge
-from magnetar.spark import messages as m
-from magnetar.spark.book import Book
-from magnetar.spark.planner import BULK, TAIL
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.state import Book
+from magnetar.replication.link.chain import judge
 from tests.unit.spark.worlds import at, outcome, ranges, ready, report, shake, state, told
 
 ENTRIES = 60

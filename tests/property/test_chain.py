@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, LinkCursor, Position
-from magnetar.geo.chain import Verdict, advance, judge, learn
+from magnetar.replication.link.chain import Verdict, advance, judge, learn
 
 positions = st.builds(Position, st.integers(0, 3), st.integers(0, 5))
 some = st.one_of(st.just(NONE), positions)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from magnetar.broker.withdrawals import Loser, Withdrawals
+from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.storage.entries import EntryFlags, NewEntry

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from magnetar.broker.deduplication import Chunk, Deduplication, Mark, Verdict
+from magnetar.broker.publish.sequence_numbers import Chunk, Deduplication, Mark, Verdict
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "400"))
 NAME = "p"

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch import multiple
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.dispatch import multiple
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.storage.cursor import bits_of
 from magnetar.storage.entries import StoredEntry

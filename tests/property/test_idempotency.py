@@ -14,36 +14,38 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import idempotency_keys, idempotency_saving, idempotency_snapshot, idempotency_table
-from magnetar.broker.deduplicating import Counters as DeduplicationCounters
-from magnetar.broker.deduplicating import Status, TopicDeduplication
-from magnetar.broker.effects import Compute, Note, Outbox, Read, Send, Store, Timer, Write
-from magnetar.broker.idempotency_judging import Counters
-from magnetar.broker.idempotency_keys import Found
-from magnetar.broker.idempotency_snapshot import Stored, record_key
-from magnetar.broker.idempotency_topic import TopicIdempotency
-from magnetar.broker.keeper import CursorKeeper
-from magnetar.broker.opening import Elsewhere, InOrder, Openings
-from magnetar.broker.producers import AccessMode, Producer
-from magnetar.broker.publishing import Publishing
-from magnetar.broker.records import TopicRecord
-from magnetar.broker.topic import Topic
-from magnetar.broker.topiclimits import limits_of
+from magnetar.broker.publish.deduplication import Counters as DeduplicationCounters
+from magnetar.broker.publish.deduplication import Status, TopicDeduplication
+from magnetar.broker.publish.idempotency import saving as idempotency_saving
+from magnetar.broker.publish.idempotency import snapshot as idempotency_snapshot
+from magnetar.broker.publish.idempotency import table as idempotency_table
+from magnetar.broker.publish.idempotency.judging import Counters
+from magnetar.broker.publish.idempotency.snapshot import Stored, record_key
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
+from magnetar.broker.publish.opening import Elsewhere, InOrder, Openings
+from magnetar.broker.publish.producers import AccessMode, Producer
+from magnetar.broker.publish.publishing import Publishing
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.topics.limits import limits_of
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, DeduplicationConfig
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
-from magnetar.metadata.idempotency import IdempotencyPolicy
-from magnetar.metadata.policies import Policies
-from magnetar.metadata.topicpolicies import NO_POLICIES
+from magnetar.effects.outbox import Compute, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.topic import NO_POLICIES
+from magnetar.metadata.topic_records import TopicRecord
 from magnetar.storage.cache import EntryCache
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import RecoveredTopic, TopicLog
-from magnetar.wire import commands
+from magnetar.wire import commands, idempotency_keys
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import decode_batch, encode_batch
 from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.idempotency_keys import Found
 from magnetar.wire.metadata import build, parse_metadata, split
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "200"))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.rates import Rate
-from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.source import LinkSource
+from magnetar.core.rates import Rate
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.source import LinkSource
 from tests.support.linkbugs import BUGS, KNOWN, find, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "4000"))

@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magnetar.broker.draining import describe
-from magnetar.broker.restores import Restores
+from magnetar.broker.admin.draining import describe
+from magnetar.broker.links.restores import Restores
 from magnetar.core.ids import NONE, Identity, Position
 from magnetar.core.names import NamespaceName
-from magnetar.geo.reading import Reading
-from magnetar.geo.restoring import Restorer, _Topic
-from magnetar.runtime.client import Entries, LinkDown
-from magnetar.spark import restore as job
-from magnetar.spark.restoreplan import chosen_by, compare
+from magnetar.jobs import restore as job
+from magnetar.jobs.restore_plan import chosen_by, compare
+from magnetar.replication.link.reading import Reading
+from magnetar.replication.restore import Restorer, _Topic
+from magnetar.runtime.network.link_client import Entries, LinkDown
 from magnetar.storage.testing import MemoryFiles
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build

@@ -35,7 +35,7 @@ def test_rules_hold_where_links_lead_one_way(chunk: int) -> None:
 
 
 def test_a_link_that_is_taken_away_has_to_be_noticed() -> None:
-    with patch("magnetar.geo.snapshots.machine.Snapshots.routes_changed", lambda _self: None):
+    with patch("magnetar.replication.snapshots.machine.Snapshots.routes_changed", lambda _self: None):
         assert any(run_world(seed, OneWayWorld)[0] for seed in (13, *range(300)))
 
 

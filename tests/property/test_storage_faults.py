@@ -11,8 +11,9 @@ import pytest
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime import housekeeping, logthread
-from magnetar.runtime.lanes import Lanes
+from magnetar.runtime.log import housekeeping
+from magnetar.runtime.log import thread as logthread
+from magnetar.runtime.log.lanes import Lanes
 from magnetar.storage import log, topiclog
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.ledgerfile import LedgerFile

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 from magnetar.core.ids import NONE
-from magnetar.runtime.files import OsFiles
+from magnetar.runtime.log.files import OsFiles
 from magnetar.storage.topiclog import TopicLog
 from tests.unit.storage.harness import Log
 
@@ -20,8 +20,8 @@ CHILD = """
 import random, sys, threading, zlib
 from pathlib import Path
 from magnetar.core.config import BrokerConfig
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.lanes import Lanes
+from magnetar.runtime.log.files import OsFiles
+from magnetar.runtime.log.lanes import Lanes
 from magnetar.storage import topiclog
 from magnetar.storage.entries import NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from magnetar.broker import idempotency_saving, idempotency_snapshot, idempotency_table
-from magnetar.broker.idempotency_conflicts import Conflicts
-from magnetar.broker.idempotency_saving import Saving
-from magnetar.broker.idempotency_topic import TopicIdempotency
-from magnetar.broker.withdrawals import Loser, Withdrawals
+from magnetar.broker.publish.idempotency import saving as idempotency_saving
+from magnetar.broker.publish.idempotency import snapshot as idempotency_snapshot
+from magnetar.broker.publish.idempotency import table as idempotency_table
+from magnetar.broker.publish.idempotency.conflicts import Conflicts
+from magnetar.broker.publish.idempotency.saving import Saving
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
+from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import decode_batch, encode_batch

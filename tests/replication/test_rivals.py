@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.client import Entries, LinkClient, geo_position
+from magnetar.runtime.network.link_client import Entries, LinkClient, geo_position
 from magnetar.wire import pulsar_pb2 as pb
 from tests.replication.conftest import Mesh
 from tests.support.brokers import BrokerProcess, World, eventually

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from magnetar import cli
-from magnetar.runtime.client import LinkClient, LinkRefused
+from magnetar.runtime.network.link_client import LinkClient, LinkRefused
 from tests.clients.test_security import closing
 from tests.replication.conftest import Mesh
 from tests.support.brokers import World, eventually

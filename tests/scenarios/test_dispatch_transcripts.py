@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.storage.entries import NewEntry

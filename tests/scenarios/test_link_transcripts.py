@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.ids import NONE, LinkCursor, Position
-from magnetar.geo.destination import LinkDestination
-from magnetar.geo.reading import place
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.reading import place
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, append_request, message
 from tests.unit.geo.test_source import Link

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import session
-from magnetar.spark.conductor import Conductor
-from magnetar.spark.desk import Pipeline
-from magnetar.spark.replicate import Queries, prepare_checkpoint
-from magnetar.spark.states import ALL, Link
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.replicate import Queries, prepare_checkpoint
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.states import ALL, Link
+from magnetar.spark_session import session
 from tests.spark.fakes import TOKEN, FakeCluster
 
 MASTER = "local[2,4]"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.spark import classes, session
+from magnetar.spark_session import classes, session
 
 VERSION = 'openjdk version "17.0.1"'
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import messages as m
-from magnetar.spark import poller as module
-from magnetar.spark import rpc
-from magnetar.spark.conductor import Conductor
-from magnetar.spark.desk import Pipeline
-from magnetar.spark.reading import read_task
-from magnetar.spark.states import ALL, Link
-from magnetar.spark.writing import write_task
+from magnetar.pipeline import messages as m
+from magnetar.pipeline import poller as module
+from magnetar.pipeline import rpc
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.states import ALL, Link
+from magnetar.pipeline.task_read import read_task
+from magnetar.pipeline.task_write import write_task
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 
 T = "persistent://public/default/t"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import link as wire
-from magnetar.spark.breaker import BreakerState
-from magnetar.spark.desk import Desk, Pipeline, wall_ms
-from magnetar.spark.greeter import Greeter
-from magnetar.spark.poller import Poller
-from magnetar.spark.states import Link
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.handshakes import Greeter
+from magnetar.pipeline.poller import Poller
+from magnetar.pipeline.shared_state import Desk, Pipeline, wall_ms
+from magnetar.pipeline.states import Link
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, eventually
 from tests.unit.spark.worlds import report

@@ -15,12 +15,12 @@ import pytest
 from pulsar.schema import AvroSchema, Double, Integer, JsonSchema, Record, String, StringSchema
 
 from magnetar.spark import deduplicate, register
-from magnetar.spark.pulsar import topics as lookups
-from magnetar.spark.pulsar.client import Client, take
-from magnetar.spark.pulsar.connection import Access
-from magnetar.spark.pulsar.options import write_options
-from magnetar.spark.pulsar.sink import RowWriter, write_rows
-from magnetar.spark.session import first_line
+from magnetar.spark import topics as lookups
+from magnetar.spark.client import Client, take
+from magnetar.spark.connection import Access
+from magnetar.spark.options import write_options
+from magnetar.spark.sink import RowWriter, write_rows
+from magnetar.spark_session.session import first_line
 from tests.support.brokers import BrokerProcess, World, eventually
 
 pytestmark = pytest.mark.spark

@@ -9,11 +9,11 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from magnetar.spark.pulsar.client import take
-from magnetar.spark.pulsar.connection import Access
-from magnetar.spark.pulsar.options import write_options
-from magnetar.spark.pulsar.producing import NotWritten
-from magnetar.spark.pulsar.sink import RowWriter
+from magnetar.spark.client import take
+from magnetar.spark.connection import Access
+from magnetar.spark.options import write_options
+from magnetar.spark.producing import NotWritten
+from magnetar.spark.sink import RowWriter
 from tests.spark.test_pulsar_format import Session, broker, client, numbered, publish, session, topic  # noqa: F401
 from tests.support.brokers import BrokerProcess, eventually
 

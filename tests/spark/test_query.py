@@ -12,8 +12,8 @@ import pytest
 
 from magnetar.core.ids import NONE
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark.once import Once
-from magnetar.spark.planner import BULK, TAIL
+from magnetar.pipeline.once import Once
+from magnetar.pipeline.planner import BULK, TAIL
 from tests.spark.conftest import Running
 from tests.spark.fakes import FakeCluster, entry_bytes, eventually
 

@@ -21,11 +21,12 @@ from pyspark.errors import PySparkException
 from magnetar.core.config import load
 from magnetar.core.errors import ConfigError
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import replicate, session
-from magnetar.spark.conductor import Conductor
-from magnetar.spark.desk import Pipeline, wall_ms
-from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.states import ALL, Link
+from magnetar.pipeline import replicate
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.shared_state import Pipeline, wall_ms
+from magnetar.pipeline.states import ALL, Link
+from magnetar.spark_session import session
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 from tests.support.patience import PATIENCE
@@ -41,7 +42,7 @@ import sys
 from pathlib import Path
 from magnetar.core.config import load
 from magnetar.core.errors import MagnetarError
-from magnetar.spark.replicate import ReplicateOptions, run
+from magnetar.pipeline.replicate import ReplicateOptions, run
 try:
     code = run(
         ReplicateOptions(config=load(Path(sys.argv[1])), master=sys.argv[2], once=sys.argv[3] == "once"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.spark.session import SETTINGS
+from magnetar.spark_session.session import SETTINGS
 
 pytestmark = pytest.mark.spark
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.spark import link as wire
-from magnetar.spark import messages as m
-from magnetar.spark.reading import read_task
-from magnetar.spark.writing import Courier
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.task_read import read_task
+from magnetar.pipeline.task_write import Courier
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 

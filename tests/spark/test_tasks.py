@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, Position
-from magnetar.spark import link as wire
-from magnetar.spark import messages as m
-from magnetar.spark import rows as rows_module
-from magnetar.spark.columns import ENTRY, decoded_columns, keep
-from magnetar.spark.reading import read_task
-from magnetar.spark.rows import arrow_schema
-from magnetar.spark.verify_listing import ENTRY as LISTED
-from magnetar.spark.verify_listing import Part, list_parts
-from magnetar.spark.writing import SENT_COLUMNS, Courier
+from magnetar.jobs.verify_listing import ENTRY as LISTED
+from magnetar.jobs.verify_listing import Part, list_parts
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline import messages as m
+from magnetar.pipeline import rows as rows_module
+from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
+from magnetar.pipeline.rows import arrow_schema
+from magnetar.pipeline.task_read import read_task
+from magnetar.pipeline.task_write import SENT_COLUMNS, Courier
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 
 TOPIC = "persistent://public/default/t"

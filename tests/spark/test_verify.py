@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.core.config import load
 from magnetar.core.errors import MagnetarError
-from magnetar.spark.verify import Findings, Progress, VerifyResult, verify, verify_config
+from magnetar.jobs.verify import Findings, Progress, VerifyResult, verify, verify_config
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb

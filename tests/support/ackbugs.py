@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from magnetar.core.ids import Position
-from magnetar.geo.ackedsets import writing
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import Change, Merged, SubscriptionState, Told, marks_of
-from magnetar.geo.host import Acked
+from magnetar.replication.acked_sets import marker_parts as writing
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import Change, Merged, SubscriptionState, Told, marks_of
+from magnetar.replication.host import Acked
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch, LowWater
 from tests.support.ackworld import Node, Observed, World, index_set
 
 ZERO = (0, 0)
-STATE = "magnetar.geo.ackedsets.state"
+STATE = "magnetar.replication.acked_sets.state"
 
 
 class Planted(World):
@@ -137,7 +137,7 @@ def first_with_base(subscription: str, state: SubscriptionState, *, full: bool, 
 
 
 class DeltaWithoutBase(Planted):
-    patches: ClassVar[dict[str, Any]] = {"magnetar.geo.ackedsets.telling.sets_of": first_with_base}
+    patches: ClassVar[dict[str, Any]] = {"magnetar.replication.acked_sets.marker_writer.sets_of": first_with_base}
 
 
 # ----------------------------------------------------------------------------------------------------------------- seeks

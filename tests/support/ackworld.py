@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.geo.ackedsets import AckedSets, MarkerPacer
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.routing import Routing
-from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
-from magnetar.geo.host import Acked, Messages
+from magnetar.replication.acked_sets import AckedSets, MarkerPacer
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.low_water import Routing
+from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told
+from magnetar.replication.host import Acked, Messages
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
@@ -101,7 +101,7 @@ class Writing:
 
 
 class Node:
-    """One cluster's topic: a `geo.host.MarkerHost` with a disk, consumers, and the machine."""
+    """One cluster's topic: a `replication.host.MarkerHost` with a disk, consumers, and the machine."""
 
     def __init__(self, world: "World", cluster: str, incarnation: int) -> None:
         self.world, self.cluster = world, cluster

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
+from magnetar.runtime.network.link_client import LinkClient, LinkDown, LinkRefused, geo_position
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.brokers import World
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.app import BrokerApp
-from magnetar.broker.effects import Sync
 from magnetar.core.config import Config, single
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE
 from magnetar.core.names import TopicName
+from magnetar.effects.outbox import Sync
 from magnetar.storage.entries import Append, NewEntry
 from tests.support.brokers import free_port
 

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from typing import Final
 
-from magnetar.admin.server import ROUTES
+from magnetar.admin.http.server import ROUTES
 
 _NAMES: Final = (
     "public",

@@ -12,16 +12,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.controller import Controller
-from magnetar.broker.effects import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
-from magnetar.broker.records import LAST_LEDGER_KEY
-from magnetar.broker.topic import Topic
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.effects.outbox import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.metadata.resources import Resources
-from magnetar.runtime.logthread import LogThread
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY
+from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.recovery import recover
 from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from magnetar.spark import session
+from magnetar.spark_session import session
 from tests.support.killing import FOLDER, FORMAT, KilledFormat, Stage
 
 RESTARTS_MAX = 200

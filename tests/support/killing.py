@@ -35,9 +35,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from magnetar.spark.pulsar import sink
-from magnetar.spark.pulsar.format import PulsarFormat
-from magnetar.spark.pulsar.source import StreamReader, StretchPartition
+from magnetar.spark import sink
+from magnetar.spark.format import PulsarFormat
+from magnetar.spark.source import StreamReader, StretchPartition
 
 FOLDER = "MAGNETAR_TEST_SCENES"
 """Environment variable: the folder of the scenes."""

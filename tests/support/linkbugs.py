@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from magnetar.broker.records import TopicRecord
 from magnetar.core.ids import NONE, LinkCursor, Position
-from magnetar.geo import chain
-from magnetar.geo.chain import Verdict
-from magnetar.geo.destination import LinkDestination
-from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.reading import place
-from magnetar.geo.source import LinkSource
+from magnetar.metadata.topic_records import TopicRecord
+from magnetar.replication.link import chain
+from magnetar.replication.link.chain import Verdict
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.reading import place
+from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.linkworld import TOPIC, World
@@ -85,11 +85,13 @@ class Planted(World):
 
 
 class NoChain(Planted):
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.judge": judge_without_chain}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.replication.link.chain.judge": judge_without_chain}
 
 
 class NoDedup(Planted):
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.judge": judge_without_watermark}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {
+        "magnetar.replication.link.chain.judge": judge_without_watermark
+    }
 
 
 class PIsCursor(Planted):
@@ -162,7 +164,9 @@ class NoCursorGen(Planted):
         "lose_commit": 0.1,
         "crash_a": 0.2,
     }
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {"magnetar.geo.chain.advance": advance_of_any_generation}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {
+        "magnetar.replication.link.chain.advance": advance_of_any_generation
+    }
 
 
 class RewindVolatile(Planted):
@@ -245,7 +249,9 @@ class RewindForgets(Planted):
         "lose_commit": 0.05,
         "take_commit": 0.7,
     }
-    patches: ClassVar[dict[str, Any]] = {"magnetar.geo.linktopic.LinkTopic.coming": property(lambda self: self.cursor)}
+    patches: ClassVar[dict[str, Any]] = {
+        "magnetar.replication.link.link_topic.LinkTopic.coming": property(lambda self: self.cursor)
+    }
 
 
 BUGS: dict[str, type[World]] = {

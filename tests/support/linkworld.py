@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from magnetar.broker.effects import Outbox, Read, Store, Timer, Write
-from magnetar.broker.records import TOPIC_PREFIX, TopicRecord
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.geo.destination import LinkDestination
-from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.reading import geo, place
-from magnetar.geo.source import LinkSource
+from magnetar.effects.outbox import Outbox, Read, Store, Timer, Write
+from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.reading import geo, place
+from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Retention, TopicLog

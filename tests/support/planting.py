@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.client import LinkClient
+from magnetar.runtime.network.link_client import LinkClient
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.brokers import BrokerProcess

@@ -12,12 +12,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from magnetar.broker.linkschemas import LinkSchemas
-from magnetar.broker.schemas import Schemas, schema_message
+from magnetar.broker.links.schemas import LinkSchemas
+from magnetar.broker.topics.schemas import Schemas, schema_message
 from magnetar.core.config import BrokerConfig
 from magnetar.core.hints import command
 from magnetar.core.names import TopicName
-from magnetar.geo.schemas import Brought, SchemaDesk, Translation
+from magnetar.replication.link.schemas import Brought, SchemaDesk, Translation
 from magnetar.schemas.compatibility import Strategy
 from magnetar.schemas.registry import Registry, schema_id
 from magnetar.schemas.types import Definition, SchemaType

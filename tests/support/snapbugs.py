@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.geo.snapshots import Snapshots
-from magnetar.geo.snapshots.cache import Taken
-from magnetar.geo.snapshots.held import Held
-from magnetar.geo.snapshots.pending import Pending, Step
-from magnetar.geo.snapshots.receiving import Receiver
-from magnetar.geo.snapshots.state import State
+from magnetar.replication.snapshots import Snapshots
+from magnetar.replication.snapshots.cache import Taken
+from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.pending import Pending, Step
+from magnetar.replication.snapshots.receiving import Receiver
+from magnetar.replication.snapshots.state import State
 from magnetar.wire import markers
 from magnetar.wire.acksets import SoughtEpoch
 from tests.support import snapworld
 from tests.support.snapworld import Site, World
 
-SNAPSHOTS = "magnetar.geo.snapshots"
+SNAPSHOTS = "magnetar.replication.snapshots"
 
 
 class Planted(World):
@@ -177,7 +177,7 @@ class BaseIsAck(Planted):
     clusters_least = 3
     warm = 0.0
     patches: ClassVar[dict[str, Any]] = {
-        f"{SNAPSHOTS}.telling.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
+        f"{SNAPSHOTS}.updates.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
     }
     boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "seek": 0, "long": 20, "stall": 0}
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.geo.host import Acked, Messages
-from magnetar.geo.snapshots import Snapshots
+from magnetar.replication.host import Acked, Messages
+from magnetar.replication.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger

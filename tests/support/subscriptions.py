@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.multiple import MultipleConsumers
-from magnetar.broker.effects import Note, Outbox, Read, Send, Timer
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.dispatch.multiple import MultipleConsumers
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.effects.outbox import Note, Outbox, Read, Send, Timer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog

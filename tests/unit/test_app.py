@@ -10,10 +10,10 @@ import pytest
 
 import magnetar.app as application
 from magnetar.app import BrokerApp, check_together, read_link_token, start_log
-from magnetar.broker.records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.core.config import single
 from magnetar.core.errors import StorageError
-from magnetar.runtime.files import OsFiles
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
+from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.stores.sqlite import SqliteStore
 from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import RecoveredTopic

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from magnetar import cli
-from magnetar.broker import proofs
-from magnetar.broker.proofs import DELETION_PREFIX, PROVES_KEY, proven
+from magnetar.broker.topics import deletion_proofs as proofs
+from magnetar.broker.topics.deletion_proofs import DELETION_PREFIX, PROVES_KEY, proven
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policies import Policies, TenantInfo
-from magnetar.runtime.recovering import MARK_FILE, STORE_ID_KEY, salvage
+from magnetar.metadata.policies.namespace import Policies, TenantInfo
+from magnetar.runtime.log.recovery import MARK_FILE, STORE_ID_KEY, salvage
 from magnetar.runtime.stores.mark import SLOT_BYTES, StoreMark
 from magnetar.runtime.stores.sqlite import SqliteStore
 from tests.support.folders import CLUSTER, Life, config_of, live, name_of, segments

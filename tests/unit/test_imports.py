@@ -1,9 +1,10 @@
 """The import rule of the architecture, read from the sources without running them.
 
-    core | wire, storage | schemas, metadata | broker, geo | runtime | spark, admin | app | cli, client, sim
+    core | wire, storage | schemas, metadata, effects | replication | broker | runtime |
+    spark_session | spark | pipeline | admin | jobs | app | cli, client, sim
 
 A module imports from its own group and from groups to its left. Left of runtime there is no clock, no chance, no thread,
-no socket. Only spark imports pyspark.
+no socket. Only spark_session, spark, pipeline and jobs import pyspark.
 """
 
 import ast
@@ -19,13 +20,21 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "magnetar"
 GROUPS = (
     ("core",),
     ("wire", "storage"),
-    ("schemas", "metadata"),
-    ("broker", "geo"),
+    ("schemas", "metadata", "effects"),
+    ("replication",),
+    ("broker",),
     ("runtime",),
-    ("spark", "admin"),
+    ("spark_session",),
+    ("spark",),
+    ("pipeline",),
+    ("admin",),
+    ("jobs",),
     ("app",),
     ("cli", "client", "sim", "__main__"),
 )
+SPARK = {"spark_session", "spark", "pipeline", "jobs"}
+"""The packages that may import pyspark."""
+
 RANK = {name: rank for rank, names in enumerate(GROUPS) for name in names}
 
 WORLD = {
@@ -84,8 +93,8 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
         if module.startswith("."):
             found.append(f"{where}: relative import: write magnetar...")
         top, *rest = module.split(".")
-        if top in {"pyspark", "py4j"} and group != "spark":
-            found.append(f"{where}: only spark imports {top}")
+        if top in {"pyspark", "py4j"} and group not in SPARK:
+            found.append(f"{where}: only {', '.join(sorted(SPARK))} import {top}")
         if top != "magnetar":
             if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
                 if top in WORLD or (top, name) in CALLS:
@@ -125,16 +134,16 @@ def test_every_folder_has_its_place() -> None:
     ("parts", "source", "words"),
     [
         (("core", "x"), "from magnetar.wire import frames", "stands to its right"),
-        (("storage", "x"), "def f():\n    from magnetar.runtime.files import OsFiles", "stands to its right"),
-        (("geo", "x"), "import magnetar.app", "stands to its right"),
+        (("storage", "x"), "def f():\n    from magnetar.runtime.log.files import OsFiles", "stands to its right"),
+        (("replication", "x"), "import magnetar.app", "stands to its right"),
         (("runtime", "x"), "from magnetar import cli", "stands to its right"),
         (("broker", "x"), "import time", "left of runtime"),
         (("broker", "x"), "import asyncio.tasks", "left of runtime"),
-        (("geo", "x"), "from random import Random", "left of runtime"),
+        (("replication", "x"), "from random import Random", "left of runtime"),
         (("metadata", "x"), "import uuid\nuuid.uuid4()", "left of runtime"),
         (("metadata", "x"), "from uuid import uuid4", "left of runtime"),
         (("storage", "x"), "import os\nos.urandom(3)", "left of runtime"),
-        (("admin", "x"), "import pyspark.sql", "only spark"),
+        (("admin", "x"), "import pyspark.sql", "only jobs, pipeline, spark"),
         (("cli", "x"), "from magnetar.core.ids import *", "star import"),
         (("wire", "x"), "from . import frames", "relative"),
         (("storage", "log"), "from magnetar.storage.testing import FaultyFiles", "for tests"),
@@ -148,7 +157,7 @@ def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
     ("parts", "source"),
     [
         (("cli", "x"), "import time\nfrom magnetar.app import run_broker"),
-        (("runtime", "x"), "import asyncio\nfrom magnetar.broker.effects import Outbox"),
+        (("runtime", "x"), "import asyncio\nfrom magnetar.effects.outbox import Outbox"),
         (("wire", "x"), "from magnetar.storage.entries import NewEntry"),
         (("spark", "x"), "from pyspark.sql import SparkSession"),
         (("storage", "x"), "import os\nos.fsync(3)"),

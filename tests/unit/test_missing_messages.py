@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from magnetar import cli
-from magnetar.broker.stats import broker_stats
+from magnetar.broker.statistics.stats import broker_stats
 from magnetar.core.errors import StorageError
-from magnetar.runtime.recovering import LEDGER_FILE, MARK_FILE
+from magnetar.runtime.log.recovery import LEDGER_FILE, MARK_FILE
 from tests.support.folders import CLUSTER, Life, live, name_of, segments
 
 A = [f"a{number} " + "x" * 200 for number in range(20)]

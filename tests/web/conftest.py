@@ -11,11 +11,11 @@ from aiohttp import ClientSession, TCPConnector
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from magnetar.admin.runtimesettings import runtime_settings
-from magnetar.admin.server import make_app
-from magnetar.broker.control import BrokerInfo
+from magnetar.admin.http.server import make_app
+from magnetar.admin.metrics.runtime_settings import runtime_settings
+from magnetar.broker.admin.control import BrokerInfo
 from magnetar.core.config import builtin
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.resources import Resources
 from tests.web.fake_control import FakeControl
 

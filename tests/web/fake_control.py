@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview, Steps
-from magnetar.broker.measuring import Connections, PublishLatency
-from magnetar.broker.metriccontrol import BrokerFigures, TopicFigures
-from magnetar.broker.series import Series, Shown, SubscriptionKey, Traffic
-from magnetar.broker.upkeep import Totals
+from magnetar.broker.admin.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview, Steps
+from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
+from magnetar.broker.statistics.cardinality import Series, Shown, SubscriptionKey, Traffic
+from magnetar.broker.statistics.latency import Connections, PublishLatency
+from magnetar.broker.topics.maintenance import Totals
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, PreconditionFailed, Unprocessable
-from magnetar.metadata.policytable import BY_NAME
+from magnetar.metadata.policies.table import BY_NAME
 from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb

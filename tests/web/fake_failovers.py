@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from magnetar.broker.failovers import Step
+from magnetar.broker.admin.failovers import Step
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
-from magnetar.geo.failover import NO_TOKEN, Fence, Token
 from magnetar.metadata.errors import BadRequest, NotFound
+from magnetar.replication.failover import NO_TOKEN, Fence, Token
 
 Done = Callable[[MagnetarError | None], None]
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from magnetar.broker.messagecontrol import DonePeek
+from magnetar.broker.admin.messages import DonePeek
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
-from magnetar.metadata.policies import check_properties
+from magnetar.metadata.policies.namespace import check_properties
 from magnetar.storage.entries import StoredEntry
 
 Done = Callable[[MagnetarError | None], None]

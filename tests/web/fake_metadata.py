@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from magnetar.broker.metacontrol import OFF, policy_fields
+from magnetar.broker.admin.metadata import OFF, policy_fields
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import NotFound, PreconditionFailed

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from magnetar.broker.schemacontrol import DoneVersion, all_of, history_of, listed, one_of, refused
+from magnetar.broker.admin.schemas import DoneVersion, all_of, history_of, listed, one_of, refused
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import NotFound

@@ -1,6 +1,6 @@
 """Cases of what is not built: it can be read and taken back, for it was never set."""
 
-from magnetar.admin.neverset import TABLE, NeverSet
+from magnetar.admin.unsupported.never_set import TABLE, NeverSet
 
 A = "/admin/v2"
 BAD = "a%20b"

@@ -4,11 +4,11 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
-from magnetar.admin.notbuilt import WHOLE_RANGE
-from magnetar.admin.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
+from magnetar.admin.routes.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
+from magnetar.admin.unsupported.not_built import WHOLE_RANGE
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policytable import TABLE, Policy
-from magnetar.metadata.policytypes import DispatchRate, SubscriptionPolicies
+from magnetar.metadata.policies.table import TABLE, Policy
+from magnetar.metadata.policies.types import DispatchRate, SubscriptionPolicies
 from tests.web.conftest import World
 
 A, G = "/admin/v2", "/geo/v1"

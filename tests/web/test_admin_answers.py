@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.finals import ASKED_RUNS_MAX
+from magnetar.broker.failover.final_state import ASKED_RUNS_MAX
 from magnetar.wire.metadata import build, parse_metadata
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic, entry

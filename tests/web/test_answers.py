@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin import page as page_module
-from magnetar.admin.reference import markdown, openapi
-from magnetar.admin.server import GROUPS, ROUTES
-from magnetar.broker.control import LinkTopicState
+from magnetar.admin.http.reference import markdown, openapi
+from magnetar.admin.http.server import GROUPS, ROUTES
+from magnetar.admin.routes import page as page_module
+from magnetar.broker.admin.control import LinkTopicState
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
@@ -358,8 +358,8 @@ def test_the_page_is_short_however_many_topics_there_are(tell: Tell) -> None:
 
 
 def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.admin.metrics.METRIC_TOPICS_MAX", 3)
-    monkeypatch.setattr("magnetar.admin.metrics.METRIC_SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr("magnetar.admin.metrics.page.METRIC_TOPICS_MAX", 3)
+    monkeypatch.setattr("magnetar.admin.metrics.page.METRIC_SUBSCRIPTIONS_MAX", 2)
 
     async def story(world: World) -> None:
         for number in range(10):
@@ -397,8 +397,8 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
 
 
 def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.admin.metrics.METRIC_TOPICS_MAX", 3)
-    monkeypatch.setattr("magnetar.admin.metrics.METRIC_SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr("magnetar.admin.metrics.page.METRIC_TOPICS_MAX", 3)
+    monkeypatch.setattr("magnetar.admin.metrics.page.METRIC_SUBSCRIPTIONS_MAX", 2)
 
     async def story(world: World) -> None:
         from prometheus_client.parser import text_string_to_metric_families
@@ -516,7 +516,7 @@ def test_a_change_waits_for_somebody_elses_of_the_same_and_is_validated_against_
 
 
 def test_a_change_that_never_ends_is_said_so(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.admin.call.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("magnetar.admin.http.call.BUSY_TIMEOUT_S", 0.01)
 
     async def story(world: World) -> None:
         world.resources.begin(world.resources.set_message_ttl(NamespaceName("public", "default"), 1))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from magnetar.metadata.policytable import TABLE, Policy
+from magnetar.metadata.policies.table import TABLE, Policy
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
 from tests.web.policy_cases import json, value

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin.runtimesettings import runtime_settings
+from magnetar.admin.metrics.runtime_settings import runtime_settings
 from magnetar.core.config import builtin, parse
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
 from tests.web.conftest import Tell, World
 
 A = "/admin/v2"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from magnetar.admin.connection import REQUEST_HEAD_BYTES_MAX, Connection
-from magnetar.admin.server import BODY_BYTES_MAX
-from magnetar.admin.turns import STEPS_A_TURN, Turns
+from magnetar.admin.http.connection import REQUEST_HEAD_BYTES_MAX, Connection
+from magnetar.admin.http.server import BODY_BYTES_MAX
+from magnetar.admin.http.turns import STEPS_A_TURN, Turns
 from tests.web.conftest import World, raw_answer
 
 WAIT_S = 20

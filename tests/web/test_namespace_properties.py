@@ -3,7 +3,7 @@
 import json
 from urllib.parse import quote
 
-from magnetar.metadata.policies import PROPERTIES_MAX
+from magnetar.metadata.policies.namespace import PROPERTIES_MAX
 from tests.web.conftest import Tell, World
 
 N = "/admin/v2/namespaces/public/default"

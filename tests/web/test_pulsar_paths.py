@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from magnetar.admin.server import ROUTES
+from magnetar.admin.http.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
 

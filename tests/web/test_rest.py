@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.reference import statuses
-from magnetar.admin.routing import Route
-from magnetar.admin.server import ROUTES
+from magnetar.admin.http.reference import statuses
+from magnetar.admin.http.routing import Route
+from magnetar.admin.http.server import ROUTES
 from tests.web.conftest import Tell, World
 from tests.web.fake_failovers import CASES as FAILOVER_CASES
 from tests.web.fake_messages import TOO_MANY, message_cases

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from magnetar.admin import call as call_module
-from magnetar.admin.replies import STATUS_OF_CODE
-from magnetar.admin.server import ROUTES
+from magnetar.admin.http import call as call_module
+from magnetar.admin.http.replies import STATUS_OF_CODE
+from magnetar.admin.http.server import ROUTES
 from magnetar.core.errors import BrokerError, ErrorCode, StorageError
 from tests.web.conftest import INFO, Tell, World
 from tests.web.fake_control import FakeTopic

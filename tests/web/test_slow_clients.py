@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from magnetar.admin.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection, Room
+from magnetar.admin.http.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection, Room
 from tests.web.conftest import World, raw_answer
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -232,7 +232,7 @@ def test_handshakes_of_tls_have_a_place_among_the_connections() -> None:
 
 
 def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.admin.bodies.BODY_S", 0.3)
+    monkeypatch.setattr("magnetar.admin.http.bodies.BODY_S", 0.3)
 
     async def story(world: World) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -277,7 +277,7 @@ def test_strangers_do_not_keep_an_administrator_out(sent: bytes) -> None:
 
 
 def test_a_stranger_is_let_go_earlier_than_who_asked_for_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.admin.connection.STRANGER_S", 0.2)
+    monkeypatch.setattr("magnetar.admin.http.connection.STRANGER_S", 0.2)
 
     async def story() -> None:
         async with listening(IDLE_S) as port, asyncio.timeout(WAIT_S):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.geo import STATUS_SUBSCRIPTIONS_MAX
+from magnetar.admin.routes.geo import STATUS_SUBSCRIPTIONS_MAX
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
 

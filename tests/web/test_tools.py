@@ -7,8 +7,8 @@ from zlib import crc32
 import pytest
 from aiohttp import ClientSession
 
-from magnetar.admin.answers import Answers
-from magnetar.admin.zipped import ZIP_BYTES_MIN, wants_gzip
+from magnetar.admin.http.answers import Answers
+from magnetar.admin.http.zipped import ZIP_BYTES_MIN, wants_gzip
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
 

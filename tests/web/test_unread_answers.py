@@ -11,8 +11,8 @@ import lz4.block
 import pytest
 from aiohttp import web
 
-from magnetar.admin import answers as module
-from magnetar.admin.answers import Answers
+from magnetar.admin.http import answers as module
+from magnetar.admin.http.answers import Answers
 from magnetar.core.errors import BrokerError
 from tests.web.conftest import World, raw_answer
 from tests.web.fake_control import FakeTopic, entry

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from magnetar.admin import wording
 from magnetar.admin.client import OWN_WORDS, WORDS_HEADER
+from magnetar.admin.http import wording
 from tests.web.conftest import Tell, World
 from tests.web.test_rest import prepare
 

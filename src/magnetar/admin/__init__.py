@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from magnetar.broker.control import BrokerControl, BrokerInfo
+    from magnetar.broker.admin.control import BrokerControl, BrokerInfo
     from magnetar.metadata.resources import Resources
 
 
 def make_app(control: "BrokerControl", resources: "Resources", info: "BrokerInfo", **options: Any) -> "web.Application":
-    """The web application of one broker; see `admin.server.make_app`."""
-    from magnetar.admin.server import make_app as make
+    """The web application of one broker; see `admin.http.server.make_app`."""
+    from magnetar.admin.http.server import make_app as make
 
     return make(control, resources, info, **options)

@@ -55,7 +55,8 @@ Query = Mapping[str, str | int | bool | None]
 
 WORDS_HEADER: Final = "X-Magnetar-Words"
 OWN_WORDS: Final = "own"
-"""Asks for refusals in our words, which name what is wrong; others get those that Pulsar's tools look for (`admin.wording`)."""
+"""Asks for refusals in our words, which name what is wrong; others get those that Pulsar's tools look for
+(`admin.http.wording`)."""
 
 
 class AdminError(MagnetarError):

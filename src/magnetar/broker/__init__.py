@@ -1,1 +1,1 @@
-"""Topics, producers, subscriptions, dispatch: one broker as a deterministic machine. Events in, effects out."""
+"""One broker of one cluster as a deterministic machine: events in, effects out. Each folder is one of its rooms."""

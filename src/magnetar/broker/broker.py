@@ -10,55 +10,55 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from magnetar.broker.access import NO_SECURITY, Access
-from magnetar.broker.batching import CURSOR_BYTES_MAX
-from magnetar.broker.catalog import Catalog
-from magnetar.broker.changes import concerned, create_partitions
-from magnetar.broker.clientbytes import ClientBytes, Opening
-from magnetar.broker.compactions import Compactions
-from magnetar.broker.control import Done
-from magnetar.broker.credentials import Keys
-from magnetar.broker.damage import Damage
-from magnetar.broker.deduplicating import CURSOR_NAME
-from magnetar.broker.deduplications import Deduplications
-from magnetar.broker.deletions import Deletions
-from magnetar.broker.effects import Close, Drop, Note, Outbox, Timer
-from magnetar.broker.fences import Fences
-from magnetar.broker.formernames import by_present_name
-from magnetar.broker.idempotency_topics import Idempotencies
-from magnetar.broker.keeper import CursorKeeper
-from magnetar.broker.limits import Limits
-from magnetar.broker.links import Links
-from magnetar.broker.machines import Machines
-from magnetar.broker.measuring import Connections, PublishLatency
-from magnetar.broker.metasync import MetadataSync
+from magnetar.broker.admin.control import Done
+from magnetar.broker.client_bytes import ClientBytes, Opening
+from magnetar.broker.failover.fencing import Fences
+from magnetar.broker.links.links import Links
+from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
-from magnetar.broker.opening import Openings
-from magnetar.broker.producers import Producer
-from magnetar.broker.proofs import Proofs
-from magnetar.broker.records import (
-    CURSOR_PREFIX,
-    TOPIC_PREFIX,
-    TopicRecord,
-    cursor_key,
-    split_cursor_key,
-)
-from magnetar.broker.replication import MakeMachines, Replication
-from magnetar.broker.schemas import Schemas
-from magnetar.broker.series import Series
-from magnetar.broker.session import Session
-from magnetar.broker.subscription import Subscription
-from magnetar.broker.topic import Topic
-from magnetar.broker.topicwatch import TopicWatches
-from magnetar.broker.upkeep import Upkeep
+from magnetar.broker.publish.deduplication import CURSOR_NAME
+from magnetar.broker.publish.deduplication_policy import Deduplications
+from magnetar.broker.publish.idempotency.policy import Idempotencies
+from magnetar.broker.publish.opening import Openings
+from magnetar.broker.publish.producers import Producer
+from magnetar.broker.replicated_subscriptions.machine_factory import Machines
+from magnetar.broker.replicated_subscriptions.registry import MakeMachines, Replication
+from magnetar.broker.security.access import NO_SECURITY, Access
+from magnetar.broker.security.credentials import Keys
+from magnetar.broker.session.session import Session
+from magnetar.broker.statistics.cardinality import Series
+from magnetar.broker.statistics.latency import Connections, PublishLatency
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.catalog import Catalog
+from magnetar.broker.topics.changes import concerned, create_partitions
+from magnetar.broker.topics.compaction_runs import Compactions
+from magnetar.broker.topics.damaged_entries import Damage
+from magnetar.broker.topics.deletion_marks import Deletions
+from magnetar.broker.topics.deletion_proofs import Proofs
+from magnetar.broker.topics.former_names import by_present_name
+from magnetar.broker.topics.maintenance import Upkeep
+from magnetar.broker.topics.policy_limits import Limits
+from magnetar.broker.topics.schemas import Schemas
+from magnetar.broker.topics.topic import Topic
+from magnetar.broker.topics.watches import TopicWatches
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
 from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
+from magnetar.effects.outbox import Close, Drop, Note, Outbox, Timer
+from magnetar.effects.store_batches import CURSOR_BYTES_MAX
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
+from magnetar.metadata.topic_records import (
+    CURSOR_PREFIX,
+    TOPIC_PREFIX,
+    TopicRecord,
+    cursor_key,
+    split_cursor_key,
+)
 from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
@@ -212,7 +212,7 @@ class Broker:
         self.fences.started()
         self.metasync.started()
         self.upkeep = Upkeep(self)
-        # Whose session an answer finds that comes when its connection is gone, see `broker.session_part`.
+        # Whose session an answer finds that comes when its connection is gone, see `broker.session.part`.
         self.nobody = Session(self, NOBODY_NUMBER, "")
         self.nobody.closed = True
 
@@ -556,7 +556,7 @@ class Broker:
     def opening(self, connection: int, what: str) -> "Opening[Any]":
         """What a connection opens and is not open yet; too many bytes of it stop its socket.
 
-        It refers to the broker alone: see `broker.session_part`.
+        It refers to the broker alone: see `broker.session.part`.
         """
 
         def hold(hold: bool) -> None:

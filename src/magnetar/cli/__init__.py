@@ -1,7 +1,7 @@
 """The `magnetar` command: one module a noun; `main` turns every failure into one line and an exit code.
 
 Exit codes: 0 done, 1 a failure that is explained in one line on stderr, 2 wrong usage. They are the same when nobody reads the
-output (`| head`): see `cli.output`.
+output (`| head`): see `cli.shared.output`.
 """
 
 import os
@@ -16,7 +16,7 @@ DEBUG_VARIABLE: Final = "MAGNETAR_DEBUG"
 
 def main() -> None:
     """Run the command line; never returns."""
-    from magnetar.cli.output import install
+    from magnetar.cli.shared.output import install
 
     output = install()
     sys.exit(output.end(run(sys.argv[1:])))
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     from magnetar.core.errors import MagnetarError
 
     try:
-        from magnetar.cli.commands import app
+        from magnetar.cli.commands.all import app
 
         app(args=arguments, prog_name="magnetar")
         return 0

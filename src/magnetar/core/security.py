@@ -1,7 +1,7 @@
 """What `[authentication]`, `[authorization]`, `[tls]` and `[client]` of clusters.toml become.
 
 No secret stands in the file itself: it names files and environment variables, and whoever needs one reads it there
-(`runtime.secrets`). So the configuration may be shown, copied and logged.
+(`runtime.security.secrets`). So the configuration may be shown, copied and logged.
 """
 
 from collections.abc import Callable

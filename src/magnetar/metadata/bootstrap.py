@@ -17,7 +17,7 @@ from magnetar.metadata.keys import (
     namespace_key,
     tenant_key,
 )
-from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
+from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
 
 if TYPE_CHECKING:
     from magnetar.metadata.resources import Resources

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
-from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.metadata.keys import SYSTEM, cluster_key, namespace_key, tenant_key
-from magnetar.metadata.policies import (
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import (
     BacklogQuota,
     BacklogQuotaType,
     Policies,
@@ -20,8 +20,8 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionMode,
 )
-from magnetar.metadata.policytable import check_policies
-from magnetar.metadata.rules import check_clusters
+from magnetar.metadata.policies.rules import check_clusters
+from magnetar.metadata.policies.table import check_policies
 from magnetar.metadata.tenancy import Tenancy
 
 NAMESPACES_PER_TENANT_MAX: Final = 10_000

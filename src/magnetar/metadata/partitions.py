@@ -9,7 +9,7 @@ from magnetar.core.names import PARTITIONS_MAX, NamespaceName, TopicName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotAcceptable, NotFound, PreconditionFailed, Unprocessable
 from magnetar.metadata.keys import PARTITIONED_PREFIX, partitioned_key
-from magnetar.metadata.policies import PartitionedTopic, changed_properties, check_properties
+from magnetar.metadata.policies.namespace import PartitionedTopic, changed_properties, check_properties
 
 
 def check_partitions(number: int) -> int:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.metadata.keys import SYSTEM
-from magnetar.metadata.policies import (
+from magnetar.metadata.policies.defaults import filled
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import (
     BacklogQuota,
     BacklogQuotaType,
     Policies,
@@ -16,8 +17,7 @@ from magnetar.metadata.policies import (
     SchemaStrategy,
     SubscriptionMode,
 )
-from magnetar.metadata.policydefaults import filled
-from magnetar.metadata.policytable import BY_NAME, COMPACTION_DELETE_RETENTION_S
+from magnetar.metadata.policies.table import BY_NAME, COMPACTION_DELETE_RETENTION_S
 from magnetar.metadata.tables import Tables
 
 NO_RETENTION: Final = RetentionPolicies()

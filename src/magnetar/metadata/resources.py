@@ -23,11 +23,11 @@ from magnetar.metadata.bootstrap import bootstrap
 from magnetar.metadata.change import Change
 from magnetar.metadata.keys import cluster_key, namespace_key, tenant_key
 from magnetar.metadata.namespaces import NAMESPACES_PER_TENANT_MAX, Namespaces
-from magnetar.metadata.policytable import check_topic_policies
+from magnetar.metadata.policies.rules import check_clusters
+from magnetar.metadata.policies.table import check_topic_policies
+from magnetar.metadata.policies.topic import TopicPolicies, topic_policies_key
 from magnetar.metadata.questions import NO_RETENTION, Questions
-from magnetar.metadata.rules import check_clusters
 from magnetar.metadata.tenancy import TENANTS_MAX
-from magnetar.metadata.topicpolicies import TopicPolicies, topic_policies_key
 
 __all__ = ["NAMESPACES_PER_TENANT_MAX", "NO_RETENTION", "TENANTS_MAX", "Resources"]
 

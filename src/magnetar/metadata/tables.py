@@ -12,8 +12,8 @@ from magnetar.metadata.errors import InFlight
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
 from magnetar.metadata.partitions import Partitions
 from magnetar.metadata.permissions import PERMISSION_PREFIX, PermissionTable
-from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
-from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX, TopicPolicyTable
+from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
+from magnetar.metadata.policies.topic import TOPIC_POLICIES_PREFIX, TopicPolicyTable
 
 DOCUMENT_PREFIXES: Final = (
     CLUSTER_PREFIX,

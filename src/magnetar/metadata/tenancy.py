@@ -11,7 +11,7 @@ from magnetar.core.names import NamespaceName, check_cluster, check_tenant
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.metadata.keys import SYSTEM, cluster_key, namespace_key, tenant_key
-from magnetar.metadata.policies import ClusterData, TenantInfo
+from magnetar.metadata.policies.namespace import ClusterData, TenantInfo
 from magnetar.metadata.tables import Tables
 
 TENANTS_MAX: Final = 10_000

@@ -7,7 +7,8 @@ time: that is what makes them single-threaded without a lock.
 Whose turn it is:
 
     the log's reports       between any two events: publishers wait for them
-    what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each (`runtime.server`)
+    what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each
+    (`runtime.network.server`)
     timers and answers      of readers, the store, computations, and reads from memory: in the order of their coming, what the
                             other two left of TURN_S, then the sockets are looked at again. What is in the broker's own memory
                             is answered at once while some of that time is left
@@ -25,7 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final, Protocol
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.effects import (
+from magnetar.core.errors import MagnetarError
+from magnetar.effects.outbox import (
     Close,
     Compute,
     Drop,
@@ -40,12 +42,11 @@ from magnetar.broker.effects import (
     Timer,
     Write,
 )
-from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import Store as MetadataStore
 from magnetar.runtime.clock import Clock
-from magnetar.runtime.giveway import GiveWay
-from magnetar.runtime.lanes import Lanes
-from magnetar.runtime.quiet import Quiet
+from magnetar.runtime.interpreter.gil_yield import GiveWay
+from magnetar.runtime.log.lanes import Lanes
+from magnetar.runtime.log_rate_limit import Quiet
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import Span
 
@@ -72,7 +73,7 @@ GAP_S: Final = 0.00005
 
 
 class Peer(Protocol):
-    """A connection as the driver sees it (`runtime.server.Connection`)."""
+    """A connection as the driver sees it (`runtime.network.server.Connection`)."""
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
         """Write buffers, in order, when the event loop writes."""

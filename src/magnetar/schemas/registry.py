@@ -12,7 +12,7 @@ The order of a change, which makes it safe without a lock and leaves nothing hal
     ... stored durably: one key ...
     registry.apply(addition)                              or nothing, when the store refused
 
-One change of an id at a time (`broker.schemas` queues the others), so the validation holds until the store answered: who
+One change of an id at a time (`broker.topics.schemas` queues the others), so the validation holds until the store answered: who
 comes second finds the schema of who came first, and gets its version.
 """
 

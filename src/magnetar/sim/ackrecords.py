@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.core.ids import Position
-from magnetar.geo.snapshots.state import later
+from magnetar.replication.snapshots.state import later
 from magnetar.wire.acksets import AckedSet, Epoch
 from magnetar.wire.markers import Update
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.subscriptions.subscription import Subscription
 
 Name = tuple[str, str, str]
 """Cluster, topic, subscription."""

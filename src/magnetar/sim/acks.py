@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.core.ids import Position
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import SubscriptionState
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.sim.ackrecords import Acked, Coming, Creation, Name, Shared, knows
 from magnetar.sim.clients import Client, Consumer
 from magnetar.sim.updates import Updates
@@ -33,7 +33,7 @@ from magnetar.wire.frames import Frame
 from magnetar.wire.markers import Update, parse_marker
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.reading import geo, place
+from magnetar.replication.link.reading import geo, place
 from magnetar.sim.cluster import LINK_TOKEN
 from magnetar.sim.net import Connection
 from magnetar.wire import pulsar_pb2 as pb

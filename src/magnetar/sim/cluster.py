@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.controller import Controller
-from magnetar.broker.effects import (
+from magnetar.broker.topics.deletion_proofs import begin_proving
+from magnetar.core.config import BrokerConfig, Config
+from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.effects.outbox import (
     Close,
     Compute,
     Drop,
@@ -25,11 +28,8 @@ from magnetar.broker.effects import (
     Timer,
     Write,
 )
-from magnetar.broker.proofs import begin_proving
-from magnetar.broker.records import LAST_LEDGER_KEY
-from magnetar.core.config import BrokerConfig, Config
-from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.resources import Resources
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.clock import SystemClock
 from magnetar.sim.disk import PowerCut, SimLog, SimStore
 from magnetar.storage.entries import Append, Location, StoredEntry
@@ -37,8 +37,8 @@ from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription import Subscription
-    from magnetar.broker.topic import Topic
+    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar.broker.topics.topic import Topic
     from magnetar.sim.world import World
 
 _Fact = tuple[int, Callable[[Broker], None]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.config import BrokerConfig
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.log.thread import LogThread
 from magnetar.sim.clock import Clock
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.records import SALT_BYTES

@@ -6,8 +6,8 @@ its cluster cannot know of makes it come again elsewhere, without losing anythin
 
 from typing import TYPE_CHECKING
 
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import SubscriptionState, Told, unstated
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import SubscriptionState, Told, unstated
 from magnetar.sim.ackrecords import Name, knows
 from magnetar.sim.truth import Violation
 from magnetar.wire.acksets import Epoch

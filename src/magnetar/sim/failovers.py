@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
-from magnetar.geo.failover import Phase
+from magnetar.replication.failover import Phase
 
 if TYPE_CHECKING:
-    from magnetar.broker.fences import Fences
+    from magnetar.broker.failover.fencing import Fences
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.truth import Copy
     from magnetar.sim.world import World

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policies import SubscriptionMode
+from magnetar.metadata.policies.namespace import SubscriptionMode
 from magnetar.sim.disk import PowerCut
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ there.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from magnetar.broker.machines import Machines
-from magnetar.broker.replicated import ReplicatedTopic
-from magnetar.broker.seats import ExactMachine, SnapshotMachine
-from magnetar.geo.ackedsets import AckedSets
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told
+from magnetar.broker.replicated_subscriptions.machine_factory import Machines
+from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
+from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+from magnetar.replication.acked_sets import AckedSets
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told
 from magnetar.wire.acksets import CREATION
 
 if TYPE_CHECKING:
-    from magnetar.broker.replication import Replication
+    from magnetar.broker.replicated_subscriptions.registry import Replication
     from magnetar.sim.world import World
 
 

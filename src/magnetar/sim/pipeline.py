@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import Position
-from magnetar.geo.reading import geo, place
+from magnetar.replication.link.reading import geo, place
 from magnetar.sim.carrying import Peer, Range, Task
 from magnetar.sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED, Published, uid_of
 from magnetar.storage.entries import EntryFlags
@@ -332,7 +332,7 @@ class Link:
         self.world.clock.after(pause_ms, task.start)
 
     def other_life(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
-        """The topic was made anew since the plan, perhaps by a clock that is behind (as `spark.reading` sees it)."""
+        """The topic was made anew since the plan, perhaps by a clock that is behind (as `pipeline.task_read` sees it)."""
         return bool(set(response.incarnations) - {work.incarnation})
 
     def _chain(self, work: Range) -> None:

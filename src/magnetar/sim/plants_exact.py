@@ -3,20 +3,21 @@
 from collections.abc import Iterable
 from typing import Any
 
-from magnetar.broker.cover import StoredStates
-from magnetar.broker.subscription import Subscription
+from magnetar.broker.replicated_subscriptions.state_store import StoredStates
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.ids import OriginKey, Position
-from magnetar.geo.ackedsets import AckedSets, writing
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import Merged, SubscriptionState, Told, marks_of
-from magnetar.geo.host import Acked
+from magnetar.replication.acked_sets import AckedSets
+from magnetar.replication.acked_sets import marker_parts as writing
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told, marks_of
+from magnetar.replication.host import Acked
 from magnetar.sim.machines import SimSets
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater
 
 ZERO = (0, 0)
-STATE = "magnetar.geo.ackedsets.state"
+STATE = "magnetar.replication.acked_sets.state"
 Marks = dict[str, tuple[int, int]]
 _read = AckedSets._read
 
@@ -330,32 +331,34 @@ EXACT: dict[str, dict[str, Any]] = {
     "creation_older_wins": {"magnetar.wire.acksets._epoch": _any_epoch},
     "base_union": {f"{STATE}.merge_bases": lambda left, floor, right, _: (left | right, dict(floor))},
     "base_no_floor": {f"{STATE}.SubscriptionState._raised": lambda _, floor: dict(floor)},
-    "delta_without_base": {"magnetar.geo.ackedsets.telling.sets_of": _first_with_base},
+    "delta_without_base": {"magnetar.replication.acked_sets.marker_writer.sets_of": _first_with_base},
     "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
     "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},
-    "destination_silent": {"magnetar.broker.links.Links._heard": lambda *_: None},
+    "destination_silent": {"magnetar.broker.links.links.Links._heard": lambda *_: None},
     "passed_over": {
-        "magnetar.geo.destination.LinkDestination.forget_heard": lambda *_: None,
-        "magnetar.broker.replication.Replication.heard_in": lambda *_: None,
-        "magnetar.geo.ackedsets.telling.TellingTopic._request": lambda *_: None,
+        "magnetar.replication.link.destination.LinkDestination.forget_heard": lambda *_: None,
+        "magnetar.broker.replicated_subscriptions.registry.Replication.heard_in": lambda *_: None,
+        "magnetar.replication.acked_sets.marker_writer.TellingTopic._request": lambda *_: None,
     },
     "forgotten_for_good": {
-        "magnetar.geo.ackedsets.hearing.HearingTopic._needed": lambda self, messages: self.translator.held_of(messages)
+        "magnetar.replication.acked_sets.marker_reader.HearingTopic._needed": lambda self, messages: (
+            self.translator.held_of(messages)
+        )
     },
-    "lives_ascend": {"magnetar.geo.ackedsets.hearing.HearingTopic._first_to_come": _lives_ascend},
-    "never_caught_up": {"magnetar.broker.cover.StoredStates.catch_up": _only_when_asked},
-    "fence_dispatches": {"magnetar.broker.subscription.Subscription.hold": lambda *_: None},
+    "lives_ascend": {"magnetar.replication.acked_sets.marker_reader.HearingTopic._first_to_come": _lives_ascend},
+    "never_caught_up": {"magnetar.broker.replicated_subscriptions.state_store.StoredStates.catch_up": _only_when_asked},
+    "fence_dispatches": {"magnetar.broker.subscriptions.subscription.Subscription.hold": lambda *_: None},
     "activates_unmerged": {
-        "magnetar.broker.fences.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""},
-        "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,
+        "magnetar.broker.failover.fencing.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""},
+        "magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None,
     },
-    "activates_unasked": {"magnetar.broker.finals.FinalStates.check_merged": lambda *_: None},
+    "activates_unasked": {"magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None},
     "final_untold": {
-        "magnetar.broker.finals.FinalStates.write": _final_untold,
-        "magnetar.broker.finals.FinalStates.check_merged": lambda *_: None,  # else the target notices
+        "magnetar.broker.failover.final_state.FinalStates.write": _final_untold,
+        "magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None,  # else the target notices
     },
-    "begins_expired": {"magnetar.geo.ackedsets.machine.AckedSets._creation_base": _expired_base},
-    "expiry_is_ack": {"magnetar.broker.subscription.Subscription.expire": _told_expiry},
+    "begins_expired": {"magnetar.replication.acked_sets.machine.AckedSets._creation_base": _expired_base},
+    "expiry_is_ack": {"magnetar.broker.subscriptions.subscription.Subscription.expire": _told_expiry},
 }
 
 

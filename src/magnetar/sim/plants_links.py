@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from magnetar.broker.records import TopicRecord
 from magnetar.core.ids import LinkCursor, Position
-from magnetar.geo import chain
-from magnetar.geo.chain import Verdict
-from magnetar.geo.destination import LinkDestination
-from magnetar.geo.linktopic import LinkTopic
-from magnetar.geo.reading import place
-from magnetar.geo.source import LinkSource
+from magnetar.metadata.topic_records import TopicRecord
+from magnetar.replication.link import chain
+from magnetar.replication.link.chain import Verdict
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.reading import place
+from magnetar.replication.link.source import LinkSource
 from magnetar.sim.carrying import Range
 from magnetar.sim.pipeline import Link
 from magnetar.storage.ledgerids import LedgerIds
@@ -116,11 +116,11 @@ def _rewound_with_a_gap(self: LinkTopic, cursor: LinkCursor) -> int:
 
 
 PIPELINE = "magnetar.sim.pipeline.Link"
-DESTINATION = "magnetar.geo.destination.LinkDestination"
+DESTINATION = "magnetar.replication.link.destination.LinkDestination"
 
 LINKS: dict[str, dict[str, Any]] = {
-    "no_chain": {"magnetar.geo.chain.judge": _judge_without_chain},
-    "no_dedup": {"magnetar.geo.chain.judge": _judge_without_watermark},
+    "no_chain": {"magnetar.replication.link.chain.judge": _judge_without_chain},
+    "no_dedup": {"magnetar.replication.link.chain.judge": _judge_without_watermark},
     "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
     "p_is_previous_entry": {
         f"{PIPELINE}.next_p": _next_p_is_position,
@@ -128,18 +128,18 @@ LINKS: dict[str, dict[str, Any]] = {
     },
     "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
     "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},
-    "w_from_log_only": {"magnetar.broker.records.TopicRecord.watermark_positions": lambda _self: {}},
+    "w_from_log_only": {"magnetar.metadata.topic_records.TopicRecord.watermark_positions": lambda _self: {}},
     "reuse_ledgers": {"magnetar.storage.ledgerids.LedgerIds.allocate": _next_id},
-    "no_cursor_gen": {"magnetar.geo.chain.advance": _advance_of_any_generation},
-    "rewind_volatile": {"magnetar.geo.source.LinkSource._rewind": _rewinds_in_memory},
-    "read_unsynced": {"magnetar.runtime.logthread.LogThread._split": lambda _self, batch: (batch, [])},
+    "no_cursor_gen": {"magnetar.replication.link.chain.advance": _advance_of_any_generation},
+    "rewind_volatile": {"magnetar.replication.link.source.LinkSource._rewind": _rewinds_in_memory},
+    "read_unsynced": {"magnetar.runtime.log.thread.LogThread._split": lambda _self, batch: (batch, [])},
     "idx_from_log": {"magnetar.storage.topiclog.TopicLog._load": _index_from_log},
-    "trim_volatile": {"magnetar.geo.linktopic.LinkTopic.low": property(lambda self: self.cursor.c)},
+    "trim_volatile": {"magnetar.replication.link.link_topic.LinkTopic.low": property(lambda self: self.cursor.c)},
     "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
     "any_life": {f"{PIPELINE}.other_life": lambda *_: False},
-    "gap_of_nothing": {"magnetar.geo.linktopic.LinkTopic.rewound": _rewound_with_a_gap},
+    "gap_of_nothing": {"magnetar.replication.link.link_topic.LinkTopic.rewound": _rewound_with_a_gap},
     "gap_not_recounted": {
-        "magnetar.geo.linktopic.LinkTopic.recount": lambda _self: 0,
-        "magnetar.geo.linktopic.LinkTopic.jumped": _jumped_untouched,
+        "magnetar.replication.link.link_topic.LinkTopic.recount": lambda _self: 0,
+        "magnetar.replication.link.link_topic.LinkTopic.jumped": _jumped_untouched,
     },
 }

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from magnetar.core.ids import OriginKey
-from magnetar.geo.ackedsets import AckedSets
-from magnetar.geo.snapshots import Snapshots
-from magnetar.geo.snapshots.receiving import Receiver
-from magnetar.geo.snapshots.state import State, later
+from magnetar.replication.acked_sets import AckedSets
+from magnetar.replication.snapshots import Snapshots
+from magnetar.replication.snapshots.receiving import Receiver
+from magnetar.replication.snapshots.state import State, later
 from magnetar.wire.markers import Claim
 
-HERE = "magnetar.geo"
+HERE = "magnetar.replication"
 _routes_changed, _exact_routes_changed = Snapshots.routes_changed, AckedSets.routes_changed
 
 
@@ -48,8 +48,8 @@ def _gives_again(self: AckedSets) -> None:
 
 
 MIXED: dict[str, dict[str, Any]] = {
-    "change_untold": {f"{HERE}.ackedsets.machine.AckedSets.set_writes": _silent_change},
-    "updates_unlearnt": {f"{HERE}.ackedsets.machine.AckedSets.learnt": lambda *_: None},
+    "change_untold": {f"{HERE}.acked_sets.machine.AckedSets.set_writes": _silent_change},
+    "updates_unlearnt": {f"{HERE}.acked_sets.machine.AckedSets.learnt": lambda *_: None},
     "own_seeks_only": {f"{HERE}.snapshots.receiving.Receiver._written_before_our_seek": _own_seeks_only},
     "goes_back_alone": {f"{HERE}.snapshots.machine.Snapshots.moved_back": _seek_kept_quiet},
 }
@@ -57,6 +57,6 @@ MIXED: dict[str, dict[str, Any]] = {
 
 BOTH: dict[str, dict[str, Any]] = {
     "leaving_silences": {f"{HERE}.snapshots.machine.Snapshots.routes_changed": _tells_no_more},
-    "leaving_forgets": {f"{HERE}.ackedsets.machine.AckedSets.routes_changed": _gives_again},
+    "leaving_forgets": {f"{HERE}.acked_sets.machine.AckedSets.routes_changed": _gives_again},
 }
 """These in snapshot mode, when a cluster leaves the policy."""

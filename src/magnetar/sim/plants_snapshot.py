@@ -5,15 +5,15 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.snapshots import Snapshots
-from magnetar.geo.snapshots.cache import Taken
-from magnetar.geo.snapshots.held import Held
-from magnetar.geo.snapshots.receiving import Receiver
-from magnetar.geo.snapshots.state import State
+from magnetar.replication.snapshots import Snapshots
+from magnetar.replication.snapshots.cache import Taken
+from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.receiving import Receiver
+from magnetar.replication.snapshots.state import State
 from magnetar.wire import markers
 from magnetar.wire.acksets import SoughtEpoch
 
-HERE = "magnetar.geo.snapshots"
+HERE = "magnetar.replication.snapshots"
 _taken, _own, _work = Taken.__init__, Snapshots._own, Snapshots._work
 _update, _retell = Receiver.update, Snapshots._retell
 
@@ -55,11 +55,11 @@ SNAPSHOT: dict[str, dict[str, Any]] = {
     "no_restricted_check": {f"{HERE}.cache.Taken.__init__": _taken_highest},
     "no_epoch": {f"{HERE}.receiving.Receiver._written_before_our_seek": lambda *_: False},
     "base_is_ack": {
-        f"{HERE}.telling.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
+        f"{HERE}.updates.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
     },
     "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
     "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
-    "never_tells": {f"{HERE}.telling.Teller.tell": lambda *_: None},
+    "never_tells": {f"{HERE}.updates.Teller.tell": lambda *_: None},
     "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},
     "heard_by_marker_only": {f"{HERE}.receiving.Receiver.update": _update_undoing},
     "retells_to_all": {f"{HERE}.machine.Snapshots._retell": _retells_to_all},
@@ -67,8 +67,8 @@ SNAPSHOT: dict[str, dict[str, Any]] = {
     # What an update said is remembered twice: by this mode, and in the set of the other one.
     "nothing_on_arrival": {
         f"{HERE}.machine.Snapshots._claimed": lambda *_: None,
-        "magnetar.geo.ackedsets.machine.AckedSets.learnt": lambda *_: None,
+        "magnetar.replication.acked_sets.machine.AckedSets.learnt": lambda *_: None,
     },
-    "begins_untold": {"magnetar.broker.replicated.ReplicatedTopic._begun": lambda *_: None},
+    "begins_untold": {"magnetar.broker.replicated_subscriptions.topic.ReplicatedTopic._begun": lambda *_: None},
     "seek_forgets_nothing": {f"{HERE}.receiving.Receiver.sought": _hears_of_a_seek},
 }

@@ -12,8 +12,8 @@ from magnetar.sim.clients import SHARED, Consumer, Publisher
 from magnetar.sim.truth import PLAIN
 
 if TYPE_CHECKING:
-    from magnetar.geo.linktopic import LinkTopic
-    from magnetar.metadata.policies import SubscriptionMode
+    from magnetar.metadata.policies.namespace import SubscriptionMode
+    from magnetar.replication.link.link_topic import LinkTopic
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import AckedSetsMarker

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.ids import OriginKey, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.snapshots.state import later
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.snapshots.state import later
 from magnetar.sim.ackrecords import Acked, Said, Told
 from magnetar.sim.truth import Violation
 from magnetar.storage.entries import StoredEntry
@@ -30,8 +30,8 @@ from magnetar.wire.markers import Claim, Marker, Snapshot, Update
 from magnetar.wire.metadata import parse_metadata
 
 if TYPE_CHECKING:
-    from magnetar.broker.replicated import ReplicatedTopic
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+    from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.sim.acks import Acks, Mover
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World

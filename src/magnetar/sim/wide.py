@@ -18,7 +18,7 @@ from magnetar.sim.workload import ignore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 

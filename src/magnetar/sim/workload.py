@@ -10,8 +10,8 @@ from magnetar.sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar.broker.controller import Controller
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.admin.controller import Controller
+    from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.world import World
 

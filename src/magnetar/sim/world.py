@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.effects import Note
 from magnetar.core.config import Config, SubscriptionsConfig, parse
+from magnetar.effects.outbox import Note
 from magnetar.sim.acks import Acks
 from magnetar.sim.carrying import Peer
 from magnetar.sim.checkers import CHECKERS, Checker

@@ -1,12 +1,12 @@
-"""Everything that moves data between clusters, as PySpark jobs.
+"""The Spark format `pulsar`: messages for applications, by the official Pulsar protocol alone.
 
-`register(spark)` makes the formats `pulsar-entries` and `pulsar` known; `replicate.run` is the pipeline; `verify.verify`
-compares. `pulsar` is for applications (docs/spark.md).
+`register(spark)` makes it known. `options` are the JVM connector's; `source` and `sink` are what Spark sees; `client` and
+`producing` speak the protocol. User guide: docs/spark.md.
 """
 
 from typing import TYPE_CHECKING
 
-from magnetar.spark.pulsar.keyed import deduplicate
+from magnetar.spark.keyed import deduplicate
 
 __all__ = ["deduplicate", "register"]
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make Magnetar's formats known to a Spark session."""
-    # Imported here, so that the CLI can ask for options and errors of this package without loading pyspark.
-    from magnetar.spark.entries import register as register_entries
-    from magnetar.spark.pulsar import register as register_messages
+    """Make the format known to a session."""
+    # Imported here, so that the command line can ask for options and errors of this package without loading pyspark.
+    from magnetar.spark.format import PulsarFormat
 
-    register_entries(spark)
-    register_messages(spark)
+    # Spark refuses a source that takes filters while this is off, which is its default.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(PulsarFormat)

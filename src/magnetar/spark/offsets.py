@@ -1,42 +1,119 @@
-"""The offset of the replication query: a counter, nothing else.
+"""Places in topics, and offsets of the format `pulsar`: where a query is in each topic.
 
-The source clusters' cursors are the truth about progress, so the offset only tells Spark "there is more". It is the same
-size for one topic and for 100,000, costs nothing when lost, and leaves room for leases on time (a batch that is not a
-range of positions). Spark compares offsets as JSON *strings*: there is one encoder here, with sorted keys and no floats.
+    {"topics": {"persistent://public/default/t-partition-0": [12, 5, -1]}, "v": 1}
+
+A place is `[ledger, entry, batch index]` of the last message that was read; index -1: the whole entry; `[-1, -1, -1]`: nothing
+yet. Spark compares offsets as JSON strings, so there is one encoder, with sorted keys and integers only. Also read: topics
+with a message id in its serialised form as a list of bytes, which is what the JVM connector is given as `startingOffsets`.
 """
 
 import json
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.core.errors import ConfigError, NameNotValid
+from magnetar.core.names import TopicName
+from magnetar.wire import pulsar_pb2 as pb
 
 VERSION: Final = 1
-"""Of the offset's format; a checkpoint of another version is thrown away, which costs nothing."""
-
-Offset = dict[str, int]
 
 
-def offset(counter: int) -> Offset:
-    """The offset of a counter, with its keys in canonical order."""
-    if counter < 0:
-        raise ValueError(f"an offset counts from 0, not {counter}")
-    return {"n": counter, "v": VERSION}
+class Place(NamedTuple):
+    """A message's place; `index` -1: its whole entry."""
+
+    ledger: int
+    entry: int
+    index: int = -1  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+
+    @property
+    def reach(self) -> tuple[int, int, int]:
+        """For comparing: the whole entry is behind each of its messages."""
+        return self.ledger, self.entry, self.index if self.index >= 0 else 1 << 31
 
 
-def counter(value: Any) -> int:
-    """The counter of an offset that Spark hands back; 0 for anything that is not one of ours.
+EARLIEST: Final = Place(-1, -1, -1)
+"""Nothing was read yet."""
 
-    An unreadable offset must not stop the pipeline: the counter restarts, the cursors are the truth.
+Places = dict[str, Place]
+
+
+def full_name(topic: str) -> str:
+    """A topic's name with everything that short forms leave out.
+
+    Raises:
+        ConfigError: it is not one.
     """
-    if not isinstance(value, dict) or value.get("v") != VERSION:
-        return 0
-    number = value.get("n")
-    return number if type(number) is int and number >= 0 else 0
+    try:
+        return str(TopicName.parse(topic))
+    except NameNotValid as error:
+        raise ConfigError(str(error)) from None
 
 
-def following(value: Any) -> Offset:
-    """The offset that says "there is more" after this one."""
-    return offset(counter(value) + 1)
+def encode(places: Mapping[str, Place]) -> dict[str, Any]:
+    """The offset as Spark's runner takes it; `json.dumps` of it is canonical."""
+    return {"topics": {topic: list(places[topic]) for topic in sorted(places)}, "v": VERSION}
 
 
-def encode(value: Offset) -> str:
-    """The canonical text, as Spark's own runner writes it (`json.dumps` of the same dictionary)."""
-    return json.dumps(offset(counter(value)))
+def text(places: Mapping[str, Place]) -> str:
+    """The offset as Spark stores it."""
+    return json.dumps(encode(places))
+
+
+def decode(value: Any, where: str = "the checkpoint") -> Places:
+    """The places of an offset; see the module's text for the forms that are read.
+
+    Raises:
+        ConfigError: it is none of them; names `where` it came from.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
+    if "v" in value:
+        if value["v"] == VERSION and not isinstance(value.get("topics"), dict):
+            raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
+        if value["v"] != VERSION:
+            raise ConfigError(
+                f"{where} holds an offset of version {_shown(value['v'])}; this release reads version {VERSION}"
+            )
+        value = value["topics"]
+    return {full_name(topic): _place(topic, place, where) for topic, place in value.items()}
+
+
+def _place(topic: str, value: Any, where: str) -> Place:
+    if value in ("earliest", -2):
+        return EARLIEST
+    integers = isinstance(value, list) and all(type(item) is int for item in value)
+    if integers and len(value) == 3:
+        place = Place(*value)
+        if place == EARLIEST or (
+            0 <= place.ledger < 1 << 63 and -1 <= place.entry < 1 << 63 and -1 <= place.index < 1 << 31
+        ):
+            return place
+    elif integers and value and all(-128 <= item <= 255 for item in value):
+        try:
+            return of_bytes(bytes(item & 255 for item in value))
+        except DecodeError:
+            pass
+    raise ConfigError(
+        f"{where}: {_shown(value)} is no place in {topic}: write [ledger, entry, batch index], or the bytes of a message id"
+    )
+
+
+def of_bytes(data: bytes) -> Place:
+    """The place of a serialised message id, as official clients make it.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    found = pb.MessageIdData.FromString(data)
+    if not found.IsInitialized():
+        raise DecodeError
+    if found.entryId >= 1 << 63:
+        return EARLIEST
+    return Place(found.ledgerId, found.entryId, found.batch_index)
+
+
+def _shown(value: Any) -> str:
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

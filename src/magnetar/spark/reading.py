@@ -1,263 +1,287 @@
-"""The source's half of a task: reads ranges from their source brokers and yields rows.
+"""A task of the source: the messages of one stretch of one topic, as record batches.
 
-All sources are read at the same time, several ranges of each at once, one read of a range after the other. A source that
-makes no progress for half a second is given up for this task: its ranges are closed where they are, and say so. Nothing
-here raises for what a broker does: an exception would fail the task, and with it the other links.
+The subscription begins at the last message that was read, so that its entry comes once more if it is still there: then nothing
+between it and the rest was lost. A chunked message belongs where its last chunk is; when its first ones lie before the
+stretch they are looked up by its publish time, which all its chunks share.
 """
 
+import logging
 import time
-from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from magnetar.core.ids import Position
-from magnetar.spark import link as wire
-from magnetar.spark import messages as m
-from magnetar.spark.columns import CLOSE, OPEN
-from magnetar.spark.rows import Assembler
-from magnetar.wire import pulsar_pb2 as pb
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import TopicName
+from magnetar.schemas.types import Definition
+from magnetar.spark.client import Client, Entry, Reader, TopicGone
+from magnetar.spark.columns import Columns
+from magnetar.spark.compression import Undecodable, uncompress
+from magnetar.spark.decoding import Rows
+from magnetar.spark.offsets import EARLIEST, Place
+from magnetar.spark.schemas import definition_of
+from magnetar.spark.typed import Typed
+from magnetar.wire.pulsar_pb2 import MessageMetadata
 
-READ_BYTES_MAX: Final = 4 << 20
-"""One GEO_READ: large enough to hide the round trip, small enough to overlap reading and sending."""
+logger: Final = logging.getLogger("magnetar.spark")
 
-READS_AHEAD: Final = 8
-"""Reads under way at one source: enough to hide the broker's answer time where ranges are small."""
+QUIET_S: Final = 1.0
+"""When nothing came for so long, the broker is asked whether there is anything left to come."""
 
-Connect = Callable[[str, str], wire.LinkChannel]
+CHUNKED_BYTES_MAX: Final = 512 << 20
+"""A ceiling on chunks of incomplete messages in a task's memory."""
 
-
-@dataclass(slots=True)
-class Progress:
-    """How far one range was read."""
-
-    part: m.Range
-    route: m.Route
-    after: Position
-    left: int
-    trouble: str = ""
-    kind: str = ""
-    reason: str = ""
-    opened: bool = False
-    schemas: int | None = None
-
-    def same_schemas(self, read: pb.CommandGeoReadResponse) -> bool:
-        """Whether the versions in an answer's entries mean what those of the answers before did."""
-        if self.schemas is None:
-            self.schemas = read.schemas
-        return self.schemas == read.schemas
-
-    def answered(self, read: pb.CommandGeoReadResponse, size: int) -> bool:
-        """Take one answer's bookkeeping; returns whether the range is over."""
-        if read.blocked or read.HasField("error"):
-            self.trouble = m.BLOCKED if read.blocked else m.RETRY
-            self.kind, self.reason = read.blocked, read.message
-        end = Position(read.end.ledger, read.end.entry)
-        moved = end > self.after
-        if moved:
-            self.after = end
-        self.left -= size
-        return bool(self.trouble) or not moved or self.left <= 0 or self.after >= m.position(self.part.up_to)
-
-    def closing(self) -> bytes:
-        """The bytes of the closing control row."""
-        return m.encode(m.Closing(m.pair(self.after), self.trouble, self.kind, self.reason))
+LOOK_BACK_MS: Final = 60_000
+"""How much earlier than its publish time the first chunk of a message is looked for: brokers find times by search, and
+several producers' clocks need not agree."""
 
 
-Answer = tuple[Progress, pb.CommandGeoReadResponse, memoryview]
+class DataLost(MagnetarError):
+    """Messages that were to be read are not there any more."""
 
 
-class Source:
-    """One source broker's share of a task."""
+@dataclass(frozen=True)
+class Stretch:
+    """What one task reads.
 
-    def __init__(self, address: str, token: str, ranges: Sequence[Progress], connect: Connect) -> None:
-        self._address, self._token, self._connect = address, token, connect
-        self._waiting = deque(ranges)
-        self._asked: dict[int, Progress] = {}
-        self._request = 0
-        self.channel: wire.LinkChannel | None = None
-        self.silent_s = 0.0
-        self.over: list[Progress] = []
-        try:
-            self.channel = connect(address, token)
-        except wire.LinkDown as down:
-            self.give_up(str(down))
-        else:
-            self._fill()
+    Attributes:
+        topic: one partition.
+        after: exclusive.
+        up_to: inclusive.
+        check: whether `after` is a message that was read, so that its loss tells of others'.
+        from_ms, until_ms: publish times that are wanted, inclusive; None: all.
+        keys: keys that are wanted; None: all.
+    """
 
-    @property
-    def busy(self) -> bool:
-        """Whether answers are awaited."""
-        return bool(self._asked)
+    topic: str
+    after: Place
+    up_to: Place
+    check: bool = False
+    from_ms: int | None = None
+    until_ms: int | None = None
+    keys: frozenset[bytes | None] | None = None
 
-    def _fill(self) -> None:
-        while self._waiting and len(self._asked) < READS_AHEAD:
-            self._ask(self._waiting.popleft())
 
-    def _ask(self, progress: Progress) -> None:
-        assert self.channel is not None
-        self._request += 1
-        command = pb.BaseCommand(type=wire.GEO_READ)
-        read = command.geo_read
-        read.request_id, read.topic, read.to = self._request, progress.part.topic, progress.route.target
-        read.after.ledger, read.after.entry = progress.after
-        read.bytes_max = max(1, min(READ_BYTES_MAX, progress.left))
-        self._asked[self._request] = progress
-        self.channel.send(command)
+@dataclass
+class _Partial:
+    """Chunks of one message, in order."""
 
-    def pump(self, readable: bool, writable: bool) -> list[Answer]:
-        """Go on; returns answers with entries. Ranges that ended are in `over`, behind the answer that ended them."""
-        assert self.channel is not None
-        answers: list[Answer] = []
-        try:
-            frames = self.channel.pump(readable, writable)
-        except wire.LinkDown as down:
-            if self._reconnect():
-                return []
-            self.give_up(str(down))
-            return []
-        for command, payload in frames:
-            read = command.geo_read_response
-            progress = self._asked.pop(read.request_id, None) if command.type == wire.GEO_READ_RESPONSE else None
-            if progress is None:
-                if command.type == wire.ERROR:
-                    self.give_up(command.error.message)
-                    return answers
-                continue
-            if not fits(read, payload):
-                self._waiting.appendleft(progress)
-                self.give_up(
-                    f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes"
-                )
-                return answers
-            if set(read.incarnations) - {progress.part.incarnation}:
-                # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
-                progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was made anew in its source"
-                self.over.append(progress)
-                continue
-            if read.sizes and not progress.same_schemas(read):
-                # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
-                progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began anew"
-                self.over.append(progress)
-                continue
-            answers.append((progress, read, payload))
-            if progress.answered(read, len(payload)):
-                self.over.append(progress)
-            else:
-                self._ask(progress)
-        self._fill()
-        return answers
+    metadata: MessageMetadata
+    parts: list[memoryview] = field(default_factory=list)
 
-    def _reconnect(self) -> bool:
-        """A kept connection may have died between two tasks, unseen: it is worth one new one."""
-        assert self.channel is not None
-        if self.channel.fresh or self.channel.frames_received:
+
+class Chunks:
+    """Puts chunked messages together again."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._partial: dict[str, _Partial] = {}
+        self._bytes = 0
+
+    def add(self, seen: MessageMetadata, body: memoryview) -> tuple[MessageMetadata, memoryview] | bool | None:
+        """Take a chunk: the whole message when it was the last one, None when more are to come, False when chunks before it
+        are missing.
+
+        Raises:
+            Undecodable: too many bytes of incomplete messages.
+        """
+        number, uuid = seen.chunk_id, seen.uuid
+        if number == 0:
+            dropped = self._partial.pop(uuid, None)
+            self._bytes -= sum(map(len, dropped.parts)) if dropped is not None else 0
+            self._partial[uuid] = _Partial(seen)
+        partial = self._partial.get(uuid)
+        if partial is None:
             return False
-        self.channel.close()
-        try:
-            self.channel = wire.Channel(self._address, self._token)
-        except wire.LinkDown:
+        if number < len(partial.parts):
+            return None  # sent again by a client that got no answer
+        if number > len(partial.parts):
             return False
-        asked, self._asked = list(self._asked.values()), {}
-        for progress in asked:
-            self._ask(progress)
-        return True
-
-    def give_up(self, reason: str) -> None:
-        """Close every range that is not over where it is."""
-        for progress in [*self._asked.values(), *self._waiting]:
-            progress.trouble, progress.reason = m.SOURCE_DOWN, f"{progress.route.source}: {reason}"
-            self.over.append(progress)
-        self._asked.clear()
-        self._waiting.clear()
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
+        partial.parts.append(body)
+        self._bytes += len(body)
+        if self._bytes > CHUNKED_BYTES_MAX:
+            raise Undecodable(f"more than {CHUNKED_BYTES_MAX} bytes of incomplete chunked messages in {self._where}")
+        if number < seen.num_chunks_from_msg - 1:
+            return None
+        del self._partial[uuid]
+        self._bytes -= sum(map(len, partial.parts))
+        return partial.metadata, memoryview(b"".join(partial.parts))
 
 
-def fits(read: pb.CommandGeoReadResponse, payload: memoryview) -> bool:
-    """Whether the lists of an answer agree with each other and with the bytes behind it."""
-    rows = len(read.sizes)
-    lists = (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
-    return all(len(values) == rows for values in lists) and sum(read.sizes) == len(payload)
-
-
-def read_task(
-    task: m.Task,
-    token: str,
-    decoded: Sequence[str] = (),
-    *,
-    filtered: Container[int] | None = None,
-    connect: Connect = wire.take,
-    progress_ms: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read the ranges of one task.
+class Task:
+    """Reads one stretch; see the module's text.
 
     Args:
-        task: which.
-        token: of the links.
-        decoded: further columns, see `rows.DECODED`.
-        filtered: links whose entries have to be rows of their own (see `rows`); None: all.
-        connect: opens or takes a kept connection to an address.
-        progress_ms: without a byte for so long, a source is given up; None: as the routes say.
-
-    Yields:
-        Batches of rows: each range opens and closes with a control row, whatever happens.
+        client: to read by.
+        stretch: what.
+        columns: of `decoding.TYPES`, or of the schema.
+        typed: those of the schema, with their types; None: there are none.
+        fail_on_data_loss: raise when something is missing; otherwise it is logged.
+        timeout_s: how long nothing may come although something should.
     """
-    routes = {route.link: route for route in task.routes}
-    by_address: dict[str, list[Progress]] = {}
-    for part in task.ranges:
-        route = routes[part.link]
-        progress = Progress(part, route, m.position(part.after), part.bytes_max)
-        by_address.setdefault(route.source_address, []).append(progress)
-    if progress_ms is None:
-        progress_ms = max((route.progress_ms for route in task.routes), default=0)
-    assembler = Assembler(decoded, filtered)
-    sources = [Source(address, token, ranges, connect) for address, ranges in by_address.items()]
-    for source in sources:
-        _close_ranges(source, assembler)
-    while busy := [source for source in sources if source.busy]:
-        for progress, read, payload in _step(busy, progress_ms):
-            _open_range(progress, assembler)
-            yield from assembler.entries(progress.part, read, payload)
-        for source in busy:
-            _close_ranges(source, assembler)
-    yield from assembler.flush()
-    for source in sources:
-        if isinstance(source.channel, wire.Channel):
-            wire.keep(source.channel, token)
+
+    def __init__(
+        self,
+        client: Client,
+        stretch: Stretch,
+        columns: Sequence[str],
+        typed: Columns | None = None,
+        *,
+        fail_on_data_loss: bool,
+        timeout_s: float,
+    ) -> None:
+        self._client, self._stretch = client, stretch
+        self._fail, self._timeout_s = fail_on_data_loss, timeout_s
+        keys = stretch.keys
+        wanted: Callable[[bytes | None], bool] | None = None if keys is None else keys.__contains__
+        decoder = Typed(typed, self._schema) if typed else None
+        self._rows = Rows(stretch.topic, TopicName.parse(stretch.topic).partition, columns, wanted, decoder)
+        self._chunks = Chunks(stretch.topic)
+        self._first: Entry | None = None
+
+    def _schema(self, version: bytes) -> Definition | None:
+        """The schema with a version, from the topic's registry."""
+        return definition_of(self._client, self._stretch.topic, version)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows.
+
+        Raises:
+            DataLost, Undecodable, Down, Refused: one line each.
+        """
+        stretch = self._stretch
+        try:
+            reader = Reader(self._client, stretch.topic, stretch.after)
+        except TopicGone as gone:
+            self._lost(str(gone))
+            return
+        try:
+            for entry in self._wanted(reader):
+                self._take(entry)
+                if self._rows.full:
+                    yield self._rows.take()
+            if self._rows.rows:
+                yield self._rows.take()
+        finally:
+            reader.close()
+
+    def _wanted(self, reader: Reader) -> Iterator[Entry]:
+        """Entries up to the end of the stretch."""
+        end = self._stretch.up_to
+        quiet_since = time.monotonic()
+        while True:
+            try:
+                for entry in reader.entries(QUIET_S):
+                    self._check(entry)
+                    place = entry.ledger, entry.entry
+                    if place > (end.ledger, end.entry):
+                        return
+                    yield entry
+                    if place == (end.ledger, end.entry):
+                        return
+                    quiet_since = time.monotonic()
+                last = reader.last()
+            except TopicGone as gone:
+                self._lost(str(gone))
+                return
+            if (last.ledger, last.entry) < (end.ledger, end.entry):
+                self._lost(f"{self._stretch.topic} ends at {_shown(last)}, and was read up to {_shown(end)} before")
+                return
+            if time.monotonic() - quiet_since > self._timeout_s:
+                # The end itself may be gone, and with it everything: retention goes by ledgers.
+                self._lost(
+                    f"{self._stretch.topic}: nothing came up to {_shown(end)} within pollTimeoutMs={self._timeout_s * 1000:.0f}"
+                )
+                return
+
+    def _check(self, entry: Entry) -> None:
+        """Whether the first entry follows what was read before."""
+        if self._first is not None:
+            return
+        self._first = entry
+        after = self._stretch.after
+        if not self._stretch.check or after == EARLIEST:
+            return
+        if entry.ledger != after.ledger or entry.entry > after.entry + 1:
+            self._lost(
+                f"{self._stretch.topic}: the message at {_shown(after)}, which was read last, is not there any more; "
+                f"the next one is at {entry.ledger}:{entry.entry}, and others may be missing between them"
+            )
+
+    def _lost(self, what: str) -> None:
+        if self._fail:
+            raise DataLost(f"{what}; to go on all the same set failOnDataLoss=false")
+        logger.warning("%s (failOnDataLoss=false: going on)", what)
+
+    def _take(self, entry: Entry) -> None:
+        stretch, seen = self._stretch, entry.metadata
+        place = entry.ledger, entry.entry
+        first, past = 0, 1 << 31
+        if place == (stretch.after.ledger, stretch.after.entry):
+            if stretch.after.index < 0:
+                return
+            first = stretch.after.index + 1
+        elif place < (stretch.after.ledger, stretch.after.entry):
+            return
+        if place == (stretch.up_to.ledger, stretch.up_to.entry) and stretch.up_to.index >= 0:
+            past = stretch.up_to.index + 1
+        if seen.HasField("marker_type"):
+            return
+        published = seen.publish_time
+        if not (stretch.from_ms or 0) <= published <= (stretch.until_ms if stretch.until_ms is not None else published):
+            return
+        try:
+            self._add(entry, first, past)
+        except Undecodable as error:
+            raise Undecodable(f"{stretch.topic}: the message at {entry.ledger}:{entry.entry} {error}") from None
+
+    def _add(self, entry: Entry, first: int, past: int) -> None:
+        seen, body = entry.metadata, entry.body
+        if seen.encryption_keys:
+            raise Undecodable("is encrypted, and this format has no keys")
+        if seen.HasField("num_messages_in_batch"):
+            body = uncompress(seen.compression, seen.uncompressed_size, body)
+            self._rows.add_batch(entry.ledger, entry.entry, seen, body, first, past, entry.ack_set)
+            return
+        if seen.num_chunks_from_msg > 1:
+            whole = self._chunks.add(seen, body)
+            if whole is False:
+                whole = self._look_back(entry)
+            if whole is None or isinstance(whole, bool):
+                return
+            seen, body = whole
+        body = uncompress(seen.compression, seen.uncompressed_size, body)
+        self._rows.add(entry.ledger, entry.entry, seen, body)
+
+    def _look_back(self, entry: Entry) -> tuple[MessageMetadata, memoryview] | None:
+        """The message whose chunk this is, from chunks before the stretch; None if they are not there, or more follow."""
+        chunks = Chunks(self._stretch.topic)
+        uuid = entry.metadata.uuid
+        reader = Reader(self._client, self._stretch.topic, after_time_ms=entry.metadata.publish_time - LOOK_BACK_MS)
+        try:
+            for earlier in reader.entries(QUIET_S):
+                if (earlier.ledger, earlier.entry) > (entry.ledger, entry.entry):
+                    break
+                if earlier.metadata.num_chunks_from_msg > 1 and earlier.metadata.uuid == uuid:
+                    whole = chunks.add(earlier.metadata, earlier.body)
+                    if (earlier.ledger, earlier.entry) == (entry.ledger, entry.entry):
+                        if whole is None:
+                            self._chunks = _merged(self._chunks, chunks)
+                        return None if isinstance(whole, bool) else whole
+        finally:
+            reader.close()
+        return None  # its first chunks were never stored, or are gone: no client would deliver it
 
 
-def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
-    """Wait for one of the sources, take what came, and give up those that were silent for too long.
-
-    Only time spent waiting here counts as silence: Spark may hold this generator back for long.
-    """
-    began = time.monotonic()
-    channels = {source.channel: source for source in busy if source.channel is not None}
-    answers: list[Answer] = []
-    for channel, readable, writable in wire.wait(channels, progress_ms / 1000):
-        answers += channels[channel].pump(readable, writable)
-    waited = time.monotonic() - began
-    for channel, source in channels.items():
-        source.silent_s = 0.0 if channel.progress_at >= began else source.silent_s + waited
-        if source.silent_s * 1000 >= progress_ms and source.busy:
-            source.give_up(f"no progress within {progress_ms} ms")
-    return answers
+def _merged(held: Chunks, found: Chunks) -> Chunks:
+    held._partial.update(found._partial)
+    held._bytes += found._bytes
+    return held
 
 
-def _open_range(progress: Progress, assembler: Assembler) -> None:
-    if not progress.opened:
-        progress.opened = True
-        assembler.control(
-            OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part, progress.schemas or 0))
-        )
-
-
-def _close_ranges(source: Source, assembler: Assembler) -> None:
-    for progress in source.over:
-        _open_range(progress, assembler)
-        assembler.control(CLOSE, progress.part, progress.closing())
-    source.over.clear()
+def _shown(place: Place) -> str:
+    if place == EARLIEST:
+        return "its beginning"
+    return f"{place.ledger}:{place.entry}" + (f":{place.index}" if place.index >= 0 else "")

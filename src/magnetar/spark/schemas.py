@@ -1,118 +1,136 @@
-"""Schemas on their way: a destination asks for them in the middle of an append, their source is asked, the answer is passed on.
+"""Which columns a query has: those of its topics' schema, or values as binary.
 
-Nothing is remembered here: what a version means is known to the two brokers. The destination's request waits, so a source
-that is silent must not hold it up: after a while it is told that nothing can be said now, answers `retry`, and the range
-is tried again later.
+All topics of a query have the same columns. They are those of the newest schema; values of older versions come with them
+as far as they go.
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
-from magnetar.spark import link as wire
-from magnetar.spark.reading import Connect
-from magnetar.wire import pulsar_pb2 as pb
+from pyspark.sql.types import StructType
 
-PATIENCE_SHARE: Final = 0.8
-"""Of the silence after which a destination is given up: a source must be given up before its destination is."""
+from magnetar.core.errors import ConfigError
+from magnetar.schemas.compatibility import identity
+from magnetar.schemas.errors import SchemaInvalid
+from magnetar.schemas.types import SCHEMALESS, Definition, type_of
+from magnetar.spark import topics as t
+from magnetar.spark.client import Client, take
+from magnetar.spark.columns import Columns, arrow_of, columns_of, ddl, sql_of
+from magnetar.spark.decoding import RAW, SCHEMA
+from magnetar.spark.options import ReadOptions
+from magnetar.spark.topics import retried
 
-Tell = Callable[[pb.CommandGeoSchemasBrought], None]
-
-
-@dataclass(slots=True)
-class Question:
-    """What a destination wants to know, and how to tell it."""
-
-    wanted: pb.CommandGeoSchemasWanted
-    tell: Tell
-    until: float
+METADATA: Final = ", ".join(column for column in SCHEMA.split(", ") if column.startswith("__"))
 
 
-class Enquirer:
-    """Asks sources for schemas, for one task.
+def definition_of(client: Client, topic: str, version: bytes = b"") -> Definition | None:
+    """A topic's schema by version, the newest without one; None: there is none.
 
-    Args:
-        token: of the links.
-        connect: opens or takes a kept connection to an address.
-        clock: seconds, monotonic.
+    Raises:
+        Down, Refused: the broker does not tell.
     """
+    found = retried(client, lambda: client.schema(topic, version))
+    if found is None:
+        return None
+    kind = type_of(found.type)
+    properties = {pair.key: pair.value for pair in found.properties}
+    return None if kind in SCHEMALESS else Definition(kind, found.schema_data, properties, found.name)
 
-    def __init__(
-        self, token: str, *, connect: Connect = wire.take, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._token, self._connect, self._clock = token, connect, clock
-        self._channels: dict[str, wire.LinkChannel] = {}
-        self._asked: dict[tuple[str, int], Question] = {}
-        self._request = 0
 
-    def ask(self, address: str, wanted: pb.CommandGeoSchemasWanted, patience_ms: int, tell: Tell) -> None:
-        """Pass a destination's question on to a source; `tell` is called once, whatever happens."""
-        until = self._clock() + patience_ms / 1000 * PATIENCE_SHARE
-        question = Question(wanted, tell, until)
-        try:
-            channel = self._channels.get(address) or self._connect(address, self._token)
-        except wire.LinkDown as down:
-            self._answer(question, str(down))
-            return
-        self._channels[address] = channel
-        self._request += 1
-        command = pb.BaseCommand(type=wire.GEO_SCHEMAS)
-        command.geo_schemas.request_id, command.geo_schemas.topic = self._request, wanted.topic
-        command.geo_schemas.schemas = wanted.schemas
-        command.geo_schemas.versions.extend(wanted.versions)
-        self._asked[address, self._request] = question
-        channel.send(command)
+def common(options: ReadOptions) -> tuple[str, Definition | None]:
+    """The schema that all topics of a query have, with the name of one of them; None: they have none.
 
-    @staticmethod
-    def _answer(question: Question, reason: str) -> None:
-        question.tell(pb.CommandGeoSchemasBrought(ticket=question.wanted.ticket, reason=reason))
+    Raises:
+        ConfigError: they have different ones.
+    """
+    client = take(options.access)
+    names = t.found(client, options, patient=True)
+    bases = list(dict.fromkeys(name.partition("-partition-")[0] for name in names))
+    first: tuple[str, Definition | None] = ("", None)
+    for number, topic in enumerate(bases):
+        found = definition_of(client, topic)
+        if not number:
+            first = topic, found
+        elif not _same(first[1], found):
+            raise ConfigError(
+                f"topics {first[0]} and {topic} have different schemas: read one of them, or set "
+                "allowDifferentTopicSchemas=true to have their values as binary"
+            )
+    return first
 
-    @property
-    def channels(self) -> dict[wire.LinkChannel, str]:
-        """Connections on which an answer is awaited, with their addresses."""
-        return {self._channels[address]: address for address, _ in self._asked}
 
-    @property
-    def patience_s(self) -> float:
-        """How long to wait for the answer that is due next."""
-        return max(0.0, min((question.until for question in self._asked.values()), default=0.0) - self._clock())
+def _same(one: Definition | None, other: Definition | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    try:
+        return identity(one, stored=True) == identity(other, stored=True)
+    except SchemaInvalid:
+        return one == other
 
-    def pump(self, address: str, readable: bool, writable: bool) -> None:
-        """Go on with one of `channels`."""
-        channel = self._channels[address]
-        try:
-            frames = channel.pump(readable, writable)
-        except wire.LinkDown as down:
-            self._lost(address, str(down))
-            return
-        for command, _ in frames:
-            if command.type == wire.ERROR:
-                self._lost(address, command.error.message)
-                return
-            told = command.geo_schemas_response
-            question = self._asked.pop((address, told.request_id), None)
-            if question is not None:
-                ticket = question.wanted.ticket
-                question.tell(pb.CommandGeoSchemasBrought(ticket=ticket, found=told.found, missing=told.missing))
 
-    def give_up_silent(self) -> None:
-        """Answer for sources that took too long."""
-        now = self._clock()
-        for address in {address for (address, _), question in self._asked.items() if question.until <= now}:
-            self._lost(address, "the source did not tell the schemas in time")
+def schema_of(options: ReadOptions) -> str:
+    """The columns of a query that names none, as DDL.
 
-    def _lost(self, address: str, reason: str) -> None:
-        self._channels.pop(address).close()
-        for key in [key for key in self._asked if key[0] == address]:
-            self._answer(self._asked.pop(key), reason)
+    Raises:
+        ConfigError: its topics have different schemas, or one that Spark has no types for.
+    """
+    if options.raw:
+        return SCHEMA
+    topic, definition = common(options)
+    columns = _columns(topic, definition)
+    return SCHEMA if columns is None else f"{ddl(columns)}, {METADATA}"
 
-    def close(self) -> None:
-        """The task is over: keep idle connections for the next one."""
-        for address, channel in self._channels.items():
-            if isinstance(channel, wire.Channel) and not any(asked == address for asked, _ in self._asked):
-                wire.keep(channel, self._token)
-            else:
-                channel.close()
-        self._channels.clear()
-        self._asked.clear()
+
+def _columns(topic: str, definition: Definition | None) -> Columns | None:
+    if definition is None:
+        return None
+    columns = columns_of(definition)
+    for name in columns or ():
+        if name in RAW and name != "value":
+            raise ConfigError(
+                f"field {name} of the schema of {topic} has the name of a column of this format: set "
+                "allowDifferentTopicSchemas=true and decode the values yourself"
+            )
+    return columns
+
+
+def chosen(schema: StructType, options: ReadOptions) -> tuple[Sequence[str], Columns | None]:
+    """The columns that a query has, and those of them that are the schema's, with their types.
+
+    Raises:
+        ConfigError: one that there is not, or of another type.
+    """
+    names = [field.name for field in schema]
+    types = {field.name: field.dataType for field in schema}
+    strange = [name for name, kind in types.items() if RAW.get(name) != kind.simpleString()]
+    if not strange and ("value" not in types or options.raw):
+        return names, None
+    wanted = {name: arrow_of(kind) for name, kind in types.items() if name not in RAW or name == "value"}
+    for name in strange:
+        if name in RAW and name != "value":
+            raise ConfigError(f"column {name} is {types[name].simpleString()}: it is {RAW[name]}")
+    if options.raw:
+        return names, wanted
+    topic, definition = common(options)
+    known = _columns(topic, definition)
+    if known is None or (not strange and "value" not in known):
+        if strange:
+            raise ConfigError(
+                f"column {strange[0]} {types[strange[0]].simpleString()}: {topic or 'the topic'} has no schema with columns; "
+                f"there are: {SCHEMA}"
+            )
+        return names, None
+    if "value" not in known and types.get("value") is not None and "value" not in strange:
+        del wanted["value"]  # the bytes themselves, beside the fields
+    for name, kind in wanted.items():
+        if name not in known:
+            raise ConfigError(
+                f"column {name} is no field of the newest schema of {topic}, which has: "
+                f"{', '.join(f'{field} {sql_of(of, quoted=False)}' for field, of in known.items())}"
+            )
+        if kind != known[name]:
+            raise ConfigError(
+                f"column {name} is {types[name].simpleString()}: the schema of {topic} says "
+                f"{sql_of(known[name], quoted=False)}; read it so, and cast"
+            )
+    return names, wanted

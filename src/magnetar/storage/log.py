@@ -1,6 +1,6 @@
 """The broker's log as a sequence of segments: what is written where, what is durable, what a failure leaves.
 
-No thread and no clock: `runtime.logthread` calls it from the thread that owns the files. Four offsets of the open
+No thread and no clock: `runtime.log.thread` calls it from the thread that owns the files. Four offsets of the open
 segment matter:
 
     checked <= synced <= offset      written and recorded as durable / durable / written

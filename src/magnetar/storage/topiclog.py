@@ -55,7 +55,7 @@ class RecoveredTopic:
 
 
 class SavedTopic(Protocol):
-    """What the metadata store knows of a topic (`broker.records.TopicRecord`)."""
+    """What the metadata store knows of a topic (`metadata.topic_records.TopicRecord`)."""
 
     first_ledger: int
     next_index: int

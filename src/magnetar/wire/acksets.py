@@ -1,6 +1,6 @@
 """Bodies of the markers of exact mode: acknowledged sets (110), a sought epoch (111), a request for full states (112).
 
-What they mean is `geo.ackedsets`'; here they are checked: after `parse_body` every name is one, every number is in its
+What they mean is `replication.acked_sets`'; here they are checked: after `parse_body` every name is one, every number is in its
 range, every bitmap is whole. The messages are in pulsar.proto (GeoAckedSets, GeoSoughtEpoch, GeoStateRequest); the
 marker types are ours, Apache Pulsar passes over types that it does not know.
 """

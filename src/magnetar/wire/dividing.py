@@ -2,8 +2,8 @@
 
 A consumer may have any number of messages to give back at once, and some clients name them all in one command; there is no limit
 that would not break one of them. So such a command is never decoded as a whole: it comes out as several, each with `PORTION_IDS`
-of its ids. `runtime.portions` says why that is the same. First it is walked to its end, `WALKED_IDS` at a time: what stands
-behind the ids decides what all of it means (a transaction, the epoch of those that come back).
+of its ids. `runtime.network.frame_slices` says why that is the same. First it is walked to its end, `WALKED_IDS` at a time:
+what stands behind the ids decides what all of it means (a transaction, the epoch of those that come back).
 """
 
 from collections.abc import Iterator

@@ -63,8 +63,8 @@ _WORD: Final = 1024
 """Hashes, versions, listeners, clusters, uuids."""
 
 _TEXT: Final = 64 * 1024
-"""Reasons, and values of properties, which have limits in characters (`schemas.types`, `metadata.policies`) or together
-(`client_metadata_bytes_max`)."""
+"""Reasons, and values of properties, which have limits in characters (`schemas.types`,
+`metadata.policies.namespace`) or together (`client_metadata_bytes_max`)."""
 
 _PAIRS: Final = 1_000
 """Properties of one producer, consumer, subscription, schema or lookup."""

@@ -329,3 +329,13 @@ def sticky_key(payload: bytes) -> bytes | None:
         except ValueError:
             return raw  # it claims to be base64 and is not: any stable answer will do
     return raw
+
+
+def span(metadata: MessageMetadata) -> tuple[int, int]:
+    """Lowest and highest sequence id of an entry.
+
+    The C++ clients do not send the highest id of a batch; ids grow by at least one a message, so that first + count - 1
+    is at most the true one, and a client that asks where it stopped is told the end of its last batch, not the start.
+    """
+    low = metadata.sequence_id
+    return low, max(metadata.highest_sequence_id, low + metadata.num_messages_in_batch - 1)

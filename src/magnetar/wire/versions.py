@@ -25,8 +25,8 @@ _PUSHED_FROM: Final[dict[int, int]] = {
 
 _NEVER_PUSHED: Final = frozenset((27, 66))
 """REACHED_END_OF_TOPIC and WATCH_TOPIC_UPDATE: the C++ client closes its connection when it meets them, and no version
-tells whether the peer is one (pulsar-facts A.6). A client's name may (`broker.session.Session.learns_end`), and so does that it
-asked for updates (WATCH_TOPIC_LIST)."""
+tells whether the peer is one (pulsar-facts A.6). A client's name may (`broker.session.session.session.Session.learns_end`),
+and so does that it asked for updates (WATCH_TOPIC_LIST)."""
 
 
 def agreed(peer_version: int) -> int:

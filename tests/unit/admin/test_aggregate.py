@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from magnetar.admin.aggregate import sum_stats
+from magnetar.admin.routes.aggregate import sum_stats
 
 
 def part(expired: int, rate: float, at_ms: int, took_ms: int, failed_ms: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.admin import building as module
-from magnetar.admin.answers import Answers
-from magnetar.admin.building import ALONE_BYTES, Building
+from magnetar.admin.http import building as module
+from magnetar.admin.http.answers import Answers
+from magnetar.admin.http.building import ALONE_BYTES, Building
 from magnetar.metadata.errors import PreconditionFailed
 
 VALUES = st.recursive(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from magnetar.admin.decompressing import PLAIN_BYTES_MAX, Undecompressible, decompress
+from magnetar.admin.routes.decompression import PLAIN_BYTES_MAX, Undecompressible, decompress
 
 
 def by_arrow(name: str) -> Callable[[bytes], bytes]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from magnetar.admin.gate import IDENTITY, RULES, Gate, operation_of
-from magnetar.admin.server import ROUTES
-from magnetar.broker.authorizing import Operation
+from magnetar.admin.http.gate import IDENTITY, RULES, Gate, operation_of
+from magnetar.admin.http.server import ROUTES
+from magnetar.broker.security.authorization import Operation
 from magnetar.core.names import TopicName
 
 P = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -90,7 +90,7 @@ def test_every_route_is_for_somebody_on_purpose(route: object) -> None:
 
 def test_no_rule_is_dead() -> None:
     """Each rule decides for a route that exists."""
-    import magnetar.admin.gate as gate
+    import magnetar.admin.http.gate as gate
 
     decided = set()
     for route in ROUTES:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin import host
-from magnetar.admin.host import Host, Process
+from magnetar.admin.metrics import host
+from magnetar.admin.metrics.host import Host, Process
 
 
 def machine(root: Path, **files: str) -> Path:

@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar.admin import metricfamilies
-from magnetar.admin.host import Process, Usage
-from magnetar.admin.metrics import Figures, Snapshot
-from magnetar.broker.measuring import Connections, PublishLatency, Writes
-from magnetar.broker.metriccontrol import BrokerFigures, CompactionFigures, TopicFigures
-from magnetar.broker.series import Rows, Series, Traffic
-from magnetar.broker.upkeep import Totals
+from magnetar.admin.metrics import families as metricfamilies
+from magnetar.admin.metrics.host import Process, Usage
+from magnetar.admin.metrics.page import Figures, Snapshot
+from magnetar.broker.admin.metrics import BrokerFigures, CompactionFigures, TopicFigures
+from magnetar.broker.statistics.cardinality import Rows, Series, Traffic
+from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes
+from magnetar.broker.topics.maintenance import Totals
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 from tests.support.tools import tool

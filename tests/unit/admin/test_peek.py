@@ -2,7 +2,7 @@
 
 import asyncio
 
-from magnetar.admin.peek import peek_reply
+from magnetar.admin.routes.peek import peek_reply
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb

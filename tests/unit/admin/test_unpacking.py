@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.admin.answers import Answers
+from magnetar.admin.http.answers import Answers
 from magnetar.admin.websocket.unpacking import LARGE_BYTES, TIMES_HELD, Unpacker, Unreadable
 from magnetar.core.errors import BrokerError
 from magnetar.wire import pulsar_pb2 as pb

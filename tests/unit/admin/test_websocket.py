@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from magnetar.admin.answers import Answers
+from magnetar.admin.http.answers import Answers
 from magnetar.admin.websocket.client import BrokerClient
 from magnetar.admin.websocket.consumer import ConsumerSocket
 from magnetar.admin.websocket.gateway import Gateway
@@ -22,7 +22,7 @@ from magnetar.admin.websocket.outgoing import HIGH_BYTES, Outgoing
 from magnetar.admin.websocket.producer import ProducerSocket
 from magnetar.admin.websocket.unpacking import CHUNKED_MAX, Unpacker
 from magnetar.metadata.errors import Forbidden, PreconditionFailed
-from magnetar.runtime.inside import InsideConnection
+from magnetar.runtime.network.in_process import InsideConnection
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.ackcollecting import ENTRIES_MAX, AckCollector
-from magnetar.broker.records import cursor_key, replicated_key
+from magnetar.broker.replicated_subscriptions.ack_collector import ENTRIES_MAX, AckCollector
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.ackedsets.machine import AckedSets
-from magnetar.geo.host import Acked
+from magnetar.metadata.topic_records import cursor_key, replicated_key
+from magnetar.replication.acked_sets.machine import AckedSets
+from magnetar.replication.host import Acked
 from magnetar.storage.cursor import words_of
 from tests.support.geoworld import TOPIC, Client, Node, World
 

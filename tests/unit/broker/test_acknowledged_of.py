@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.finals import Run, acknowledged_of
+from magnetar.broker.failover.final_state import Run, acknowledged_of
 from magnetar.core.ids import OriginKey
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets.index_set import IndexSet
 from tests.support.geoworld import World
 
 ALL = 2**63 - 1

@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.core.errors import MagnetarError
-from magnetar.geo.failover import Token
 from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.replication.failover import Token
 from magnetar.wire.acksets import TIME_MS_MAX
 from tests.support.geoworld import TOPIC, Node, World
 

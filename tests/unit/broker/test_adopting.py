@@ -5,12 +5,12 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker.records import TOPIC_PREFIX, cursor_key
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
-from magnetar.metadata.policies import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import IdempotencyPolicy
+from magnetar.metadata.topic_records import TOPIC_PREFIX, cursor_key
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Node, World

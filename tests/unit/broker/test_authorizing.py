@@ -1,9 +1,9 @@
-"""The table of `broker.authorizing`, cell by cell, written down anew from its text."""
+"""The table of `broker.security.authorization`, cell by cell, written down anew from its text."""
 
 import pytest
 
-from magnetar.broker.authorizing import Authorizer, Operation
-from magnetar.broker.credentials import Identity
+from magnetar.broker.security.authorization import Authorizer, Operation
+from magnetar.broker.security.credentials import Identity
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.security import AuthorizationConfig
@@ -19,7 +19,7 @@ from magnetar.metadata.permissions import (
     reserve,
     revoke,
 )
-from magnetar.metadata.policies import ClusterData, Policies, TenantInfo
+from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
 from magnetar.metadata.resources import Resources
 
 ORDERS = NamespaceName("shop", "orders")

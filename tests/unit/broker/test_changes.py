@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.changes import LIMITS, concerns_limits_alone
+from magnetar.broker.topics.changes import LIMITS, concerns_limits_alone
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policies import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
-from magnetar.metadata.policytypes import PublishRate
+from magnetar.metadata.policies.namespace import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.policies.types import PublishRate
 from magnetar.metadata.resources import Resources
 
 ORDERS = NamespaceName("shop", "orders")

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from magnetar.broker.clientbytes import FREE_BYTES, OPENING_BYTES_MAX
+from magnetar.broker.client_bytes import FREE_BYTES, OPENING_BYTES_MAX
 from magnetar.core.errors import ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, encode

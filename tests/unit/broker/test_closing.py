@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policytypes import PublishRate
+from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World

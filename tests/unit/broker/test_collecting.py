@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.replication import INTERVAL_MS_MAX, Replication
+from magnetar.broker.replicated_subscriptions.registry import INTERVAL_MS_MAX, Replication
 from magnetar.core.ids import Position
 
 SHORTEST = 100

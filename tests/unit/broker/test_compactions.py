@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from magnetar.broker import compaction
+from magnetar.broker.topics import compaction
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.storage.entries import EntryFlags, NewEntry
@@ -67,7 +67,7 @@ def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: 
     node.world.advance(10)
     success_ms = told(node)["SucceedTimestamp"]
     assert success_ms
-    monkeypatch.setattr("magnetar.broker.compaction.KEYS_MAX", 2)
+    monkeypatch.setattr("magnetar.broker.topics.compaction.KEYS_MAX", 2)
     publish(node, *"abc")
     node.world.advance(1_000)
     node.control.compact(TOPIC)

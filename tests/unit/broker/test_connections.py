@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.effects import Close, Timer
+from magnetar.effects.outbox import Close, Timer
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from tests.support.geoworld import Node, World

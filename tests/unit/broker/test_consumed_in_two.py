@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.replicated import BOTH_AGAIN_MS
+from magnetar.broker.replicated_subscriptions.topic import BOTH_AGAIN_MS
 from tests.support.geoworld import Client, Node, World
 from tests.unit.broker.test_replicated import EXCLUSIVE, SHARED, consumer, two
 

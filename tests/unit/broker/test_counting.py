@@ -1,7 +1,7 @@
 """Counters of `/metrics` never fall, whatever goes away."""
 
-from magnetar.admin.metricfamilies import REPLICATED_LEVELS
-from magnetar.broker.seats import LEVELS
+from magnetar.admin.metrics.families import REPLICATED_LEVELS
+from magnetar.broker.replicated_subscriptions.machine_host import LEVELS
 from magnetar.core.ids import LATEST
 from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_replicated import consumer, two

@@ -1,4 +1,4 @@
-"""Proofs: what the table at the top of `broker.tokens` says, and that no bytes whatever get in or break it."""
+"""Proofs: what the table at the top of `broker.security.tokens` says, and that no bytes whatever get in or break it."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.credentials import (
+from magnetar.broker.security.credentials import (
     Guess,
     Identity,
     Keys,
@@ -21,7 +21,7 @@ from magnetar.broker.credentials import (
     basic_from_header,
     parse_passwords,
 )
-from magnetar.broker.tokens import public_algorithms, secret_algorithms
+from magnetar.broker.security.tokens import public_algorithms, secret_algorithms
 from magnetar.core.errors import BrokerError, ConfigError, ErrorCode
 from magnetar.core.security import AuthenticationConfig
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import Conflict
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.topic_records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -5,12 +5,12 @@ from typing import Any
 import jwt
 import pytest
 
-from magnetar.broker.access import Access
-from magnetar.broker.credentials import Keys
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Keys
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, Security
-from magnetar.metadata.policies import RetentionPolicies
-from magnetar.metadata.policytypes import InactiveTopics
+from magnetar.metadata.policies.namespace import RetentionPolicies
+from magnetar.metadata.policies.types import InactiveTopics
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World

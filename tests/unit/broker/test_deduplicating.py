@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.deduplicating import Status, TopicDeduplication
+from magnetar.broker.publish.deduplication import Status, TopicDeduplication
 from magnetar.core.names import PRODUCER_BYTES_MAX, NamespaceName
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb

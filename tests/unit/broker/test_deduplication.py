@@ -1,7 +1,15 @@
 """The numbers of producer names: verdicts, chunks, fall-back, eviction, snapshots."""
 
-from magnetar.broker.deduplication import SEQUENCE_MAX, Chunk, Deduplication, Numbers, Verdict, chunk_of, span
+from magnetar.broker.publish.sequence_numbers import (
+    SEQUENCE_MAX,
+    Chunk,
+    Deduplication,
+    Numbers,
+    Verdict,
+    chunk_of,
+)
 from magnetar.storage.entries import EntryFlags
+from magnetar.wire.metadata import span
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 from tests.support.geoworld import World
 

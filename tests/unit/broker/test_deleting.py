@@ -2,13 +2,13 @@
 
 import pytest
 
-from magnetar.broker.records import TOPIC_PREFIX, cursor_key
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import PreconditionFailed, Unprocessable
 from magnetar.metadata.permissions import Action, grant
-from magnetar.metadata.policies import RetentionPolicies
-from magnetar.metadata.topicpolicies import TopicPolicies
+from magnetar.metadata.policies.namespace import RetentionPolicies
+from magnetar.metadata.policies.topic import TopicPolicies
+from magnetar.metadata.topic_records import TOPIC_PREFIX, cursor_key
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_metasync import ON

@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker.deletions import Deletions
-from magnetar.broker.records import DELETED_PREFIX, DeletedMark
+from magnetar.broker.topics.deletion_marks import Deletions
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.topic_records import DELETED_PREFIX, DeletedMark
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_metasync import ON

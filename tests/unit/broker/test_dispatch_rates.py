@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.consumer import SubType
-from magnetar.broker.rates import Rate
+from magnetar.broker.subscriptions.consumer import SubType
+from magnetar.core.rates import Rate
 from tests.support.subscriptions import World
 
 LIMITS: dict[str, Any] = {

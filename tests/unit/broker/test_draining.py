@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.draining import DrainState, describe
-from magnetar.geo.ackedsets import AckedSets
-from magnetar.geo.snapshots.machine import Snapshots
+from magnetar.broker.admin.draining import DrainState, describe
+from magnetar.replication.acked_sets import AckedSets
+from magnetar.replication.snapshots.machine import Snapshots
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, World
 
@@ -91,7 +91,7 @@ def test_a_look_works_out_nothing_of_what_waits_for_nobody(mode: str, monkeypatc
 
     for kind in (AckedSets, Snapshots):
         monkeypatch.setattr(kind, "describe", worked_out)
-    monkeypatch.setattr("magnetar.broker.linkreports.LinkReports._topic_state", worked_out)
+    monkeypatch.setattr("magnetar.broker.links.reports.LinkReports._topic_state", worked_out)
     waiting = look(world)
     assert waiting["safe"] == (mode == "exact")
     assert ["consume that" in one["reason"] for one in waiting["subscriptions"]] == ([] if mode == "exact" else [True])

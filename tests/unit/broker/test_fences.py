@@ -2,11 +2,11 @@
 
 import pytest
 
-from magnetar.broker.fences import CHANGES_MAX
+from magnetar.broker.failover.fencing import CHANGES_MAX
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import LATEST
-from magnetar.geo.failover import Phase
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
+from magnetar.replication.failover import Phase
 from tests.support.geoworld import TOPIC, Node, World
 
 

@@ -9,15 +9,15 @@ from typing import Any, Final
 import jwt
 import pytest
 
-from magnetar.broker.access import Access
-from magnetar.broker.credentials import Keys
-from magnetar.broker.geo_session import GEO_COMMANDS
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Keys
+from magnetar.broker.session.links import GEO_COMMANDS
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, AuthorizationConfig, Security
-from magnetar.geo.reading import geo
 from magnetar.metadata.permissions import Action, grant
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.replication.link.reading import geo
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import Client, Node, World

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.grace import GRACE_TOTAL_MS, worth_waiting
-from magnetar.geo.failover import Phase
+from magnetar.broker.failover.drain_window import GRACE_TOTAL_MS, worth_waiting
+from magnetar.replication.failover import Phase
 from tests.support.geoworld import TOPIC, Client, Node, World
 from tests.unit.broker.test_replicated import consumer
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Unprocessable
+from magnetar.metadata.topic_records import TOPIC_PREFIX
 from tests.support.geoworld import Node, World
 from tests.unit.broker.test_replicated import consumer, got
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.consumer import SubType
-from magnetar.broker.effects import Outbox, Timer
-from magnetar.broker.waiting import WAIT_MS_MAX, WAITS_MAX, Waits
+from magnetar.broker.failover.waiting import WAIT_MS_MAX, WAITS_MAX, Waits
+from magnetar.broker.subscriptions.consumer import SubType
 from magnetar.core.ids import Position
+from magnetar.effects.outbox import Outbox, Timer
 from tests.support.subscriptions import World, entry
 
 ALL = list(SubType)

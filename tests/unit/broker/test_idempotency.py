@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from magnetar.broker import idempotency_table
-from magnetar.broker.idempotency_block import BLOCK_SHIFT, fingerprint
-from magnetar.broker.idempotency_judging import judge
-from magnetar.broker.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, KeyProperty, open_entry, smaller
-from magnetar.broker.idempotency_snapshot import (
+from magnetar.broker.publish.idempotency import table as idempotency_table
+from magnetar.broker.publish.idempotency.block import BLOCK_SHIFT, fingerprint
+from magnetar.broker.publish.idempotency.judging import judge
+from magnetar.broker.publish.idempotency.snapshot import (
     VERSION,
     Record,
     Stored,
@@ -21,10 +20,11 @@ from magnetar.broker.idempotency_snapshot import (
     load_block,
     record_key,
 )
-from magnetar.broker.idempotency_table import KeyTable
+from magnetar.broker.publish.idempotency.table import KeyTable
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import NONE, Position
 from magnetar.wire.batches import decode_batch, encode_batch
+from magnetar.wire.idempotency_keys import BATCH_BYTES_MAX, KEY_BYTES_MAX, KeyProperty, open_entry, smaller
 from magnetar.wire.metadata import build, inspect, parse_metadata, split
 from magnetar.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import batching
-from magnetar.broker.batching import STORE_BYTES_MAX, STORE_KEYS_MAX
-from magnetar.broker.cover import decode_cover
-from magnetar.broker.effects import Outbox, Store, Timer
-from magnetar.broker.keeper import CursorKeeper
-from magnetar.broker.records import cursor_key, replicated_key
+from magnetar.broker.replicated_subscriptions.state_store import decode_cover
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.core.ids import NONE, Position
+from magnetar.effects import store_batches as batching
+from magnetar.effects.outbox import Outbox, Store, Timer
+from magnetar.effects.store_batches import STORE_BYTES_MAX, STORE_KEYS_MAX
+from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from tests.support.geoworld import TOPIC, Client, Node, World
 from tests.unit.broker.test_replicated import two

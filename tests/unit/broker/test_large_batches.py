@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.idempotency_keys import OPEN_BYTES_MAX, OPEN_MESSAGES_MAX
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import encode_batch
+from magnetar.wire.idempotency_keys import OPEN_BYTES_MAX, OPEN_MESSAGES_MAX
 from magnetar.wire.metadata import build, parse_metadata, split
 from tests.support.geoworld import TOPIC, Client, World
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from magnetar.broker import batching
-from magnetar.broker.batching import WHOLE_BYTES_MAX, Piece
-from magnetar.broker.effects import Store
-from magnetar.broker.records import TOPIC_PREFIX
 from magnetar.core.names import PARTITIONS_MAX, TopicName
+from magnetar.effects import store_batches as batching
+from magnetar.effects.outbox import Store
+from magnetar.effects.store_batches import WHOLE_BYTES_MAX, Piece
 from magnetar.metadata.keys import namespace_key, partitioned_key
+from magnetar.metadata.topic_records import TOPIC_PREFIX
 from tests.support.geoworld import TOPIC, World
 
 ON_ZOOKEEPER = '[metadata]\nstore = "zookeeper://127.0.0.1:2181/m"\n'

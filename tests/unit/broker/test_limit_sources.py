@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from magnetar.broker.topiclimits import REFUSING, limits_of
+from magnetar.broker.topics.limits import REFUSING, limits_of
 from magnetar.core.config import BrokerConfig
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policies import Policies
-from magnetar.metadata.policydefaults import defaults_of, filled
-from magnetar.metadata.policytable import BY_NAME
-from magnetar.metadata.policytypes import AutoSubscriptionCreation, DelayedDelivery
-from magnetar.metadata.topicpolicies import NO_POLICIES
+from magnetar.metadata.policies.defaults import defaults_of, filled
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.table import BY_NAME
+from magnetar.metadata.policies.topic import NO_POLICIES
+from magnetar.metadata.policies.types import AutoSubscriptionCreation, DelayedDelivery
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Node, World
 

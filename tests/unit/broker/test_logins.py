@@ -6,11 +6,10 @@ import bcrypt
 import jwt
 import pytest
 
-from magnetar.broker import credentials
-from magnetar.broker.access import Access
-from magnetar.broker.credentials import Identity, Keys
-from magnetar.broker.effects import Compute, Note, Outbox
-from magnetar.broker.logins import (
+from magnetar.broker.security import credentials
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Identity, Keys
+from magnetar.broker.security.logins import (
     ADDRESSES_MAX,
     CHECKS_WAITING_MAX,
     PROVEN_MAX,
@@ -22,6 +21,7 @@ from magnetar.broker.logins import (
 )
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.security import AuthenticationConfig, Security
+from magnetar.effects.outbox import Compute, Note, Outbox
 from magnetar.metadata.resources import Resources
 
 SECRET, OTHER = b"s" * 64, b"o" * 64

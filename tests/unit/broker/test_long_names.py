@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from magnetar.broker.records import TOPIC_PREFIX, TopicRecord, cursor_key
 from magnetar.core.names import TOPIC_BYTES_MAX, TopicName
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.keys import partitioned_key
-from magnetar.metadata.policies import PartitionedTopic
+from magnetar.metadata.policies.namespace import PartitionedTopic
+from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord, cursor_key
 from tests.support.geoworld import TOPIC, World
 
 

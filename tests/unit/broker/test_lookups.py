@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

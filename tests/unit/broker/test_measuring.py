@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.measuring import LATENCY_BOUNDS_MS, RECENT, SIZE_BOUNDS, Buckets, PublishLatency, Writes
-from magnetar.broker.series import Rows
+from magnetar.broker.statistics.cardinality import Rows
+from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, RECENT, SIZE_BOUNDS, Buckets, PublishLatency, Writes
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 

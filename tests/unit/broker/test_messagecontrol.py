@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.messagecontrol import backlog_from, nth_message, place_of
+from magnetar.broker.admin.messages import backlog_from, nth_message, place_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from magnetar.broker import metasync
-from magnetar.broker.batching import Piece
-from magnetar.broker.effects import Store
+from magnetar.broker.metadata_sync import sync as metasync
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.effects.outbox import Store
+from magnetar.effects.store_batches import Piece
 from magnetar.metadata.errors import PreconditionFailed
-from magnetar.metadata.policies import Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.policies.namespace import Policies, RetentionPolicies, TenantInfo
 from magnetar.metadata.sync.updates import RECORD_PREFIX
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -525,7 +525,7 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
 
 
 def test_metrics_tell_with_whom_a_cluster_agrees() -> None:
-    from magnetar.admin.metadata_metrics import families
+    from magnetar.admin.metrics.metadata_families import families
 
     world = worlds("ab")
     make(world["a"])

@@ -1,6 +1,6 @@
 """Counters as rates: what each look shows."""
 
-from magnetar.broker.meter import Meter
+from magnetar.core.meter import Meter
 
 
 def test_the_first_interval_counts() -> None:

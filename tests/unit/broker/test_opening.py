@@ -5,15 +5,15 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker import catalog
-from magnetar.broker.authorizing import Authorizer
-from magnetar.broker.credentials import Identity
+from magnetar.broker.security.authorization import Authorizer
+from magnetar.broker.security.credentials import Identity
+from magnetar.broker.topics import catalog
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.permissions import Action, grant
-from magnetar.metadata.policies import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import IdempotencyPolicy
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build

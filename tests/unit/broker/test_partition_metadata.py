@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policytypes import AutoTopicCreation
+from magnetar.metadata.policies.types import AutoTopicCreation
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Node, World
 

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker.producers import PRODUCERS_WAITING_MAX, TOPIC_EPOCH_MAX, AccessMode, Producer, Producers
-from magnetar.broker.records import TOPIC_PREFIX, TopicRecord
+from magnetar.broker.publish.producers import PRODUCERS_WAITING_MAX, TOPIC_EPOCH_MAX, AccessMode, Producer, Producers
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName
+from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World

@@ -8,21 +8,21 @@ from typing import Any
 import jwt
 import pytest
 
-from magnetar.broker.access import Access
-from magnetar.broker.credentials import Keys
-from magnetar.broker.deduplication import SEQUENCE_TAKEN_MAX
-from magnetar.broker.deduplications import Deduplications
-from magnetar.broker.idempotency_block import fingerprint
-from magnetar.broker.idempotency_snapshot import record_key
+from magnetar.broker.publish.deduplication_policy import Deduplications
+from magnetar.broker.publish.idempotency.block import fingerprint
+from magnetar.broker.publish.idempotency.snapshot import record_key
+from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Keys
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, AuthorizationConfig, Security
 from magnetar.core.settings import DeduplicationConfig
 from magnetar.metadata.errors import PreconditionFailed
-from magnetar.metadata.idempotency import IdempotencyPolicy
 from magnetar.metadata.permissions import Action, grant
-from magnetar.metadata.policytypes import PublishRate
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from magnetar.wire.metadata import build

@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policies import BacklogQuota
-from magnetar.metadata.policydefaults import defaults_of
+from magnetar.metadata.policies.defaults import defaults_of
+from magnetar.metadata.policies.namespace import BacklogQuota
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

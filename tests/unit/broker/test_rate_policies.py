@@ -4,12 +4,12 @@ from typing import Any, Final
 
 import pytest
 
-from magnetar.broker.rates import Rate
-from magnetar.broker.subscribing import CONSUMERS_MAX, Subscribing
+from magnetar.broker.subscriptions.subscribe_rate import CONSUMERS_MAX, Subscribing
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.rates import Rate
 from magnetar.metadata.errors import PreconditionFailed
-from magnetar.metadata.policytypes import DispatchRate, PublishRate, SubscribeRate, SubscriptionPolicies
+from magnetar.metadata.policies.types import DispatchRate, PublishRate, SubscribeRate, SubscriptionPolicies
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -5,10 +5,10 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.effects import Outbox, Timer
-from magnetar.broker.producers import AccessMode, Producer
-from magnetar.broker.rates import Rate, TokenBucket, rate_of
-from magnetar.broker.throttling import PublishThrottle
+from magnetar.broker.publish.producers import AccessMode, Producer
+from magnetar.broker.publish.throttling import PublishThrottle
+from magnetar.core.rates import Rate, TokenBucket, rate_of
+from magnetar.effects.outbox import Outbox, Timer
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 

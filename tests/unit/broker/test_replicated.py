@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.records import cursor_key, replicated_key
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import NamespaceName
+from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.storage.cursor import words_of
 from magnetar.storage.entries import EntryFlags
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -949,7 +949,7 @@ def test_no_state_is_stored_that_the_replay_did_not_reach() -> None:
 
 
 def test_position_none_is_no_cover() -> None:
-    from magnetar.broker.cover import decode_cover, encode_cover
+    from magnetar.broker.replicated_subscriptions.state_store import decode_cover, encode_cover
 
     for position in (NONE, Position(5, 0), Position(1 << 60, 7)):
         assert decode_cover(encode_cover(position)) == position

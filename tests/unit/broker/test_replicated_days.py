@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from magnetar.broker.records import replicated_key
 from magnetar.core.ids import Position
+from magnetar.metadata.topic_records import replicated_key
 from tests.support.geoworld import TOPIC, Node, World
 from tests.unit.broker.test_replicated import SHARED, consumer, got, markers, two
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.progress import MARKERS_MAX, Lag, Progress, told_by
+from magnetar.broker.replicated_subscriptions.progress import MARKERS_MAX, Lag, Progress, told_by
 from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
-from magnetar.geo.host import Acked
-from magnetar.geo.snapshots.machine import UNTOLD_MAX, Untold
+from magnetar.replication.host import Acked
+from magnetar.replication.snapshots.machine import UNTOLD_MAX, Untold
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker, Epoch, SoughtEpoch, StateRequest
 from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update, build_marker
 from tests.support.geoworld import TOPIC, Client, Node, World

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker import schemas
+from magnetar.broker.topics import schemas
 from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policies import Policies
+from magnetar.metadata.policies.namespace import Policies
 from magnetar.schemas.registry import SCHEMA_PREFIX
 from magnetar.schemas.types import Definition, SchemaType
 from magnetar.storage.entries import NewEntry

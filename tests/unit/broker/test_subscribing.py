@@ -7,7 +7,7 @@ import pytest
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policytypes import AutoSubscriptionCreation, AutoTopicCreation
+from magnetar.metadata.policies.types import AutoSubscriptionCreation, AutoTopicCreation
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -2,11 +2,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.broker.consumer import SubType, rates_out
-from magnetar.broker.records import cursor_key
+from magnetar.broker.subscriptions.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode, StorageError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.geo.host import Acked
+from magnetar.metadata.topic_records import cursor_key
+from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor, Partial, bits_of
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support import geoworld
@@ -97,7 +97,7 @@ def test_of_an_ack_set_no_more_is_read_than_its_batch_has(
         read.append(len(words))
         return bits_of(words)
 
-    monkeypatch.setattr("magnetar.broker.acknowledging.bits_of", bits_read)
+    monkeypatch.setattr("magnetar.broker.subscriptions.acknowledging.bits_of", bits_read)
     world = World()
     told: list[Acked] = []
     world.subscription.on_acked = lambda _name, acked: told.append(acked)
@@ -125,7 +125,7 @@ def test_of_the_ack_set_of_a_seek_no_more_is_read_either(monkeypatch: pytest.Mon
         read.append(len(words))
         return bits_of(words)
 
-    monkeypatch.setattr("magnetar.broker.subscription.bits_of", bits_read)
+    monkeypatch.setattr("magnetar.broker.subscriptions.subscription.bits_of", bits_read)
     world = World()
     small, large = world.publish(entry(count=3), entry(count=65))
     many = [-1] * 1000

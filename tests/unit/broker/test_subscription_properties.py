@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.metadata.policies import PROPERTIES_MAX, PROPERTY_CHARACTERS_MAX
+from magnetar.metadata.policies.namespace import PROPERTIES_MAX, PROPERTY_CHARACTERS_MAX
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.effects import Note, Timer
-from magnetar.broker.topic import SENDING_AT_ONCE, WOKEN_AT_ONCE, Topic
+from magnetar.broker.topics.topic import SENDING_AT_ONCE, WOKEN_AT_ONCE, Topic
+from magnetar.effects.outbox import Note, Timer
 from tests.support.geoworld import World
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.policytypes import DispatchRate, PublishRate
+from magnetar.metadata.policies.types import DispatchRate, PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker import topicwatch
-from magnetar.broker.authorizing import Authorizer
-from magnetar.broker.credentials import Identity
-from magnetar.broker.topicwatch import (
+from magnetar.broker.security.authorization import Authorizer
+from magnetar.broker.security.credentials import Identity
+from magnetar.broker.topics import watches as topicwatch
+from magnetar.broker.topics.watches import (
     INSTRUCTIONS_MAX,
     REFUSED_STEPS,
     REMAKING_STEPS_MAX,
@@ -23,7 +23,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.patterns import TopicPattern
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.permissions import Action, grant, revoke
-from magnetar.metadata.policytypes import InactiveTopics
+from magnetar.metadata.policies.types import InactiveTopics
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import Client, Node, World
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder
 from magnetar.wire.metadata import build

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.broker.withdrawals import Loser, Withdrawals
+from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.topiclog import Retention

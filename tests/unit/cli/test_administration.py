@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.subscriptions import EARLIEST, LATEST, place
+from magnetar.cli.commands.subscriptions import EARLIEST, LATEST, place
 from magnetar.core.errors import MagnetarError
 from tests.unit.cli.conftest import Answer, FakeBroker
 from tests.unit.cli.test_commands import one_line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.cli import bench
+from magnetar.cli.commands import bench
 from tests.unit.cli.conftest import Answer
 from tests.unit.cli.test_commands import one_line
 

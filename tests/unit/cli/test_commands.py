@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import typer
 
-from magnetar.cli import commands, replicate, up
-from magnetar.cli.commands import ORDER, app
+from magnetar.cli.commands import all as commands
+from magnetar.cli.commands import replicate, up
+from magnetar.cli.commands.all import ORDER, app
 from magnetar.core.errors import MagnetarError
 from tests.unit.cli.conftest import Answer
 
@@ -123,7 +124,7 @@ def test_a_command_that_needs_spark_says_so(run: Run, monkeypatch: pytest.Monkey
     def missing(_load: object) -> int:
         return commands_with_spark(lambda: (_ for _ in ()).throw(ModuleNotFoundError("no", name="pyspark.sql")))
 
-    from magnetar.cli.common import with_spark as commands_with_spark
+    from magnetar.cli.shared.common import with_spark as commands_with_spark
 
     monkeypatch.setattr(replicate, "with_spark", missing)
     assert 'pip install "magnetar[spark]"' in one_line(run("replicate"))
@@ -137,7 +138,7 @@ def test_unknown_link_and_cluster(run: Run) -> None:
 def test_help_imports_nothing_heavy() -> None:
     """Spark, an HTTP server or the official client would make every command start late."""
     code = (
-        "import sys, magnetar.cli.commands\n"
+        "import sys, magnetar.cli.commands.all\n"
         "print([name for name in ('pyspark', 'aiohttp', 'asyncio', 'pulsar', 'pandas', 'pyarrow', 'google.protobuf')"
         " if name in sys.modules])"
     )

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import pytest
 
-from magnetar.cli import drain
+from magnetar.cli.commands import drain
 from magnetar.core.errors import ErrorCode
-from magnetar.runtime.client import LinkDown, LinkRefused
+from magnetar.runtime.network.link_client import LinkDown, LinkRefused
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.cli.conftest import Answer, FakeBroker
 from tests.unit.cli.test_commands import one_line
@@ -198,7 +198,7 @@ class FakeLinks:
 @pytest.fixture
 def links(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> FakeLinks:
     links = FakeLinks()
-    monkeypatch.setattr("magnetar.runtime.client.LinkClient", links)
+    monkeypatch.setattr("magnetar.runtime.network.link_client.LinkClient", links)
     monkeypatch.setattr(drain, "_listen", lambda *_: None)
     pair[1].answer("GET /geo/v1/drain", state(safe=True))
     return links

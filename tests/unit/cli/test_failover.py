@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from magnetar.cli import failover
+from magnetar.cli.commands import failover
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
-from magnetar.geo.failover import NO_TOKEN, Fence, Phase, Token
 from magnetar.metadata.errors import Refused
+from magnetar.replication.failover import NO_TOKEN, Fence, Phase, Token
 from tests.unit.cli.conftest import Answer
 
 TOPIC = "persistent://public/default/t"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.common import cell, duration, size
-from magnetar.cli.links import rate_of
+from magnetar.cli.commands.links import rate_of
+from magnetar.cli.shared.common import cell, duration, size
 from magnetar.core.errors import MagnetarError
 from tests.unit.cli.conftest import Answer, FakeBroker
 from tests.unit.cli.test_commands import one_line

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.metadata import compare, differences, differing, remarks, rows_of, said, unequal
-from magnetar.cli.targets import Target
+from magnetar.cli.commands.metadata import compare, differences, differing, remarks, rows_of, said, unequal
+from magnetar.cli.shared.targets import Target
 from magnetar.core.errors import MagnetarError
 
 

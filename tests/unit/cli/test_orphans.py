@@ -7,13 +7,13 @@ import sys
 import psutil
 import pytest
 
-from magnetar.cli.orphans import with_parent
+from magnetar.cli.processes.orphans import with_parent
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of a parent's death")
 
 PARENT = """
 import os, subprocess, sys, time
-from magnetar.cli.orphans import with_parent
+from magnetar.cli.processes.orphans import with_parent
 command = with_parent([sys.executable, "-c", "import sys; print('here', flush=True); sys.stdin.read()"], os.getpid())
 child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 assert child.stdout.readline() == b"here\\n"

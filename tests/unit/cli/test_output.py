@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.cli.output import Output
+from magnetar.cli.shared.output import Output
 from tests.unit.cli.conftest import FakeBroker
 
 COMMAND = [sys.executable, "-m", "magnetar"]
@@ -85,9 +85,7 @@ def test_a_pipe_that_is_full_and_does_not_wait_is_waited_for(tmp_path: Path) -> 
     """Whoever else has the pipe open may have said that it does not wait."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    code = (
-        "from magnetar.cli import output; out = output.install(); print('x' * 1_000_000); raise SystemExit(out.end(0))"
-    )
+    code = "from magnetar.cli.shared import output; out = output.install(); print('x' * 1_000_000); raise SystemExit(out.end(0))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=writing, cwd=tmp_path)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:

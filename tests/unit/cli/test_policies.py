@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli import policies
+from magnetar.cli.commands import policies
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policies import Policies
-from magnetar.metadata.policytable import BY_NAME, TABLE
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.table import BY_NAME, TABLE
 from tests.unit.cli.conftest import Answer
 
 
@@ -98,7 +98,7 @@ def test_every_policy_has_a_request_that_the_interface_knows(policy: Any, level:
 
     import msgspec
 
-    from magnetar.admin.server import ROUTES
+    from magnetar.admin.http.server import ROUTES
 
     if not getattr(policy, level):
         with pytest.raises(MagnetarError, match="has no policy"):

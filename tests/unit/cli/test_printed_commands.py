@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from magnetar.cli import commands
+from magnetar.cli.commands import all as commands
 from magnetar.core.hints import command
 
 SOURCES: Final = Path(__file__).parents[3] / "src" / "magnetar"

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import pytest
 
-from magnetar.cli import restore
+from magnetar.cli.commands import restore
 from magnetar.core.config import load
-from magnetar.spark.restore import Restored, once_repeated
-from magnetar.spark.restoreplan import chosen_by, compare
+from magnetar.jobs.restore import Restored, once_repeated
+from magnetar.jobs.restore_plan import chosen_by, compare
 from tests.unit.cli.conftest import Answer, FakeBroker
 from tests.unit.cli.test_commands import one_line
 
@@ -73,7 +73,7 @@ def test_all_states_are_waited_for_also_those_of_topics_that_are_not_named(
         def topics(_to: str, *_counter: int, **_more: int) -> Any:
             return SimpleNamespace(counter=1, boot=1)
 
-    monkeypatch.setattr("magnetar.runtime.client.LinkClient", SimpleNamespace(connect=lambda *_: Client()))
+    monkeypatch.setattr("magnetar.runtime.network.link_client.LinkClient", SimpleNamespace(connect=lambda *_: Client()))
     told = iter([(["t", "u"], 2), (["v", "w"], 0), (["w", "busy"], 0), (["busy"], 0)])
     looked: list[list[str]] = []
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.cli import broker as broker_module
-from magnetar.cli import up as up_module
-from magnetar.cli.broker import choose
-from magnetar.cli.supervisor import Spec
-from magnetar.cli.up import specs_of, write_default
+from magnetar.cli.commands import broker as broker_module
+from magnetar.cli.commands import up as up_module
+from magnetar.cli.commands.broker import choose
+from magnetar.cli.commands.up import specs_of, write_default
+from magnetar.cli.processes.supervisor import Spec
 from magnetar.core import config
 from magnetar.core.config import Address, Config
 from magnetar.core.errors import ConfigError, MagnetarError

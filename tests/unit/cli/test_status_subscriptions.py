@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.cli.status import differing_modes, subscription_rows, trouble
+from magnetar.cli.commands.status import differing_modes, subscription_rows, trouble
 from tests.unit.cli.conftest import Answer, FakeBroker
 from tests.unit.cli.test_links_and_status import TOPIC, status
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.cli.supervisor import LINE_BYTES_MAX, Backoff, Child, Spec, Supervisor
+from magnetar.cli.processes.supervisor import LINE_BYTES_MAX, Backoff, Child, Spec, Supervisor
 from magnetar.core.errors import MagnetarError
 
 RUNS = "import signal, sys; print('I am ready', flush=True); signal.pause()"

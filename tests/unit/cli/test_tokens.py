@@ -12,11 +12,11 @@ from typing import Any
 import jwt
 import pytest
 
-from magnetar.cli.credentials import Chosen, token_of
-from magnetar.cli.tokens import seconds_of
+from magnetar.cli.commands.tokens import seconds_of
+from magnetar.cli.shared.credentials import Chosen, token_of
 from magnetar.core.config import parse
 from magnetar.core.errors import ConfigError
-from magnetar.runtime.secrets import parse_secret
+from magnetar.runtime.security.secrets import parse_secret
 from tests.unit.cli.conftest import Answer
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from magnetar.cli import verify as command
-from magnetar.cli.verify_progress import Bar, Plain
+from magnetar.cli.commands import verify as command
+from magnetar.cli.commands.verify_progress import Bar, Plain
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Identity, Position
-from magnetar.spark.verify import Example, Findings, Progress, VerifyResult
+from magnetar.jobs.verify import Example, Findings, Progress, VerifyResult
 from tests.spark.fakes import TOKEN, FakeCluster
 
 T = "persistent://public/default/t-partition-1"
@@ -117,7 +117,7 @@ def test_a_topic_that_is_missing_is_noticed_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from magnetar.cli import run
-    from magnetar.spark import session
+    from magnetar.spark_session import session
 
     def starts(**_: object) -> None:
         raise MagnetarError("far enough")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from magnetar.core import config, tables
 from magnetar.core.config import Address, Config, LinkConfig
 from magnetar.core.errors import ConfigError
-from magnetar.geo.ackedsets.machine import SET_BYTES_MAX
-from magnetar.geo.ackedsets.pacing import MARKERS_PER_S_MAX
+from magnetar.replication.acked_sets.machine import SET_BYTES_MAX
+from magnetar.replication.acked_sets.pacer import MARKERS_PER_S_MAX
 
 PATH = Path("/etc/magnetar/clusters.toml")
 ONE = '[clusters.a]\npulsar = "127.0.0.1:6650"\nhttp = "127.0.0.1:8080"\n'

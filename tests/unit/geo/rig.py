@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.effects import Note, Outbox, Read, Store, Timer, Write
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.geo.reading import geo
+from magnetar.effects.outbox import Note, Outbox, Read, Store, Timer, Write
+from magnetar.replication.link.reading import geo
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb

@@ -7,8 +7,8 @@ import pytest
 
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.destination import LinkDestination, _Waiting
-from magnetar.geo.reading import geo, place
+from magnetar.replication.link.destination import LinkDestination, _Waiting
+from magnetar.replication.link.reading import geo, place
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import inspect

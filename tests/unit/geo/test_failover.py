@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.geo.failover import NO_TOKEN, End, Fence, Phase, Token
 from magnetar.metadata.errors import BadRequest, Conflict
+from magnetar.replication.failover import NO_TOKEN, End, Fence, Phase, Token
 from magnetar.wire.acksets import TIME_MS_MAX
 
 EARLY, T, LATE = Token(50, "z"), Token(100, "a"), Token(200, "a")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.geo.holdings import count, covers, holdings, merged, without
+from magnetar.replication.holdings import count, covers, holdings, merged, without
 from tests.unit.geo.rig import TOPIC, Rig, message
 
 RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda run: (run[0], run[0] + run[1])))

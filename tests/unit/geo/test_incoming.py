@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.geo.incoming import COPIED_BYTES_MAX, Stamp, stamped
+from magnetar.replication.link.incoming import COPIED_BYTES_MAX, Stamp, stamped
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, inspect, split, with_replicated_from
 

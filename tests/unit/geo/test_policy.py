@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.policy import (
+from magnetar.replication.link.policy import (
     MAY_GO,
     index_after,
     local_messages,

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from magnetar.broker.effects import Outbox, Read
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.reading import Reading, place
+from magnetar.effects.outbox import Outbox, Read
+from magnetar.replication.link.reading import Reading, place
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import Rig, RigTopic, message

@@ -7,9 +7,9 @@ import pytest
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Identity, Position
 from magnetar.core.names import TopicName
-from magnetar.geo.holdings import Runs
-from magnetar.geo.policy import local_messages
-from magnetar.geo.restoring import Restorer
+from magnetar.replication.holdings import Runs
+from magnetar.replication.link.policy import local_messages
+from magnetar.replication.restore import Restorer
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, message

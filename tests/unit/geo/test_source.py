@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.batching import STORE_BYTES_MAX
-from magnetar.broker.rates import Rate
 from magnetar.core.errors import BrokerError
 from magnetar.core.ids import LATEST, NONE, LinkCursor, Position
-from magnetar.geo.linktopic import MARKS_MAX, LinkTopic
-from magnetar.geo.polling import LEFT_MS
-from magnetar.geo.reading import geo, place
-from magnetar.geo.records import LinkTopicRecord, link_cursor_key
-from magnetar.geo.source import LinkSource
+from magnetar.core.rates import Rate
+from magnetar.effects.store_batches import STORE_BYTES_MAX
 from magnetar.metadata.errors import Conflict
+from magnetar.replication.link.link_topic import MARKS_MAX, LinkTopic
+from magnetar.replication.link.polling import LEFT_MS
+from magnetar.replication.link.reading import geo, place
+from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.replication.link.source import LinkSource
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message

@@ -8,9 +8,9 @@ import pytest
 from magnetar.core.errors import ConfigError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.keys import SYSTEM
-from magnetar.metadata.policies import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
-from magnetar.metadata.policydefaults import ELSEWHERE, POSSIBLE, defaults_of, filled
-from magnetar.metadata.policytable import BY_NAME
+from magnetar.metadata.policies.defaults import ELSEWHERE, POSSIBLE, defaults_of, filled
+from magnetar.metadata.policies.namespace import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.policies.table import BY_NAME
 from magnetar.metadata.resources import Resources
 
 ORDERS = NamespaceName("shop", "orders")

@@ -22,9 +22,9 @@ from magnetar.metadata.errors import (
     Refused,
     Unprocessable,
 )
-from magnetar.metadata.policies import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.policies.namespace import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
+from magnetar.metadata.policies.topic import TopicPolicies
 from magnetar.metadata.resources import Resources
-from magnetar.metadata.topicpolicies import TopicPolicies
 
 PUBLIC = NamespaceName("public", "default")
 TOPIC = TopicName.parse("persistent://public/default/t")

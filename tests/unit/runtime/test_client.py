@@ -7,9 +7,9 @@ from tests.support.peer import Peer, Script
 
 from magnetar.core.errors import ConfigError, ErrorCode
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime import client as module
-from magnetar.runtime.client import LinkClient, LinkDown, LinkRefused, geo_position
-from magnetar.runtime.tls import target_of
+from magnetar.runtime.network import link_client as module
+from magnetar.runtime.network.link_client import LinkClient, LinkDown, LinkRefused, geo_position
+from magnetar.runtime.security.tls import target_of
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.runtime.collector import CALM_S, CHECK_S, COMPLETE_S, GROWN_BYTES, URGENT_BYTES, Collector
-from magnetar.runtime.memory import resident_bytes
+from magnetar.runtime.interpreter.garbage import CALM_S, CHECK_S, COMPLETE_S, GROWN_BYTES, URGENT_BYTES, Collector
+from magnetar.runtime.interpreter.memory import resident_bytes
 
 
 class World:

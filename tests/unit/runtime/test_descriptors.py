@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.runtime.descriptors import BESIDE, fitting, raise_file_limit, too_few
+from magnetar.runtime.network.descriptors import BESIDE, fitting, raise_file_limit, too_few
 
 
 @pytest.fixture

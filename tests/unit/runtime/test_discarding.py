@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime import discarding
-from magnetar.runtime.discarding import Discarder
+from magnetar.runtime.log import discard as discarding
+from magnetar.runtime.log.discard import Discarder
 
 
 class Cuts(list[tuple[bool, int]]):

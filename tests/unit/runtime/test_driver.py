@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from magnetar.broker.effects import Outbox, Read, Send, Sync, Timer, Write
 from magnetar.core.ids import NONE
+from magnetar.effects.outbox import Outbox, Read, Send, Sync, Timer, Write
 from magnetar.runtime import driver as module
 from magnetar.runtime.driver import Driver
 

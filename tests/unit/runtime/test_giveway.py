@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime.giveway import PATIENCE_GROWTH, PATIENCE_S, PAUSES_MAX, PAUSES_PER_S, GiveWay, ThreadState
+from magnetar.runtime.interpreter.gil_yield import (
+    PATIENCE_GROWTH,
+    PATIENCE_S,
+    PAUSES_MAX,
+    PAUSES_PER_S,
+    GiveWay,
+    ThreadState,
+)
 
 
 class Other:

@@ -15,8 +15,8 @@ from tests.unit.storage.harness import FOLDER, Log, entry
 from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.runtime.files import OsFile, OsFiles
-from magnetar.runtime.lanes import Health, Lanes
+from magnetar.runtime.log.files import OsFile, OsFiles
+from magnetar.runtime.log.lanes import Health, Lanes
 from magnetar.storage.entries import Append
 from magnetar.storage.log import PIECE_BYTES
 from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC

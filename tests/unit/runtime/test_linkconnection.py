@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from magnetar.runtime.linkconnection import LinkConnection, LinkDown
+from magnetar.runtime.network.link_connection import LinkConnection, LinkDown
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
 

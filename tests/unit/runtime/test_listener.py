@@ -10,8 +10,8 @@ import uvloop
 from tests.support.certificates import Authority
 
 from magnetar.core.errors import MagnetarError
-from magnetar.runtime import listener as module
-from magnetar.runtime.listener import TIMEOUT, Listener, shown
+from magnetar.runtime.network import listener as module
+from magnetar.runtime.network.listener import TIMEOUT, Listener, shown
 
 
 class Echo(asyncio.Protocol):

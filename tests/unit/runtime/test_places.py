@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from magnetar.runtime.places import CROWD, IDLE_S, STRANGER_S, Places, address_of, per_address
+from magnetar.runtime.network.connection_places import CROWD, IDLE_S, STRANGER_S, Places, address_of, per_address
 
 
 class Ports:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.runtime.portions import IDS_MAX, REDELIVERED_MAX, Portions
+from magnetar.runtime.network.frame_slices import IDS_MAX, REDELIVERED_MAX, Portions
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 

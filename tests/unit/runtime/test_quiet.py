@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from magnetar.runtime.quiet import INTERVAL_S, KINDS_MAX, LINES_MAX, Quiet
+from magnetar.runtime.log_rate_limit import INTERVAL_S, KINDS_MAX, LINES_MAX, Quiet
 
 
 class Clock:

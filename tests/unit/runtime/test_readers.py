@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
-from magnetar.runtime.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GAP_BYTES, SegmentReaders
+from magnetar.runtime.log.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GAP_BYTES, SegmentReaders
 from magnetar.storage.entries import Location, StoredEntry
 from magnetar.storage.records import pack_entry_head
 from magnetar.storage.recovery import segment_name

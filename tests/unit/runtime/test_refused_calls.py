@@ -14,10 +14,12 @@ from typing import Any, Final
 import pytest
 from tests.unit.runtime.test_server import PING, FakeDriver, serve, until
 
-from magnetar.cli.supervisor import end_with_parent
-from magnetar.runtime import files, giveway, memory
-from magnetar.runtime.descriptors import raise_file_limit, too_few
-from magnetar.runtime.giveway import GiveWay, ThreadState
+from magnetar.cli.processes.supervisor import end_with_parent
+from magnetar.runtime.interpreter import gil_yield as giveway
+from magnetar.runtime.interpreter import memory
+from magnetar.runtime.interpreter.gil_yield import GiveWay, ThreadState
+from magnetar.runtime.log import files
+from magnetar.runtime.network.descriptors import raise_file_limit, too_few
 
 REFUSALS: Final = [errno.EINVAL, errno.ENOSYS, errno.EPERM]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar.runtime import reserve as module
-from magnetar.runtime.reserve import FREE_BYTES_MIN, PART_BYTES, RESERVE_BYTES, Reserve
+from magnetar.runtime.log import reserve as module
+from magnetar.runtime.log.reserve import FREE_BYTES_MIN, PART_BYTES, RESERVE_BYTES, Reserve
 
 
 def free(monkeypatch: pytest.MonkeyPatch, room: int) -> None:

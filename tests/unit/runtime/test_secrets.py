@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from magnetar.core.errors import ConfigError
-from magnetar.runtime.secretfile import read_token
-from magnetar.runtime.secrets import Watch
+from magnetar.runtime.security.secret_file import read_token
+from magnetar.runtime.security.secrets import Watch
 
 
 def test_a_file_that_was_refused_is_read_when_it_is_private_again(tmp_path: Path) -> None:

@@ -15,8 +15,14 @@ import pytest
 import uvloop
 from tests.support.certificates import Authority
 
-from magnetar.runtime.portions import IDS_MAX
-from magnetar.runtime.server import LINK_SILENT_INTERVALS, RUN_FRAMES_MAX, TURN_FRAMES_MAX, Connection, PulsarServer
+from magnetar.runtime.network.frame_slices import IDS_MAX
+from magnetar.runtime.network.server import (
+    LINK_SILENT_INTERVALS,
+    RUN_FRAMES_MAX,
+    TURN_FRAMES_MAX,
+    Connection,
+    PulsarServer,
+)
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, encode
 
@@ -105,7 +111,7 @@ def test_thousands_of_frames_come_in_turns_and_others_in_between(run: Callable[.
 @pytest.mark.parametrize(("turn_s", "frames"), [(0.0, RUN_FRAMES_MAX), (1_000.0, TURN_FRAMES_MAX)])
 def test_a_turn_ends_by_time_or_by_number(monkeypatch: pytest.MonkeyPatch, turn_s: float, frames: int) -> None:
     """What takes long comes in smaller portions; what does not would only become slower."""
-    monkeypatch.setattr("magnetar.runtime.server.TURN_S", turn_s)
+    monkeypatch.setattr("magnetar.runtime.network.server.TURN_S", turn_s)
 
     async def go() -> None:
         driver = FakeDriver()
@@ -153,7 +159,7 @@ def test_a_command_that_acknowledges_much_comes_in_turns(
     monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:
     """Others have theirs in between; a pause stops it in the middle, and what is wrong behind it comes behind it."""
-    monkeypatch.setattr("magnetar.runtime.server.TURN_S", 0.0)
+    monkeypatch.setattr("magnetar.runtime.network.server.TURN_S", 0.0)
     ids = [pb.MessageIdData(ledgerId=1, entryId=entry) for entry in range(50 * IDS_MAX)]
     much = encode(pb.BaseCommand(type=10, ack=pb.CommandAck(consumer_id=1, ack_type=0, message_id=ids)))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.runtime.listener import TIMEOUT
-from magnetar.runtime.strangers import Urls, handshake_failed, malformed, spoken
+from magnetar.runtime.network.listener import TIMEOUT
+from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed, spoken
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, FrameError, encode
 

@@ -6,10 +6,10 @@ import pytest
 
 from magnetar.core.ids import NONE, LinkCursor
 from magnetar.core.settings import ReplicationLimits
-from magnetar.spark import messages as m
-from magnetar.spark.book import Book
-from magnetar.spark.planner import BULK, TAIL
-from magnetar.spark.states import ALL, geo
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.state import Book
+from magnetar.pipeline.states import ALL, geo
 from magnetar.wire import pulsar_pb2 as pb
 
 from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.spark.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerState, TokenBucket, backoff_ms
+from magnetar.pipeline.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerState, TokenBucket, backoff_ms
 
 
 def test_one_failure_opens_it_and_one_probe_at_a_time_closes_it() -> None:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from magnetar.spark.breaker import BreakerState
-from magnetar.spark.desk import Desk, Pipeline
+from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.shared_state import Desk, Pipeline
 
 from .worlds import LINKS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.spark import metricsfile
-from magnetar.spark.metricsfile import MetricsFile, former
+from magnetar.pipeline import metrics_file as metricsfile
+from magnetar.pipeline.metrics_file import MetricsFile, former
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.spark import offsets
+from magnetar.pipeline import offsets
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "spark" / "offsets-v1.jsonl"
 

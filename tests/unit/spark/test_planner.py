@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.spark.planner import BULK, TAIL, Grant, Work, lane_of, pack, plan, share, tasks_for
+from magnetar.pipeline.planner import BULK, TAIL, Grant, Work, lane_of, pack, plan, share, tasks_for
 
 KB, MB = 1 << 10, 1 << 20
 

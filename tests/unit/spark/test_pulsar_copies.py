@@ -4,7 +4,7 @@ import tracemalloc
 
 import pyarrow as pa
 
-from magnetar.spark.pulsar.decoding import Rows
+from magnetar.spark.decoding import Rows
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import encode_batch
 

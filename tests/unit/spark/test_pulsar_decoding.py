@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.errors import ProtocolError
-from magnetar.spark.pulsar.client import open_entry
-from magnetar.spark.pulsar.compressing import (
+from magnetar.spark.client import open_entry
+from magnetar.spark.compression import (
     AT_ONCE_BYTES_MAX,
     UNCOMPRESSED_BYTES_MAX,
     Undecodable,
     compress,
     uncompress,
 )
-from magnetar.spark.pulsar.decoding import TYPES, Rows
-from magnetar.spark.pulsar.producing import seal
-from magnetar.spark.pulsar.reading import Chunks
-from magnetar.spark.pulsar.sink import java_hash, key_text
+from magnetar.spark.decoding import TYPES, Rows
+from magnetar.spark.producing import seal
+from magnetar.spark.reading import Chunks
+from magnetar.spark.sink import java_hash, key_text
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import encode_batch
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.errors import ConfigError
-from magnetar.spark.pulsar.offsets import Place, decode, text
+from magnetar.spark.offsets import Place, decode, text
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "spark" / "pulsar_offsets.json").read_text())
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import ConfigError
-from magnetar.spark.pulsar.connection import Access
-from magnetar.spark.pulsar.offsets import Place
-from magnetar.spark.pulsar.options import read_options, write_options
+from magnetar.spark.connection import Access
+from magnetar.spark.offsets import Place
+from magnetar.spark.options import read_options, write_options
 
 URL = {"service.url": "pulsar://h:6650"}
 BOTH = URL | {"topic": "t"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.spark.pulsar.offsets import EARLIEST, Place
-from magnetar.spark.pulsar.planning import Pending, Span, admit, behind, cut
+from magnetar.spark.offsets import EARLIEST, Place
+from magnetar.spark.planning import Pending, Span, admit, behind, cut
 
 SPANS = [Span(3, 10), Span(5, 20), Span(9, 10)]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from magnetar.spark.pulsar.options import WriteOptions, write_options
-from magnetar.spark.pulsar.sink import Target
+from magnetar.spark.options import WriteOptions, write_options
+from magnetar.spark.sink import Target
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import MESSAGES_PER_BATCH_MAX
 

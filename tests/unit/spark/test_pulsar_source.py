@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThan, LessThan
 
-from magnetar.spark.pulsar.options import read_options
-from magnetar.spark.pulsar.source import BatchReader
+from magnetar.spark.options import read_options
+from magnetar.spark.source import BatchReader
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 250_000)
 

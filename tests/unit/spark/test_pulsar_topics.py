@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.spark.pulsar import topics
-from magnetar.spark.pulsar.connection import Access, Down
+from magnetar.spark import topics
+from magnetar.spark.connection import Access, Down
 
 
 def test_a_broker_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ import pytest
 from magnetar.core.errors import ConfigError
 from magnetar.schemas.keyvalue import put_together
 from magnetar.schemas.types import Definition, SchemaType
-from magnetar.spark.pulsar.avrocolumns import Bad, Unfit
-from magnetar.spark.pulsar.avrocolumns import Decoder as AvroColumns
-from magnetar.spark.pulsar.columns import Columns, columns_of, ddl, sql_of
-from magnetar.spark.pulsar.typed import Misfit, Part, Run, Typed, _bare
+from magnetar.spark.avro_columns import Bad, Unfit
+from magnetar.spark.avro_columns import Decoder as AvroColumns
+from magnetar.spark.columns import Columns, columns_of, ddl, sql_of
+from magnetar.spark.typed import Misfit, Part, Run, Typed, _bare
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 RICH = {

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from magnetar.spark.columns import DECODED
-from magnetar.spark.rows import ARROW, decode
+from magnetar.pipeline.columns import DECODED
+from magnetar.pipeline.rows import ARROW, decode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 

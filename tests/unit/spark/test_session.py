@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.spark import session
-from magnetar.spark.session import COLLECTOR, COMPILER, SETTINGS, _java
+from magnetar.spark_session import session
+from magnetar.spark_session.session import COLLECTOR, COMPILER, SETTINGS, _java
 
 
 @pytest.mark.parametrize("variable", ["JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"])

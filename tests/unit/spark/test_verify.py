@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, Position
-from magnetar.spark import verify as v
-from magnetar.spark import verify_comparing as comparing
-from magnetar.spark.verify_listing import ENTRY, Packed, Packer, Part, checksum, suffix_of
-from magnetar.spark.verify_planning import PART_BYTES, PART_ENTRIES, Ledger, Wanted, parts
+from magnetar.jobs import verify as v
+from magnetar.jobs import verify_comparing as comparing
+from magnetar.jobs.verify_listing import ENTRY, Packed, Packer, Part, checksum, suffix_of
+from magnetar.jobs.verify_planning import PART_BYTES, PART_ENTRIES, Ledger, Wanted, parts
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb

@@ -4,13 +4,13 @@ import gc
 import subprocess
 import sys
 
-from magnetar.spark import worker
+from magnetar.spark_session import worker
 
 IN_A_WORKER = """
 import gc, sys, types
 main = sys.modules["__main__"]
 main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")
-from magnetar.spark.worker import settle
+from magnetar.spark_session.worker import settle
 settle()
 first = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]

@@ -3,9 +3,9 @@
 import random
 
 from magnetar.core.ids import NONE, Position
-from magnetar.spark import messages as m
-from magnetar.spark.book import Book
-from magnetar.spark.states import Handshake, Link, geo
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.state import Book
+from magnetar.pipeline.states import Handshake, Link, geo
 from magnetar.wire import pulsar_pb2 as pb
 
 ROUTES = {0: ("a:1", "b:1"), 1: ("b:1", "a:1"), 2: ("a:1", "c:1")}

@@ -8,8 +8,8 @@ from typing import Any
 
 from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
-from magnetar.runtime.lanes import Lanes
-from magnetar.runtime.logthread import LogThread
+from magnetar.runtime.log.lanes import Lanes
+from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.files import Files
 from magnetar.storage.recovery import Recovered, recover

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime import logthread
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.folder import DataFolder
+from magnetar.runtime.log import thread as logthread
+from magnetar.runtime.log.files import OsFiles
+from magnetar.runtime.log.folder import DataFolder
 from magnetar.storage.conformance import FilesConformance
 from magnetar.storage.files import Files
 from magnetar.storage.testing import MemoryFiles
@@ -138,7 +138,7 @@ def test_a_system_that_does_not_tell_what_is_in_memory(
     with pytest.raises(OSError, match="Input/output" if says == errno.EIO else "does not tell") as told:
         file.pread_now(0, 3)
     assert isinstance(told.value, BlockingIOError) == (says != errno.EIO)
-    monkeypatch.setattr("magnetar.runtime.files.READ_NOW", 0)
+    monkeypatch.setattr("magnetar.runtime.log.files.READ_NOW", 0)
     with pytest.raises(BlockingIOError):
         file.pread_now(0, 3)
     file.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import StorageError
-from magnetar.runtime import folder as module
-from magnetar.runtime.files import SMALL_BYTES_MAX, OsFiles
-from magnetar.runtime.folder import DataFolder
+from magnetar.runtime.log import folder as module
+from magnetar.runtime.log.files import SMALL_BYTES_MAX, OsFiles
+from magnetar.runtime.log.folder import DataFolder
 
 
 def refused(path: Path, match: str, cluster: str = "us-west") -> None:
@@ -39,7 +39,7 @@ def test_the_uuid_is_made_once(tmp_path: Path) -> None:
 
 def test_two_brokers(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from magnetar.runtime.folder import DataFolder\n"
+        "import sys; from pathlib import Path; from magnetar.runtime.log.folder import DataFolder\n"
         "folder = DataFolder.open(Path(sys.argv[1]), cluster='us-west'); print('open', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(

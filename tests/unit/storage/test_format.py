@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.ids import Identity, Position
-from magnetar.runtime.files import OsFiles
+from magnetar.runtime.log.files import OsFiles
 from magnetar.storage import topiclog
 from magnetar.storage.entries import EntryFlags, NewEntry
 from magnetar.storage.records import START_RECORD_BYTES, EntryHead, read_entry, read_head, whole

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
-from magnetar.runtime.files import OsFiles
+from magnetar.runtime.log.files import OsFiles
 from magnetar.storage.entries import Append
 from magnetar.storage.ledger import SEGMENT_MAX
 from magnetar.storage.log import SegmentLog

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.runtime.inside import Heard, InsideConnection
+from magnetar.runtime.network.in_process import Heard, InsideConnection
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import NO_REQUEST, request_id_of
 from magnetar.wire.versions import PROTOCOL_VERSION
@@ -28,7 +28,7 @@ ANSWER_S: Final = 30.0
 
 
 class Opens(Protocol):
-    """Makes connections to the broker (`runtime.server.PulsarServer.inside`)."""
+    """Makes connections to the broker (`runtime.network.server.PulsarServer.inside`)."""
 
     def __call__(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
         """A connection that is not open yet."""

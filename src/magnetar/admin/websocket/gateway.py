@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from magnetar.admin.answers import Answers
-from magnetar.admin.gate import presented, sender
-from magnetar.admin.guard import urlsplit_netloc
-from magnetar.admin.replies import refusal
+from magnetar.admin.http.answers import Answers
+from magnetar.admin.http.gate import presented, sender
+from magnetar.admin.http.guard import urlsplit_netloc
+from magnetar.admin.http.replies import refusal
 from magnetar.admin.websocket.client import BrokerClient, Opens
 from magnetar.admin.websocket.consumer import ConsumerSocket
 from magnetar.admin.websocket.options import consumer_options, producer_options, reader_options

@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.consumer import SubType
+from magnetar.broker.subscriptions.consumer import SubType
 from magnetar.core.ids import EARLIEST, LATEST
 from magnetar.core.names import check_subscription
 from magnetar.core.numbers import whole_number

@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.admin.websocket.client import BrokerClient
 from magnetar.admin.websocket.options import ProducerOptions
 from magnetar.admin.websocket.reopening import open_again
-from magnetar.broker.dispatch.hashing import murmur3_32
+from magnetar.broker.subscriptions.dispatch.hashing import murmur3_32
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build

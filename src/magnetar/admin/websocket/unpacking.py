@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from magnetar.admin.answers import Held
-from magnetar.admin.decompressing import Undecompressible, claimed, decompress
+from magnetar.admin.http.answers import Held
+from magnetar.admin.routes.decompression import Undecompressible, claimed, decompress
 from magnetar.core.errors import MagnetarError, ProtocolError
 from magnetar.core.times import iso_time
 from magnetar.storage.cursor import bits_of

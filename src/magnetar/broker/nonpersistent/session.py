@@ -4,25 +4,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.authorizing import Operation
-from magnetar.broker.clientbytes import Handles, Held, Opening
-from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.deduplication import NOTHING
-from magnetar.broker.effects import Note, Send
+from magnetar.broker.client_bytes import Handles, Held, Opening
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
-from magnetar.broker.producers import AccessMode, Producer
-from magnetar.broker.publishing import refused_id, told_of
-from magnetar.broker.session_names import topic_name
-from magnetar.broker.session_part import SessionPart
-from magnetar.broker.subscription import policy_of
-from magnetar.broker.subscription_stats import consumer_fields
-from magnetar.broker.throttling import admitted
-from magnetar.broker.topic import check_encrypted, check_encrypts, check_size
-from magnetar.broker.topiclimits import check_type
+from magnetar.broker.publish.producers import AccessMode, Producer
+from magnetar.broker.publish.publishing import refused_id, told_of
+from magnetar.broker.publish.sequence_numbers import NOTHING
+from magnetar.broker.publish.throttling import admitted
+from magnetar.broker.security.authorization import Operation
+from magnetar.broker.session.names import topic_name
+from magnetar.broker.session.part import SessionPart
+from magnetar.broker.statistics.subscription_stats import consumer_fields
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.subscription import policy_of
+from magnetar.broker.topics.limits import check_type
+from magnetar.broker.topics.topic import check_encrypted, check_encrypts, check_size
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.names import TopicName
+from magnetar.effects.outbox import Note, Send
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
@@ -30,7 +30,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from magnetar.broker.session import Session
+    from magnetar.broker.session.session import Session
 
 Handler = Callable[[Any], None]
 

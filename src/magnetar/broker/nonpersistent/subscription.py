@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker import statkeys
-from magnetar.broker.consumer import Consumer, Counters, SubType, rates_out
-from magnetar.broker.dispatch.base import (
+from magnetar.broker.nonpersistent.sent import Sent
+from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.subscriptions.consumer import Consumer, Counters, SubType, rates_out
+from magnetar.broker.subscriptions.dispatch.base import (
     ACTIVE_CHANGE_VERSION,
     CHUNK,
     NOTHING_DRAINS,
@@ -13,11 +14,10 @@ from magnetar.broker.dispatch.base import (
     append_message,
     count_sent,
 )
-from magnetar.broker.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of, slot_of_any
-from magnetar.broker.effects import Outbox, Send
-from magnetar.broker.meter import Meter
-from magnetar.broker.nonpersistent.sent import Sent
+from magnetar.broker.subscriptions.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of, slot_of_any
 from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.meter import Meter
+from magnetar.effects.outbox import Outbox, Send
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import commands
 from magnetar.wire.metadata import sticky_key

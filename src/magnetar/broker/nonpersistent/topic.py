@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar.broker import statkeys
-from magnetar.broker.consumer import Counters
-from magnetar.broker.effects import Outbox, Send
-from magnetar.broker.meter import Meter
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
-from magnetar.broker.producers import Producer, Producers, rates_in
-from magnetar.broker.series import Traffic
-from magnetar.broker.throttling import PublishThrottle
+from magnetar.broker.publish.producers import Producer, Producers, rates_in
+from magnetar.broker.publish.throttling import PublishThrottle
+from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.statistics.cardinality import Traffic
+from magnetar.broker.subscriptions.consumer import Counters
 from magnetar.core.ids import NONE
+from magnetar.core.meter import Meter
 from magnetar.core.names import TopicName
+from magnetar.effects.outbox import Outbox, Send
 from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
 from magnetar.wire import commands
 
@@ -31,7 +31,7 @@ class NonPersistentTopic:
     def __init__(self, name: TopicName, outbox: Outbox, ledger: int) -> None:
         self.name = name
         self.text = str(name)
-        self.producers = Producers(0)  # until `broker.limits` says how many
+        self.producers = Producers(0)  # until `broker.topics.policy_limits` says how many
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.kept = False
         """Made by an administrator: it stays when nobody is there."""
@@ -44,7 +44,7 @@ class NonPersistentTopic:
         self.published_ms = 0
         self.chunked = False
         self.publish_throttle: PublishThrottle | None = None
-        """What its policies say of the publish rate; kept up to date by `broker.limits`."""
+        """What its policies say of the publish rate; kept up to date by `broker.topics.policy_limits`."""
         self.publish_limited = 0
         """How often SENDs had to wait for it."""
         self._outbox = outbox

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.consumer import Consumer
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import NotFound, PreconditionFailed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from magnetar.cli.common import JsonOption, console, print_json, print_line, table
+from magnetar.cli.shared.common import JsonOption, console, print_json, print_line, table
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:

@@ -82,8 +82,8 @@ def age_of(flight: Any, payload: bytes) -> Age | None:
 
 def decodable(definition_text: str, payloads: list[bytes]) -> Age | None:
     """Which of the two schemas a registry's is, if it is one and every payload is a flight by it; else None."""
-    from magnetar.spark.pulsar.avrocolumns import Bad, Decoder, Unfit
-    from magnetar.spark.pulsar.columns import columns_of
+    from magnetar.spark.avro_columns import Bad, Decoder, Unfit
+    from magnetar.spark.columns import columns_of
 
     known = json.loads(definition_text)
     ages: tuple[Age, Age] = ("old", "new")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.orphans import with_parent
-from magnetar.cli.up import BROKER_READY, PIPELINE_READY
+from magnetar.cli.commands.up import BROKER_READY, PIPELINE_READY
+from magnetar.cli.processes.orphans import with_parent
 from magnetar.core.errors import MagnetarError
 
 BROKER_START_S: Final = 20.0

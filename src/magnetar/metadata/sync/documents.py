@@ -16,16 +16,16 @@ import msgspec
 
 from magnetar.core.errors import NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster, check_tenant
-from magnetar.metadata import policychecks
 from magnetar.metadata.errors import Refused
 from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, TENANT_PREFIX
 from magnetar.metadata.partitions import check_names, check_partitions
 from magnetar.metadata.permissions import PERMISSION_PREFIX
-from magnetar.metadata.policies import ClusterData, PartitionedTopic, Policies, TenantInfo
-from magnetar.metadata.policychecks import anything
-from magnetar.metadata.policytable import TABLE
+from magnetar.metadata.policies import checks as policychecks
+from magnetar.metadata.policies.checks import anything
+from magnetar.metadata.policies.namespace import ClusterData, PartitionedTopic, Policies, TenantInfo
+from magnetar.metadata.policies.table import TABLE
+from magnetar.metadata.policies.topic import TOPIC_POLICIES_PREFIX, TopicPolicies
 from magnetar.metadata.sync.records import Malformed, Record, canonical
-from magnetar.metadata.topicpolicies import TOPIC_POLICIES_PREFIX, TopicPolicies
 
 PATH_CHARACTERS_MAX: Final = 2_000
 """A ceiling on a path: longer than any topic's name."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from magnetar.core.errors import StorageError
-from magnetar.runtime.files import open_file, sync_folder
+from magnetar.runtime.log.files import open_file, sync_folder
 
 logger = logging.getLogger("magnetar.store")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from magnetar.core.errors import StorageError
 from magnetar.core.places import SQLITE, parse_zookeeper
 from magnetar.metadata.store import Store
-from magnetar.runtime.reserve import Reserve
+from magnetar.runtime.log.reserve import Reserve
 from magnetar.runtime.stores.sqlite import SqliteStore
 
 

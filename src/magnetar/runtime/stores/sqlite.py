@@ -13,8 +13,8 @@ from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, tell
-from magnetar.runtime.files import IS_LINK, IS_NO_FILE
-from magnetar.runtime.reserve import Reserve
+from magnetar.runtime.log.files import IS_LINK, IS_NO_FILE
+from magnetar.runtime.log.reserve import Reserve
 
 logger = logging.getLogger("magnetar.store")
 

@@ -13,7 +13,7 @@ from magnetar.sim.truth import Violation
 from magnetar.storage.entries import StoredEntry
 
 if TYPE_CHECKING:
-    from magnetar.geo.linktopic import LinkTopic
+    from magnetar.replication.link.link_topic import LinkTopic
     from magnetar.sim.cluster import Cluster
     from magnetar.sim.truth import Copy, Published
     from magnetar.sim.world import World

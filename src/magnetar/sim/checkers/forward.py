@@ -11,7 +11,7 @@ from magnetar.sim.checkers.base import Checker
 from magnetar.sim.truth import Violation
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.sim.cluster import Cluster
 
 

@@ -7,7 +7,7 @@ from which the destination lacks something (A2).
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.reading import place
+from magnetar.replication.link.reading import place
 from magnetar.sim.checkers.base import Checker
 from magnetar.sim.truth import Violation
 from magnetar.wire.frames import Frame

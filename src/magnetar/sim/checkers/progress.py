@@ -14,7 +14,7 @@ from magnetar.sim.checkers.base import Checker
 from magnetar.sim.truth import Violation
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription import Subscription
+    from magnetar.broker.subscriptions.subscription import Subscription
 
 
 class Progress(Checker):

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.consumer import SubType
-from magnetar.broker.dispatch import delayed as delayed_module
-from magnetar.broker.dispatch import multiple
-from magnetar.broker.dispatch.delayed import AHEAD_MS, RUN_ENTRIES, Delayed
-from magnetar.broker.effects import Outbox, Timer
+from magnetar.broker.subscriptions.consumer import SubType
+from magnetar.broker.subscriptions.dispatch import delayed as delayed_module
+from magnetar.broker.subscriptions.dispatch import multiple
+from magnetar.broker.subscriptions.dispatch.delayed import AHEAD_MS, RUN_ENTRIES, Delayed
 from magnetar.core.ids import NONE, Position
+from magnetar.effects.outbox import Outbox, Timer
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb

@@ -1,10 +1,10 @@
 import pytest
 
-from magnetar.broker.consumer import SubType
-from magnetar.broker.dispatch.hashing import SLOTS, slot_of
-from magnetar.broker.effects import Send, Timer
+from magnetar.broker.subscriptions.consumer import SubType
+from magnetar.broker.subscriptions.dispatch.hashing import SLOTS, slot_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
+from magnetar.effects.outbox import Send, Timer
 from tests.support.subscriptions import FIRST_LEDGER, World, entry
 
 

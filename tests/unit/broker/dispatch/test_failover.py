@@ -1,6 +1,6 @@
 import pytest
 
-from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.core.errors import BrokerError, ErrorCode
 from tests.support.subscriptions import World
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of, slot_of_any
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.dispatch.hashing import SLOTS, Ring, StickyRanges, murmur3_32, slot_of, slot_of_any
 
 
 def consumer(name: str) -> Consumer:
@@ -81,7 +81,7 @@ def test_a_newcomer_costs_its_own_points(monkeypatch: pytest.MonkeyPatch) -> Non
     ring = Ring()
     everyone = [consumer(str(number)) for number in range(250)]
     ring.rebuild(everyone)
-    monkeypatch.setattr("magnetar.broker.dispatch.hashing.murmur3_32", counted)
+    monkeypatch.setattr("magnetar.broker.subscriptions.dispatch.hashing.murmur3_32", counted)
     slot_of.cache_clear()
     ring.rebuild([*everyone, consumer("new")])
     assert hashed == 100
@@ -97,7 +97,7 @@ def test_long_keys_are_hashed_in_time_and_not_kept(monkeypatch: pytest.MonkeyPat
         lengths.append(len(data))
         return murmur3_32(data)
 
-    monkeypatch.setattr("magnetar.broker.dispatch.hashing.murmur3_32", counted)
+    monkeypatch.setattr("magnetar.broker.subscriptions.dispatch.hashing.murmur3_32", counted)
     before = slot_of.cache_info().currsize
     keys = [bytes([number]) * size for number in range(5) for size in (257, 4_096, 4_097, 1_000_000)]
     assert [slot_of_any(key) for key in keys] == [slot_of_any(bytes(key)) for key in keys]

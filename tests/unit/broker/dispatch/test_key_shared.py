@@ -2,8 +2,8 @@ from collections import defaultdict
 
 import pytest
 
-from magnetar.broker.consumer import Consumer, SubType
-from magnetar.broker.dispatch.hashing import slot_of
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.dispatch.hashing import slot_of
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
 from tests.support.subscriptions import World, entry
@@ -75,7 +75,7 @@ def test_look_ahead_is_bounded() -> None:
 def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it(
     one_by_one: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.broker.dispatch.draininghashes.ONE_BY_ONE_MAX", one_by_one)
+    monkeypatch.setattr("magnetar.broker.subscriptions.dispatch.draining_hashes.ONE_BY_ONE_MAX", one_by_one)
     world = World()
     a = world.consumer("a", KEY_SHARED, permits=1_000)
     first = dict(zip(KEYS, world.publish(*(keyed(key) for key in KEYS)), strict=True))
@@ -105,7 +105,7 @@ def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it(
 
 @pytest.mark.parametrize("one_by_one", [0, 1_000])
 def test_hashes_that_go_back_to_who_has_them_drain_no_more(one_by_one: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.broker.dispatch.draininghashes.ONE_BY_ONE_MAX", one_by_one)
+    monkeypatch.setattr("magnetar.broker.subscriptions.dispatch.draining_hashes.ONE_BY_ONE_MAX", one_by_one)
     world = World()
     a = world.consumer("a", KEY_SHARED, permits=1_000)
     world.publish(*(keyed(key) for key in KEYS))

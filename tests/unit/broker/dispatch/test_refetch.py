@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from magnetar.broker.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.core.ids import Position
 from magnetar.storage.entries import Location
 from magnetar.storage.topiclog import Trim

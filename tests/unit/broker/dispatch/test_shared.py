@@ -1,8 +1,8 @@
 import pytest
 
-from magnetar.broker.consumer import SubType
-from magnetar.broker.dispatch import chunks as dispatch_chunks
-from magnetar.broker.dispatch import multiple
+from magnetar.broker.subscriptions.consumer import SubType
+from magnetar.broker.subscriptions.dispatch import chunks as dispatch_chunks
+from magnetar.broker.subscriptions.dispatch import multiple
 from magnetar.core.ids import Position
 from magnetar.storage.entries import NewEntry
 from magnetar.storage.topiclog import Retention

@@ -4,7 +4,7 @@ from typing import Final
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import TopicName
-from magnetar.metadata.policytypes import PublishRate
+from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import Client, Node, World
 

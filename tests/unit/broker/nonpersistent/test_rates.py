@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.policytypes import PublishRate
+from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.support.geoworld import Client, Node, World

@@ -1,9 +1,9 @@
 """One cluster's topic around the machine: a real log, real cursors, a disk that answers when told to."""
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.geo.ackedsets import AckedSets, MarkerPacer
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.host import Acked
+from magnetar.replication.acked_sets import AckedSets, MarkerPacer
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from magnetar.core.ids import OriginKey
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets.index_set import IndexSet
 
 CLUSTERS = ("a", "b", "c")
 Message = tuple[str, int, int]

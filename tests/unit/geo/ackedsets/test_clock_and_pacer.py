@@ -1,7 +1,7 @@
 """The clock that orders seeks, and the broker's pace of markers."""
 
-from magnetar.geo.ackedsets.epochs import AHEAD_MS_MAX, HybridClock
-from magnetar.geo.ackedsets.pacing import MarkerPacer
+from magnetar.replication.acked_sets.pacer import MarkerPacer
+from magnetar.replication.acked_sets.seek_clock import AHEAD_MS_MAX, HybridClock
 from magnetar.wire.acksets import Epoch
 
 

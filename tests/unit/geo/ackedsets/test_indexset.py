@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import OriginKey
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets.index_set import IndexSet
 from tests.unit.geo.ackedsets.strategies import ids, index_set, marks, message_sets
 
 A = OriginKey("a", 1)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, OriginKey
-from magnetar.geo.ackedsets import learning
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets import learning
+from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.wire.acksets import INDEX_MAX
 from tests.unit.geo.ackedsets.rig import Rig
 
@@ -74,7 +74,7 @@ def test_a_long_past_is_learnt_by_and_by():
 def test_updates_make_no_set_larger_than_is_known_to_be_fine():
     rig = Rig()
     rig.subscribe()
-    with patch("magnetar.geo.ackedsets.machine.KNOWN_MAX", 10):
+    with patch("magnetar.replication.acked_sets.machine.KNOWN_MAX", 10):
         rig.machine.learnt("s", NONE, "b", {FAR: [(0, 7)]}, None)
         rig.machine.learnt("s", NONE, "b", {FAR: [(0, 12)]}, None)
     assert len(rig.machine.states["s"].acks) == 7

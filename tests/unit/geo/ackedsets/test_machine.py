@@ -5,10 +5,10 @@ import json
 import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
-from magnetar.geo.ackedsets import AckedSets, MarkerPacer
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.telling import FULL_EVERY
-from magnetar.geo.host import Acked, Machine
+from magnetar.replication.acked_sets import AckedSets, MarkerPacer
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.marker_writer import FULL_EVERY
+from magnetar.replication.host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.acksets import TIME_MS_MAX, AckedSetsMarker, Epoch, LowWater, Mark, StateRequest

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, OriginKey, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import too_many
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import too_many
 from magnetar.storage.cursor import Cursor
 from magnetar.wire.acksets import CLUSTERS_MAX, ORIGINS_MAX, Epoch, LowWater, Mark
 from tests.unit.geo.ackedsets.rig import Rig, bits, marker, told, union

@@ -1,7 +1,7 @@
 """Who hears whom, and the marks below which nobody needs a bit."""
 
 from magnetar.core.ids import Position
-from magnetar.geo.ackedsets.routing import Routing, Waters
+from magnetar.replication.acked_sets.low_water import Routing, Waters
 from magnetar.wire.acksets import LowWater, Mark
 
 MESH = {(s, d) for s in "abc" for d in "abc" if s != d}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import (
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.state import (
     Change,
     SubscriptionState,
     Told,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, Position
-from magnetar.geo.ackedsets.state import SubscriptionState
-from magnetar.geo.ackedsets.storing import Stored, decode, encode
+from magnetar.replication.acked_sets.codec import Stored, decode, encode
+from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.wire.acksets import CREATION, Epoch, FenceToken, LowWater, Mark
 from tests.unit.geo.ackedsets.strategies import index_set, marks, message_sets
 

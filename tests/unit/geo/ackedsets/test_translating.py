@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.translating import Translator
-from magnetar.geo.host import Acked
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog

@@ -7,8 +7,8 @@ rule fails.
 from unittest.mock import Mock
 
 from magnetar.core.ids import Position
-from magnetar.geo.ackedsets import AckedSets
-from magnetar.geo.ackedsets.indexset import IndexSet
+from magnetar.replication.acked_sets import AckedSets
+from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.sim.plants_exact import KINDS
 from magnetar.wire.acksets import LowWater, Mark
 from tests.unit.geo.ackedsets.rig import INCARNATION, Rig, bits, marker, told

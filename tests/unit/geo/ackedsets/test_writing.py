@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import OriginKey
-from magnetar.geo.ackedsets.indexset import IndexSet
-from magnetar.geo.ackedsets.state import SubscriptionState
-from magnetar.geo.ackedsets.writing import pack, sets_of, split
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.marker_parts import pack, sets_of, split
+from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.wire.acksets import set_message
 from tests.unit.geo.ackedsets.strategies import ids, index_set, message_sets
 

@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
-from magnetar.geo.host import Acked
-from magnetar.geo.snapshots import Snapshots, refuses, state
+from magnetar.replication.host import Acked
+from magnetar.replication.snapshots import Snapshots, refuses, state
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
@@ -540,7 +540,7 @@ def test_who_subscribed_again_during_a_replay_that_a_crash_ended(host: Host) -> 
 @pytest.mark.parametrize("writes", [False, True], ids=["exact", "snapshot"])
 def test_of_what_the_log_held_the_newest_runs_are_remembered(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that is for another cluster makes two runs of one, and retention does not change that."""
-    monkeypatch.setattr("magnetar.geo.snapshots.machine.RANGES_MAX", 64, raising=False)
+    monkeypatch.setattr("magnetar.replication.snapshots.machine.RANGES_MAX", 64, raising=False)
     host = Host("b", writes=writes)
     host.subscribe()
     for index in range(0, 200, 2):
@@ -555,7 +555,7 @@ def test_what_was_forgotten_is_not_told_of_a_subscription_that_begins_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log still has it: when there are fewer runs it is remembered again after a restart, and nobody acknowledged it."""
-    monkeypatch.setattr("magnetar.geo.snapshots.machine.RANGES_MAX", 6, raising=False)
+    monkeypatch.setattr("magnetar.replication.snapshots.machine.RANGES_MAX", 6, raising=False)
     host = Host("b")
     for index in range(0, 20, 2):
         host.arrives("b", index)

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import EARLIEST, OriginKey, Position
-from magnetar.geo.snapshots.cache import Cache, Taken, reached
-from magnetar.geo.snapshots.held import Held, acked_above, entries_of, held_by
-from magnetar.geo.snapshots.pending import Pending, Step
+from magnetar.replication.snapshots.cache import Cache, Taken, reached
+from magnetar.replication.snapshots.held import Held, acked_above, entries_of, held_by
+from magnetar.replication.snapshots.pending import Pending, Step
 from magnetar.storage.cursor import Cursor
 from magnetar.wire.markers import SnapshotResponse
 from tests.unit.geo.snapshots.host import Host

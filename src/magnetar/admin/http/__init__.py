@@ -1,0 +1,1 @@
+"""HTTP: connections, who may ask, bodies, answers, and the table of routes."""

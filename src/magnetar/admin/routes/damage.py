@@ -1,0 +1,39 @@
+"""Entries that cannot be read: who stands in front of one, and giving it up."""
+
+from typing import Any
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.topics import one, partitions_of, stored
+from magnetar.core.ids import Position
+
+damage = Routes("Damaged entries", "/geo/v1", own=True)
+
+TOPIC = "/persistent/{tenant}/{namespace}/{topic}/damaged"
+
+
+@damage.add(
+    "GET",
+    TOPIC,
+    "The subscriptions and readers that stand in front of an entry that cannot be read, by topic or partition.",
+    errors=(404, 412),
+    reply='{"persistent://public/default/t": [{"subscription": "billing", "position": "7:41", "reason": "corrupt: ..."}]}',
+)
+async def get(call: Call) -> Any:
+    """Only who has met one is told of: an entry that nobody reads is not looked at."""
+    topics = partitions_of(call, stored(call.topic(), "damaged entries"))
+    return {str(topic): call.control.stopped(str(topic)) for topic in topics}
+
+
+@damage.add(
+    "DELETE",
+    TOPIC + "/{ledger}/{entry}",
+    "Give up an entry that cannot be read: it counts as acknowledged in every subscription, also in later ones and in readers.",
+    ok=204,
+    errors=(400, 404, 412),
+)
+async def give_up(call: Call) -> None:
+    """One partition. 412 when it can be read. Links are not concerned: they have a skip of their own."""
+    topic = str(one(call, stored(call.topic(), "damaged entries"), "giving up an entry"))
+    position = Position(call.path_number("ledger"), call.path_number("entry"))
+    await call.done(lambda done: call.control.give_up(topic, position, done))

@@ -1,0 +1,87 @@
+"""Single messages of a topic, and places in it: looking, finding, measuring."""
+
+from typing import Any
+
+from aiohttp import web
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.peek import peeked
+from magnetar.admin.routes.subscriptions import needed_place, position_of
+from magnetar.admin.routes.topics import message_id, one, stored
+from magnetar.core.ids import Position
+from magnetar.metadata.policies.namespace import MessagePlace
+
+messages = Routes("Messages", "/admin/v2/persistent", "/admin/v2/non-persistent")
+
+TOPIC = "/{tenant}/{namespace}/{topic}"
+NONE = "there is no such message"
+PAYLOAD = "the payload; X-Pulsar-* headers describe it"
+
+
+def _one(call: Call, doing: str) -> str:
+    return str(one(call, stored(call.topic(), doing), doing))
+
+
+@messages.add(
+    "GET",
+    TOPIC + "/ledger/{ledger}/entry/{entry}",
+    "Look at the message with an id.",
+    errors=(400, 404, 405, 412),
+    query={"authoritative": "accepted."},
+    reply=PAYLOAD,
+)
+async def get_message(call: Call) -> web.StreamResponse:
+    """One partition. Markers too; a client-made batch comes as a whole; an encrypted payload as it is stored."""
+    topic = _one(call, "looking at a message")
+    position = Position(call.path_number("ledger"), call.path_number("entry"))
+    return await peeked(call, lambda done: call.control.message_at(topic, position, done), NONE)
+
+
+@messages.add(
+    "GET",
+    TOPIC + "/examinemessage",
+    "Look at the n-th message that is stored, from the oldest or from the newest.",
+    errors=(400, 404, 405, 412),
+    query={
+        "initialPosition": "where counting begins: latest (the default) or earliest.",
+        "messagePosition": "which message, from 1 (the default).",
+        "authoritative": "accepted.",
+    },
+    reply=PAYLOAD,
+)
+async def examine(call: Call) -> web.StreamResponse:
+    """One partition; a batch counts as one, as in Pulsar, and markers do not count."""
+    topic = _one(call, "examinemessage")
+    newest = call.choice("initialPosition", ("latest", "earliest"), "latest") == "latest"
+    number = call.number("messagePosition", 1, 1)
+    return await peeked(call, lambda done: call.control.examine(topic, number, newest, done), NONE)
+
+
+@messages.add(
+    "GET",
+    TOPIC + "/messageid/{timestamp}",
+    "Id of the first message published at or after a time (ms); without one, where the next will be at the earliest.",
+    errors=(400, 404, 405, 412),
+    query={"authoritative": "accepted."},
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
+)
+async def find_message(call: Call) -> Any:
+    """One partition. Of batches the time of their first message counts."""
+    topic = one(call, stored(call.topic(), "messageid"), "messageid")
+    return message_id(topic, call.control.position_since(str(topic), call.path_number("timestamp")))
+
+
+@messages.add(
+    "PUT",
+    TOPIC + "/backlogSize",
+    "Bytes stored from a message on to the end, itself included.",
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+    body=MessagePlace,
+    reply="4096",
+)
+async def size_from(call: Call) -> Any:
+    """One partition. Changes nothing; of an id that was deleted, what is stored behind it."""
+    topic = _one(call, "backlogSize")
+    return call.control.bytes_from(topic, position_of(await needed_place(call)))

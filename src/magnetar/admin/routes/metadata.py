@@ -1,0 +1,91 @@
+"""Whether metadata is the same in all clusters, what differs, and what a change would do."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.metadata.errors import BadRequest
+
+
+class Preview(Struct):
+    """Body of preview: policies by the names of Pulsar's JSON.
+
+    Attributes:
+        set: new values.
+        unset: policies that are taken back.
+    """
+
+    set: dict[str, Any] = {}
+    unset: list[str] = []
+
+
+metadata = Routes("Metadata of all clusters", "/geo/v1", own=True)
+
+
+@metadata.add(
+    "GET",
+    "/metadata",
+    "Whether metadata is synchronised, with whom it agrees, what waits for a clock, what is kept or refused.",
+    reply="MetadataState",
+)
+async def state(call: Call) -> Any:
+    """The digest is that of everything that exists; equal digests are equal metadata."""
+    return call.control.metadata()
+
+
+@metadata.add(
+    "GET",
+    "/metadata/fingerprints",
+    "A fingerprint of every document, to see which differ between two clusters.",
+    errors=(412,),
+    reply='{"documents": {"namespaces/public/default": "9f...", ...}, "exclude": []}',
+)
+async def fingerprints(call: Call) -> Any:
+    """What `magnetar metadata diff` compares."""
+    return call.control.metadata_fingerprints()
+
+
+@metadata.add(
+    "GET",
+    "/metadata/document",
+    "The fields of one document, and which cluster set each of them when.",
+    errors=(400, 404, 412),
+    query={"path": "of the document, such as namespaces/public/default or tenants/public."},
+    reply='[{"field": "message_ttl_in_seconds", "value": 60, "set_by": "us-west", "set_ms": 1700000000000}, ...]',
+)
+async def document(call: Call) -> Any:
+    """Times 0 are of what nobody set: it came from the file, or was there before synchronisation."""
+    path = call.parameter("path")
+    if path is None:
+        raise BadRequest("parameter path is needed, such as namespaces/public/default")
+    return call.control.metadata_document(path)
+
+
+@metadata.add(
+    "POST",
+    "/metadata/snapshot",
+    "Publish everything that this cluster knows; answered when it is durable here.",
+    ok=204,
+    errors=(412,),
+)
+async def snapshot(call: Call) -> None:
+    """Others catch up with it. It happens by itself, too."""
+    await call.done(call.control.metadata_snapshot)
+
+
+@metadata.add(
+    "POST",
+    "/namespaces/{tenant}/{namespace}/preview",
+    "What setting policies of a namespace would change here, field by field; changes nothing.",
+    errors=(400, 403, 404, 409, 412),
+    body=Preview,
+    reply='[{"field": "message_ttl_in_seconds", "now": 60, "then": 30, "set_by": "us-west", "set_ms": 1700000000000, '
+    '"local": false}, ...]',
+)
+async def preview(call: Call) -> Any:
+    """What other clusters would do with it is for them to say: ask each."""
+    namespace = call.existing_namespace()
+    body: Preview = await call.body()
+    return call.control.metadata_preview(str(namespace), dict.fromkeys(body.unset) | body.set)

@@ -1,0 +1,142 @@
+"""What is done to all topics of a namespace at once, by Pulsar's paths."""
+
+from typing import Any, Final
+from zlib import crc32
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.unsupported.not_built import WHOLE_RANGE
+from magnetar.core.names import TopicName
+
+namespacewide = Routes("All topics of a namespace", "/admin/v2/namespaces/{tenant}/{namespace}")
+
+AUTHORITATIVE = {"authoritative": "accepted."}
+
+BUNDLES: Final = {"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1}
+"""The pieces of every namespace."""
+
+
+def _topics(call: Call, subscription: str = "") -> list[TopicName]:
+    """Persistent topics, of those only that have the subscription if one is named."""
+    names = call.control.topics(str(call.existing_namespace()))
+    found = [TopicName.parse(name) for name in names if name.startswith("persistent://")]
+    return [topic for topic in found if not subscription or subscription in call.control.subscriptions(str(topic))]
+
+
+@namespacewide.add(
+    "POST",
+    "/clearBacklog",
+    "Acknowledge everything in every subscription of every topic.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/clearBacklog",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def clear_backlog(call: Call) -> None:
+    """What a link has not sent stays."""
+    for topic in _topics(call):
+        for name in call.control.subscriptions(str(topic)):
+            await call.each([topic], lambda text, done, name=name: call.control.skip_all(text, name, done))  # type: ignore[misc]
+
+
+@namespacewide.add(
+    "POST",
+    "/clearBacklog/{subscription}",
+    "Acknowledge everything in this subscription of every topic that has it.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/clearBacklog/{{subscription}}",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def clear_backlog_of(call: Call) -> None:
+    """Topics without it are passed over."""
+    name = call.subscription()
+    await call.each(_topics(call, name), lambda text, done: call.control.skip_all(text, name, done))
+
+
+@namespacewide.add(
+    "POST",
+    "/unsubscribe/{subscription}",
+    "Delete this subscription of every topic that has it; refused where it has consumers.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "POST",
+    f"/{WHOLE_RANGE}/unsubscribe/{{subscription}}",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+async def unsubscribe(call: Call) -> None:
+    """Topics without it are passed over."""
+    name = call.subscription()
+    await call.each(_topics(call, name), lambda text, done: call.control.delete_subscription(text, name, False, done))
+
+
+@namespacewide.add(
+    "PUT",
+    "/unload",
+    "Close the clients of every topic, which reconnect.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE,
+)
+@namespacewide.add(
+    "PUT",
+    f"/{WHOLE_RANGE}/unload",
+    "The same: a namespace is in one piece.",
+    ok=204,
+    errors=(404, 412),
+    query=AUTHORITATIVE | {"destinationBroker": "accepted: a cluster has one broker."},
+)
+async def unload(call: Call) -> None:
+    """Of both domains. One topic after the other would take longer than a client waits."""
+    names = call.control.topics(str(call.existing_namespace()))
+    await call.each([TopicName.parse(name) for name in names], call.control.unload)
+
+
+@namespacewide.add(
+    "GET",
+    "/bundles",
+    "The pieces of a namespace that brokers share: one.",
+    errors=(404, 412),
+    reply='{"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}',
+)
+async def bundles(call: Call) -> Any:
+    """All hashes of names."""
+    call.existing_namespace()
+    return BUNDLES
+
+
+@namespacewide.add(
+    "GET",
+    f"/{WHOLE_RANGE}/topicHashPositions",
+    "Where its topics are in the piece: the hash of each name.",
+    errors=(404, 412),
+    query={"topics": "full names with commas; without it all that there are."},
+    reply='{"namespace": "public/default", "bundle": "0x00000000_0xffffffff", "topicHashPositions": {"persistent://...": 7}}',
+)
+async def hash_positions(call: Call) -> Any:
+    """By CRC32, as Pulsar's brokers do."""
+    namespace = str(call.existing_namespace())
+    wanted = {name for name in (call.parameter("topics") or "").split(",") if name}
+    names = [name for name in call.control.topics(namespace) if not wanted or name in wanted]
+    positions = {name: crc32(name.encode()) for name in names}
+    return {"namespace": namespace, "bundle": WHOLE_RANGE, "topicHashPositions": positions}

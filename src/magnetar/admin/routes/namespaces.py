@@ -1,0 +1,258 @@
+"""Namespaces and their policies."""
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from magnetar.admin.http.applied import APPLIED, NO_QUOTAS, value_of_namespace
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.namespace_wide import BUNDLES
+from magnetar.admin.routes.new_namespace import NewNamespace, policies_of, rates_by_cluster
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.errors import Forbidden, NotAllowed
+from magnetar.metadata.permissions import OURS, Action, first_permissions, shown
+from magnetar.metadata.policies.namespace import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Names, Policies
+
+SYSTEM_PREFIX = "__"
+"""Local names of a broker's own topics begin so; lists leave them out unless asked."""
+
+namespaces = Routes("Namespaces", "/admin/v2/namespaces")
+
+QUOTA_KINDS = get_args(BacklogQuotaType)
+
+
+@namespaces.add(
+    "GET", "/{tenant}", "Namespaces of a tenant.", errors=(404,), reply='["tenant/namespace", ...]', returns=list[str]
+)
+async def list_namespaces(call: Call) -> Any:
+    """Sorted."""
+    return call.resources.namespaces(call.name("tenant"))
+
+
+@namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies", returns=Policies)
+async def get_policies(call: Call) -> Any:
+    """As stored, with what was granted, and in how many bundles it is: one."""
+    namespace = call.namespace()
+    policies = call.resources.policies(namespace)
+    rates = rates_by_cluster(policies, call.info.cluster)
+    return (
+        ALWAYS_SHOWN
+        | policies.public()
+        | rates
+        | {"bundles": BUNDLES, "auth_policies": _auth_policies(call, namespace)}
+    )
+
+
+ALWAYS_SHOWN: Final[dict[str, Any]] = {
+    "clusterDispatchRate": {},
+    "topicDispatchRate": {},
+    "subscriptionDispatchRate": {},
+    "replicatorDispatchRate": {},
+    "clusterSubscribeRate": {},
+    "publishMaxMessageRate": {},
+    "latency_stats_sample_rate": {},
+    "encryption_required": False,
+    "subscription_auth_mode": "None",
+    "offload_threshold": -1,
+    "offload_threshold_in_seconds": -1,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "schema_validation_enforced": False,
+    "subscription_types_enabled": [],
+    "properties": {},
+    "migrated": False,
+}
+"""What Pulsar's Policies have where nobody set anything: some tools reach into them without looking."""
+
+
+def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
+    """Permissions with Pulsar's keys. Actions that Pulsar has not are left out, for its tools refuse words that they do not
+    know; `permissions` has them.
+    """
+    table = call.resources.permissions
+    return {
+        "namespace_auth": shown(_known(table.of(namespace))),
+        "destination_auth": {name: shown(_known(roles)) for name, roles in sorted(table.topics_of(namespace).items())},
+        "subscription_auth_roles": table.subscriptions_of(namespace),
+    }
+
+
+def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action]]:
+    return {role: actions - OURS for role, actions in roles.items()}
+
+
+@namespaces.add(
+    "PUT",
+    "/{tenant}/{namespace}",
+    "Create a namespace; without clusters it belongs to this cluster alone.",
+    ok=204,
+    errors=(403, 404, 409, 412),
+    body=NewNamespace,
+    body_needed=False,
+)
+async def create_namespace(call: Call) -> None:
+    """The body may be left out. What it says and this broker cannot do is refused."""
+    namespace = call.namespace()
+    body: NewNamespace = await call.body() or NewNamespace()
+    policies = policies_of(body, call.info.cluster)
+    auth = body.auth_policies
+    roles = [auth.namespace_auth, *auth.destination_auth.values()]
+    if any(Action.REPLICATE in actions for place in roles for actions in place.values()) and not call.by_superuser:
+        raise Forbidden(f"only a superuser may give the permission {Action.REPLICATE}")
+    first = first_permissions(namespace, auth.namespace_auth, auth.destination_auth, auth.subscription_auth_roles)
+    await call.apply(lambda: call.resources.create_namespace(namespace, policies).merged(first))
+
+
+@namespaces.add(
+    "DELETE",
+    "/{tenant}/{namespace}",
+    "Delete a namespace without topics, in this cluster.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"force": "true is refused (405): topics are deleted by name."},
+)
+async def delete_namespace(call: Call) -> None:
+    """Nothing is deleted as a side effect."""
+    namespace = call.existing_namespace()
+    if call.flag("force"):
+        raise NotAllowed(f"namespace {namespace} cannot be deleted by force; delete its topics first")
+    await call.apply(lambda: call.resources.delete_namespace(namespace, call.control.topics(str(namespace))))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/topics",
+    "Topics of a namespace, each partition by itself.",
+    errors=(400, 404, 412),
+    query={
+        "mode": "PERSISTENT (default), NON_PERSISTENT or ALL.",
+        "includeSystemTopic": "true lists the broker's own.",
+    },
+    reply='["persistent://...", ...]',
+    returns=list[str],
+)
+async def list_topics(call: Call) -> Any:
+    """Persistent ones by default, as in Pulsar."""
+    namespace = call.existing_namespace()
+    mode = call.choice("mode", ("PERSISTENT", "NON_PERSISTENT", "ALL"), "PERSISTENT")
+    domain = {"PERSISTENT": "persistent://", "NON_PERSISTENT": "non-persistent://", "ALL": ""}[mode]
+    system = call.flag("includeSystemTopic")
+    return await call.building.names(
+        name
+        for name in call.control.topic_names(str(namespace))
+        if name.startswith(domain) and (system or not is_system(name))
+    )
+
+
+def is_system(name: str) -> bool:
+    """Whether a topic is one of the broker's own, which lists leave out unless they are asked for."""
+    return name.rpartition("/")[2].startswith(SYSTEM_PREFIX)
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/replication",
+    "Where its messages go.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply='["us-east", ...]',
+    returns=list[str],
+)
+async def get_replication(call: Call) -> Any:
+    """This cluster is usually one of them."""
+    return value_of_namespace(call, "replication-clusters", call.namespace()) or []
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/replication",
+    "Say where its messages go. Nothing is deleted: a cluster left out stops receiving, its data stays.",
+    ok=204,
+    errors=(400, 403, 404, 409, 412),
+    body=Names,
+)
+async def set_replication(call: Call) -> None:
+    """Retained messages go to a new cluster too, unless `replication_start` is `latest`."""
+    namespace = call.existing_namespace()
+    clusters: list[str] = await call.body()
+    await call.apply(lambda: call.resources.set_replication(namespace, clusters))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/allowedClusters",
+    "Where its topics may exist.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply='["a", ...]',
+    returns=list[str],
+)
+async def get_allowed(call: Call) -> Any:
+    """Empty: the same as the replication clusters."""
+    return value_of_namespace(call, "allowed-clusters", call.namespace()) or []
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/allowedClusters",
+    "Say where its topics may exist (PIP-321).",
+    ok=204,
+    errors=(400, 403, 404, 412),
+    body=Names,
+)
+async def set_allowed(call: Call) -> None:
+    """The replication clusters must be among them."""
+    namespace = call.existing_namespace()
+    clusters: list[str] = await call.body()
+    await call.apply(lambda: call.resources.set_allowed(namespace, clusters))
+
+
+@namespaces.add(
+    "GET",
+    "/{tenant}/{namespace}/backlogQuotaMap",
+    "How far consumers may fall behind, by kind.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply='{"destination_storage": BacklogQuota}',
+    returns=dict[BacklogQuotaType, BacklogQuota],
+)
+async def get_quotas(call: Call) -> Any:
+    """Empty: the broker's default. `applied` has both kinds: -1 is no limit."""
+    namespace = call.existing_namespace()
+    if call.flag("applied"):
+        return NO_QUOTAS | call.resources.shared_policies(namespace).backlog_quota_map
+    return call.resources.policies(namespace).backlog_quota_map
+
+
+QUOTA_QUERY = {"backlogQuotaType": "destination_storage (default) or message_age."}
+
+
+@namespaces.add(
+    "POST",
+    "/{tenant}/{namespace}/backlogQuota",
+    "Limit how far consumers may fall behind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY,
+    body=BacklogQuotaBody,
+)
+async def set_quota(call: Call) -> None:
+    """One kind at a time."""
+    namespace = call.existing_namespace()
+    kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
+    body: BacklogQuotaBody = await call.body()
+    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, body.quota()))
+
+
+@namespaces.add(
+    "DELETE",
+    "/{tenant}/{namespace}/backlogQuota",
+    "No limit of this kind.",
+    ok=204,
+    errors=(400, 404, 412),
+    query=QUOTA_QUERY,
+)
+async def remove_quota(call: Call) -> None:
+    """One kind at a time."""
+    namespace = call.existing_namespace()
+    kind: Any = call.choice("backlogQuotaType", QUOTA_KINDS, QUOTA_KINDS[0])
+    await call.apply(lambda: call.resources.set_backlog_quota(namespace, kind, None))

@@ -1,0 +1,33 @@
+"""What operators ask before and after a cluster is down: is it safe to switch it off, and what does it hold of another."""
+
+from typing import Any
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.core.names import check_cluster
+
+operations = Routes("Operations", "/geo/v1", own=True)
+
+
+@operations.add(
+    "GET",
+    "/drain",
+    "What keeps this cluster from being switched off: undelivered messages, unwritten subscriptions, producers.",
+    reply="DrainState",
+)
+async def drain(call: Call) -> Any:
+    """What `magnetar drain` waits for."""
+    return call.control.drain()
+
+
+@operations.add(
+    "GET",
+    "/held/{origin}",
+    "Which messages of a cluster are held here, topic by topic, as runs of origin indexes.",
+    errors=(412,),
+    reply='[{"topic": "...", "partitions": 0, "incarnation": 7, "lives": [{"incarnation": 3, "runs": [[0, 9]], '
+    '"messages": 9, "entries": 9, "bytes": 900}], "deleted": [[3, 9, 12]]}, ...]',
+)
+async def held(call: Call) -> Any:
+    """What `magnetar restore` compares: asked of the peer, and of the cluster itself."""
+    return call.control.held(check_cluster(call.name("origin")))

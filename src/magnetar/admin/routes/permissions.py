@@ -1,0 +1,149 @@
+"""Permissions of namespaces, topics and subscriptions, by Pulsar's paths. `replicate` and `admin` are actions of ours."""
+
+from typing import Any, Final
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.metadata.errors import Forbidden, PreconditionFailed
+from magnetar.metadata.permissions import Action, Place, SubscriptionPlace, grant, reserve, revoke, shown
+
+permissions = Routes("Permissions", "/admin/v2")
+
+_SHOWN: Final = '{"app": ["consume", "produce"]}'
+
+
+async def _grant(call: Call, place: Place) -> None:
+    """Grant what the body says; only a superuser makes links, who write under other clusters' names.
+
+    Raises:
+        Forbidden: `replicate` by somebody else.
+    """
+    actions, role = await call.body(), call.name("role")
+    there = call.resources.permissions.of(place).get(role, frozenset())
+    if Action.REPLICATE in actions and Action.REPLICATE not in there and not call.by_superuser:
+        raise Forbidden(f"only a superuser may give the permission {Action.REPLICATE}")
+    await call.apply(lambda: grant(call.resources, place, role, actions))
+
+
+@permissions.add(
+    "GET",
+    "/namespaces/{tenant}/{namespace}/permissions",
+    "Which roles may do what in a namespace.",
+    errors=(404, 412),
+    reply=_SHOWN,
+)
+async def of_namespace(call: Call) -> Any:
+    """What was granted; superusers and the tenant's administrators need nothing."""
+    return shown(call.resources.permissions.of(call.existing_namespace()))
+
+
+@permissions.add(
+    "POST",
+    "/namespaces/{tenant}/{namespace}/permissions/{role}",
+    "Say what a role may do in a namespace, instead of what it might before.",
+    ok=204,
+    errors=(404, 412),
+    body=list[Action],
+)
+async def grant_in_namespace(call: Call) -> None:
+    """In force at once, for everything that begins and for who is connected."""
+    await _grant(call, call.existing_namespace())
+
+
+@permissions.add(
+    "DELETE",
+    "/namespaces/{tenant}/{namespace}/permissions/{role}",
+    "Take back what a role may do in a namespace.",
+    ok=204,
+    errors=(404, 412),
+)
+async def revoke_in_namespace(call: Call) -> None:
+    """Its producers and consumers are closed, unless the topic's own permissions still allow them."""
+    await call.apply(lambda: revoke(call.resources, call.existing_namespace(), call.name("role")))
+
+
+@permissions.add(
+    "GET",
+    "/namespaces/{tenant}/{namespace}/permissions/subscription",
+    "Subscriptions that only some roles may use, with these.",
+    errors=(404, 412),
+    reply='{"billing": ["app"]}',
+)
+async def of_subscriptions(call: Call) -> Any:
+    """Whatever is not named is everybody's who may consume."""
+    return call.resources.permissions.subscriptions_of(call.existing_namespace())
+
+
+def _reserved(call: Call) -> SubscriptionPlace:
+    return SubscriptionPlace(call.existing_namespace(), call.subscription())
+
+
+@permissions.add(
+    "POST",
+    "/namespaces/{tenant}/{namespace}/permissions/subscription/{subscription}",
+    "Say which roles alone may use a subscription in a namespace; an empty list: whoever may consume.",
+    ok=204,
+    errors=(404, 412),
+    body=list[str],
+)
+async def reserve_subscription(call: Call) -> None:
+    """They need `consume` all the same. Consumers of other roles are closed."""
+    roles = await call.body()
+    await call.apply(lambda: reserve(call.resources, _reserved(call), roles))
+
+
+@permissions.add(
+    "DELETE",
+    "/namespaces/{tenant}/{namespace}/permissions/{subscription}/{role}",
+    "Take a role from those that alone may use a subscription; without the last one it is everybody's who may consume.",
+    ok=204,
+    errors=(404, 412),
+)
+async def release_subscription(call: Call) -> None:
+    """412, as Pulsar, when the role is none of them."""
+    place, role = _reserved(call), call.name("role")
+    if role not in call.resources.permissions.users_of(place):
+        raise PreconditionFailed(f"{place} is not reserved for role {role[:60]!a}")
+    await call.apply(lambda: revoke(call.resources, place, role))
+
+
+for _domain in ("persistent", "non-persistent"):
+
+    @permissions.add(
+        "GET",
+        f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions",
+        "Which roles may do what with a topic, by its namespace's permissions and its own together.",
+        errors=(404, 412),
+        reply=_SHOWN,
+    )
+    async def of_topic(call: Call) -> Any:
+        """As they are checked."""
+        table, topic = call.resources.permissions, call.topic()
+        roles = {*table.of(topic), *table.of(topic.namespace_name)}
+        return shown({role: table.actions(role, topic) for role in roles})
+
+    @permissions.add(
+        "POST",
+        f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
+        "Say what a role may do with a topic, besides what its namespace allows.",
+        ok=204,
+        errors=(404, 412),
+        body=list[Action],
+    )
+    async def grant_on_topic(call: Call) -> None:
+        """The topic need not exist yet. For a partitioned topic and all its partitions."""
+        await _grant(call, call.topic())
+
+    @permissions.add(
+        "DELETE",
+        f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
+        "Take back what a role may do with a topic; what its namespace allows stays.",
+        ok=204,
+        errors=(404, 412),
+    )
+    async def revoke_on_topic(call: Call) -> None:
+        """412, as Pulsar, when it has nothing of its own there."""
+        topic, role = call.topic(), call.name("role")
+        if role not in call.resources.permissions.of(topic):
+            raise PreconditionFailed(f"role {role[:60]!a} has no permissions of its own on topic {topic}")
+        await call.apply(lambda: revoke(call.resources, topic, role))

@@ -1,0 +1,288 @@
+"""Schemas of topics, and the policies of namespaces about them."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from magnetar.admin.http.applied import APPLIED, value_of_namespace
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.new_namespace import OLD_STRATEGIES, OldStrategy, strategy_of
+from magnetar.broker.admin.schemas import definition_from
+from magnetar.metadata.errors import NotFound
+from magnetar.metadata.policies.namespace import SchemaStrategy
+from magnetar.schemas.types import Definition
+
+schemas = Routes("Schemas", "/admin/v2/schemas")
+schema_policies = Routes("Schemas of a namespace", "/admin/v2/namespaces")
+own_schemas = Routes("Schemas of a cluster", "/geo/v1/schemas", own=True)
+
+TOPIC = "/{tenant}/{namespace}/{topic}"
+SCHEMA = '{"version": 0, "type": "AVRO", "timestamp": 0, "data": "{...}", "properties": {}}'
+
+
+class PostSchema(Struct):
+    """A schema in a request's body (Pulsar's PostSchemaPayload).
+
+    Attributes:
+        type: AVRO, JSON, PROTOBUF, PROTOBUF_NATIVE, KEY_VALUE, STRING, ...
+        schema: the definition; of a key-value schema `{"key": ..., "value": ...}`.
+        properties: kept with it.
+    """
+
+    type: Annotated[str, Meta(max_length=40)]
+    schema: str = ""
+    properties: dict[str, str] = {}
+
+
+async def _definition(call: Call) -> Definition:
+    body: PostSchema = await call.body()
+    return definition_from(body.type, body.schema, body.properties)
+
+
+@schemas.add("GET", f"{TOPIC}/schema", "The newest schema of a topic.", errors=(404, 412), reply=SCHEMA)
+async def get_schema(call: Call) -> Any:
+    """404 when there is none."""
+    return call.control.schema(str(call.topic()), None)
+
+
+@schemas.add(
+    "GET",
+    f"{TOPIC}/schema/{{version}}",
+    "A schema by its version, also one that was deleted.",
+    errors=(400, 404, 412),
+    reply=SCHEMA,
+)
+async def get_version(call: Call) -> Any:
+    """Messages written with it are still there."""
+    return call.control.schema(str(call.topic()), call.path_number("version"))
+
+
+@schemas.add(
+    "GET",
+    f"{TOPIC}/schemas",
+    "All schemas of a topic that are in force, the oldest first.",
+    errors=(404, 412),
+    reply='{"getSchemaResponses": [' + SCHEMA + "]}",
+)
+async def get_schemas(call: Call) -> Any:
+    """Empty when there is none."""
+    return {"getSchemaResponses": await call.building.listed(call.control.schemas(str(call.topic())))}
+
+
+@schemas.add(
+    "POST",
+    f"{TOPIC}/schema",
+    "Register a schema, also where automatic updates are off; an equal one keeps its version.",
+    errors=(404, 409, 412, 422),
+    body=PostSchema,
+    reply='{"version": 0}',
+)
+async def post_schema(call: Call) -> Any:
+    """The topic need not exist yet."""
+    topic, definition = str(call.topic()), await _definition(call)
+    version: int | None = await call.value(lambda done: call.control.schema_register(topic, definition, done))
+    return {"version": version}
+
+
+@schemas.add(
+    "DELETE",
+    f"{TOPIC}/schema",
+    "Take all schemas of a topic out of force; by version they can still be read.",
+    errors=(400, 404, 412),
+    query={"force": "true forgets them for good: messages written with them cannot be decoded, numbers begin again."},
+    reply='{"version": 1}',
+)
+async def delete_schema(call: Call) -> Any:
+    """The deletion takes a number."""
+    topic, force = str(call.topic()), call.flag("force")
+    version: int | None = await call.value(lambda done: call.control.schema_delete(topic, force, done))
+    return {"version": version}
+
+
+@schemas.add(
+    "POST",
+    f"{TOPIC}/compatibility",
+    "Whether a schema could be registered, and if not, why (`reason`, ours).",
+    errors=(404, 412, 422),
+    body=PostSchema,
+    reply='{"compatibility": true, "schemaCompatibilityStrategy": "FULL"}',
+)
+async def post_compatibility(call: Call) -> Any:
+    """Changes nothing."""
+    topic = str(call.topic())
+    return call.control.schema_check(topic, await _definition(call))
+
+
+@schemas.add(
+    "POST",
+    f"{TOPIC}/version",
+    "The version of an equal schema; -1 when there is none.",
+    errors=(404, 412, 422),
+    body=PostSchema,
+    reply='{"version": 0}',
+)
+async def post_version(call: Call) -> Any:
+    """Changes nothing."""
+    topic = str(call.topic())
+    return {"version": call.control.schema_version(topic, await _definition(call))}
+
+
+@schemas.add(
+    "GET",
+    f"{TOPIC}/metadata",
+    "The numbers that a topic's schemas have, deletions left out (PIP-360); schemas are in no ledger here: -1.",
+    errors=(404, 412),
+    reply='{"info": {"ledgerId": -1, "entryId": -1, "version": 0}, "index": [...]}',
+)
+async def get_metadata(call: Call) -> Any:
+    """`info` is the newest number."""
+    index = []
+    for one in call.control.schema_history(str(call.topic())):
+        index.append({"ledgerId": -1, "entryId": -1, "version": one["version"]})
+        await call.building.others()
+    if not index:
+        raise NotFound(f"topic {call.topic()} has no schema")
+    return {"info": index[-1], "index": index}
+
+
+@own_schemas.add(
+    "GET",
+    "/{tenant}/{namespace}",
+    "Topics of a namespace that have schemas.",
+    errors=(404, 412),
+    reply='[{"topic": "persistent://...", "versions": 2, "version": 1, "type": "AVRO"}]',
+)
+async def list_schemas(call: Call) -> Any:
+    """By name."""
+    return call.control.schema_topics(str(call.existing_namespace()))
+
+
+@own_schemas.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}",
+    "All schemas of a topic that can be read by number: in force, deleted, or foreign (read by number alone, never in force).",
+    errors=(404, 412),
+    reply='[{"version": 0, "type": "AVRO", "timestamp": 0, "data": "{...}", "properties": {}, "state": "in force"}]',
+)
+async def list_history(call: Call) -> Any:
+    """The oldest first."""
+    return await call.building.listed(call.control.schema_history(str(call.topic())))
+
+
+NAMESPACE = "/{tenant}/{namespace}"
+
+
+@schema_policies.add(
+    "GET",
+    f"{NAMESPACE}/schemaCompatibilityStrategy",
+    "Which schemas may stand beside which in its topics.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply='"FULL"',
+)
+async def get_strategy(call: Call) -> Any:
+    """UNDEFINED: the broker's default, FULL."""
+    return value_of_namespace(call, "schema-strategy", call.namespace()) or "UNDEFINED"
+
+
+@schema_policies.add(
+    "PUT",
+    f"{NAMESPACE}/schemaCompatibilityStrategy",
+    "Say which schemas may stand beside which; UNDEFINED: the broker's default, FULL.",
+    ok=204,
+    errors=(400, 404, 412),
+    body=SchemaStrategy,
+)
+async def set_strategy(call: Call) -> None:
+    """What is registered already stays."""
+    namespace = call.existing_namespace()
+    strategy: SchemaStrategy = await call.body()
+    await call.apply(lambda: call.resources.set_schema_strategy(namespace, strategy))
+
+
+@schema_policies.add(
+    "GET",
+    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    "The same strategy by the name that it had before Pulsar 2.5.",
+    errors=(404, 412),
+    reply='"Full"',
+)
+async def get_old_strategy(call: Call) -> Any:
+    """`Full` where nobody said anything; `AutoUpdateDisabled` is ALWAYS_INCOMPATIBLE."""
+    return OLD_STRATEGIES.get(call.resources.policies(call.namespace()).schema_compatibility_strategy, "Full")
+
+
+@schema_policies.add(
+    "PUT",
+    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    "Say it by the name that it had before Pulsar 2.5.",
+    ok=204,
+    errors=(400, 404, 412),
+    body=OldStrategy,
+)
+async def set_old_strategy(call: Call) -> None:
+    """There is one strategy: `schemaCompatibilityStrategy` reads it, too."""
+    namespace = call.existing_namespace()
+    old: OldStrategy = await call.body()
+    await call.apply(lambda: call.resources.set_schema_strategy(namespace, strategy_of(old)))
+
+
+@schema_policies.add(
+    "GET",
+    f"{NAMESPACE}/isAllowAutoUpdateSchema",
+    "Whether producers may bring new schemas.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply="true",
+)
+async def get_auto_update(call: Call) -> Any:
+    """True unless someone said otherwise."""
+    return value_of_namespace(call, "schema-auto-update", call.namespace()) is not False
+
+
+@schema_policies.add(
+    "POST",
+    f"{NAMESPACE}/isAllowAutoUpdateSchema",
+    "Say whether producers may bring new schemas; administrators always may.",
+    ok=204,
+    errors=(400, 404, 412),
+    query={
+        "allowAutoUpdateSchemaWithReplicator": "true or false: whether links may, too; what was said of them stays (PIP-433)."
+    },
+    body=bool,
+)
+async def set_auto_update(call: Call) -> None:
+    """Producers with a schema that is registered go on."""
+    namespace, asked = call.existing_namespace(), "allowAutoUpdateSchemaWithReplicator"
+    over_links = None if call.parameter(asked) is None else call.flag(asked)
+    allowed: bool = await call.body()
+    await call.apply(lambda: call.resources.set_schema_auto_update(namespace, allowed, over_links))
+
+
+@schema_policies.add(
+    "GET",
+    f"{NAMESPACE}/schemaValidationEnforced",
+    "Whether producers need a schema on topics that have one.",
+    errors=(404, 412),
+    query=APPLIED,
+    reply="false",
+)
+async def get_validation(call: Call) -> Any:
+    """False unless someone said otherwise."""
+    return value_of_namespace(call, "schema-validation", call.namespace())
+
+
+@schema_policies.add(
+    "POST",
+    f"{NAMESPACE}/schemaValidationEnforced",
+    "Refuse producers without a schema on topics that have one, or not; from their next connection on.",
+    ok=204,
+    errors=(400, 404, 412),
+    body=bool,
+)
+async def set_validation(call: Call) -> None:
+    """Links are not producers: what comes over them is let in."""
+    namespace = call.existing_namespace()
+    enforced: bool = await call.body()
+    await call.apply(lambda: call.resources.set_schema_validation(namespace, enforced))

@@ -1,0 +1,41 @@
+"""Numbers of producers that deduplication keeps: which there are, and how a name begins anew."""
+
+from typing import Any
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.topics import partitions_of, stored
+from magnetar.metadata.errors import NotFound
+
+sequence_ids = Routes("Sequence ids", "/geo/v1", own=True)
+
+TOPIC = "/persistent/{tenant}/{namespace}/{topic}/sequence-ids"
+
+
+@sequence_ids.add(
+    "GET",
+    TOPIC,
+    "The highest stored sequence id of each producer name, by topic or partition.",
+    errors=(404, 412),
+    reply='{"persistent://public/default/t": {"importer": 42}}',
+)
+async def get(call: Call) -> Any:
+    """-1: the name is known, and nothing of it is stored yet."""
+    topics = partitions_of(call, stored(call.topic(), "sequence ids"))
+    return {str(topic): call.control.sequence_ids(str(topic)) for topic in topics}
+
+
+@sequence_ids.add(
+    "DELETE",
+    TOPIC + "/{producer}",
+    "Forget a producer name's sequence ids: whatever it sends next is new. Its producers reconnect once.",
+    ok=204,
+    errors=(404, 412),
+)
+async def forget(call: Call) -> None:
+    """In all partitions where the name is known."""
+    topic, name = stored(call.topic(), "sequence ids"), call.name("producer")
+    known = [one for one in partitions_of(call, topic) if name in call.control.sequence_ids(str(one))]
+    if not known:
+        raise NotFound(f"no sequence id is kept of a producer {name[:100]!r} of {topic}")
+    await call.each(known, lambda one, done: call.control.forget_producer(one, name, done))

@@ -1,0 +1,266 @@
+"""Subscriptions of a topic."""
+
+from typing import Any
+
+from aiohttp import web
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.peek import peeked
+from magnetar.admin.routes.topics import one, partitions_of, present, stored
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.names import TopicName
+from magnetar.metadata.errors import Conflict, NotFound
+from magnetar.metadata.policies.namespace import MessageIdBody, MessagePlace, check_properties, message_place
+
+subscriptions = Routes("Subscriptions", "/admin/v2/persistent", "/admin/v2/non-persistent")
+
+BASE = "/{tenant}/{namespace}/{topic}"
+ONE = BASE + "/subscription/{subscription}"
+
+
+def position_of(body: MessageIdBody) -> Position:
+    """The position that a body names."""
+    return Position(body.ledger_id, body.entry_id)
+
+
+def index_of(body: MessageIdBody) -> int:
+    """The message of its batch that a body names; -1: none."""
+    return body.batch_index if isinstance(body.batch_index, int) else -1
+
+
+async def place(call: Call) -> MessageIdBody | None:
+    """The message id of a request's body; None without one.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    body: MessagePlace | None = await call.body()
+    return None if body is None else message_place(body)
+
+
+async def needed_place(call: Call) -> MessageIdBody:
+    """The message id of the body of a request that has to have one.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    return message_place(await call.body())
+
+
+def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
+    """The partitions that have the subscription of the path, and its name.
+
+    Raises:
+        NotFound: no such topic, or none of its partitions has the subscription. NotAllowed: it stores nothing.
+    """
+    return _having(call, stored(call.topic(), doing))
+
+
+def _having(call: Call, topic: TopicName) -> tuple[list[TopicName], str]:
+    name = call.subscription()
+    found = [part for part in present(call, topic) if name in call.control.subscriptions(str(part))]
+    if not found:
+        raise NotFound(f"subscription {name} of {topic} does not exist")
+    return found, name
+
+
+def _one_having(call: Call, doing: str) -> tuple[str, str]:
+    """As `having`, for what makes sense in one partition only."""
+    one(call, stored(call.topic(), doing), doing)
+    topics, name = having(call, doing)
+    return str(topics[0]), name
+
+
+@subscriptions.add("GET", BASE + "/subscriptions", "Names of its subscriptions.", errors=(404, 412), reply='["s", ...]')
+async def list_subscriptions(call: Call) -> Any:
+    """Of all partitions."""
+    names = {name for part in present(call, call.topic()) for name in call.control.subscriptions(str(part))}
+    return sorted(names)
+
+
+@subscriptions.add(
+    "PUT",
+    ONE,
+    "Create a durable subscription, at a message id, `latest` or `earliest`; without a body at the end. The topic too, where "
+    "clients may (`auto_create_topics`).",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
+    body=MessagePlace,
+    body_needed=False,
+)
+async def create_subscription(call: Call) -> None:
+    """In every partition; a position that is neither earliest nor latest needs one partition."""
+    topic = stored(call.topic(), "a durable subscription")
+    name = call.subscription()
+    body = await place(call)
+    position = position_of(body) if body is not None else LATEST
+    replicated = call.flag("replicated")
+    if position not in {EARLIEST, LATEST}:
+        one(call, topic, "a position")
+    properties = check_properties(body.properties or {}) if body else {}
+    exclusive, index = (body.exclusive, index_of(body)) if body is not None else (False, -1)
+    creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
+    if call.control.partitions(str(topic)) is None and creates:
+        await call.done(lambda done: call.control.open_topic(str(topic), done))
+    parts = partitions_of(call, topic)
+    missing = [part for part in parts if name not in call.control.subscriptions(str(part))]
+    if not missing:
+        raise Conflict(f"subscription {name} of {topic} exists already")
+    await call.each(
+        missing,
+        lambda part, done: call.control.create_subscription(
+            part, name, position, replicated, properties, done, exclusive=exclusive, batch_index=index
+        ),
+    )
+
+
+@subscriptions.add(
+    "DELETE",
+    ONE,
+    "Delete a subscription.",
+    ok=204,
+    errors=(404, 412),
+    query={"force": "true closes its consumers."},
+)
+async def delete_subscription(call: Call) -> None:
+    """In every partition, in this cluster. One of a non-persistent topic has consumers always, or it would be gone."""
+    found, name = _having(call, call.topic())
+    force = call.flag("force")
+    await call.each(found, lambda part, done: call.control.delete_subscription(part, name, force, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/resetcursor/{timestamp}",
+    "Go on with the first message published at or after a time (ms).",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def reset_to_time(call: Call) -> None:
+    """In every partition."""
+    found, name = having(call, "resetcursor")
+    time_ms = call.path_number("timestamp")
+    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, time_ms, False, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/resetcursor",
+    "Go on with the message of an id, or behind it with excluded or isExcluded; an id that never was is refused.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    body=MessagePlace,
+)
+async def reset_to_position(call: Call) -> None:
+    """One partition; the earliest (-1, -1) and the latest work for all."""
+    body = await needed_place(call)
+    position = position_of(body)
+    if position not in {EARLIEST, LATEST}:
+        one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
+    found, name = having(call, "resetcursor")
+    index = index_of(body)
+    await call.each(
+        found,
+        lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done, batch_index=index),
+    )
+
+
+@subscriptions.add(
+    "POST", ONE + "/skip/{count}", "Acknowledge the next so many entries.", ok=204, errors=(400, 404, 405, 412)
+)
+async def skip(call: Call) -> None:
+    """One partition; a batch counts as one, as in Pulsar."""
+    topic, name = _one_having(call, "skip")
+    entries = call.path_number("count", 1)
+    await call.done(lambda done: call.control.skip(topic, name, entries, done))
+
+
+@subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
+async def skip_all(call: Call) -> None:
+    """In every partition."""
+    found, name = having(call, "skip_all")
+    await call.each(found, lambda part, done: call.control.skip_all(part, name, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/expireMessages/{seconds}",
+    "Acknowledge what was published more than so many seconds ago.",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def expire(call: Call) -> None:
+    """In every partition."""
+    found, name = having(call, "expireMessages")
+    seconds = call.path_number("seconds")
+    await call.each(found, lambda part, done: call.control.expire(part, name, seconds, done))
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/expireMessages",
+    "Give up everything up to the message of an id, itself included, or not with excluded or isExcluded.",
+    ok=204,
+    errors=(404, 405, 409, 412),
+    query={"authoritative": "accepted."},
+    body=MessagePlace,
+)
+async def expire_to_position(call: Call) -> None:
+    """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
+    topic, name = _one_having(call, "expireMessages to an id")
+    body = await needed_place(call)
+    position, excluded = position_of(body), body.exclusive
+    await call.done(lambda done: call.control.expire_to(topic, name, position, excluded, done))
+
+
+@subscriptions.add(
+    "POST",
+    BASE + "/all_subscription/expireMessages/{seconds}",
+    "The same for all subscriptions of the topic.",
+    ok=204,
+    errors=(400, 404, 405, 412),
+)
+async def expire_all(call: Call) -> None:
+    """In every partition."""
+    topic = stored(call.topic(), "expireMessages")
+    seconds = call.path_number("seconds")
+    for part in partitions_of(call, topic):
+        for name in call.control.subscriptions(str(part)):
+            await call.each(
+                [part],
+                lambda text, done, name=name: call.control.expire(text, name, seconds, done),  # type: ignore[misc]
+            )
+
+
+@subscriptions.add(
+    "GET",
+    ONE + "/position/{number}",
+    "Look at the n-th unacknowledged message (from 1) without acknowledging it.",
+    errors=(400, 404, 405, 412),
+    reply="the payload; X-Pulsar-* headers describe it",
+)
+async def peek(call: Call) -> web.StreamResponse:
+    """One partition. A client-made batch comes as a whole; an encrypted payload as it is stored."""
+    topic, name = _one_having(call, "peek")
+    number = call.path_number("number", 1)
+    none = f"subscription {name} of {topic} has fewer than {number} unacknowledged messages"
+    return await peeked(call, lambda done: call.control.peek(topic, name, number, done), none)
+
+
+@subscriptions.add(
+    "POST",
+    ONE + "/analyzeBacklog",
+    "Count what a subscription has not acknowledged, all of it or from the message of an id on.",
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+    body=MessagePlace,
+    body_needed=False,
+    reply="AnalyzeSubscriptionBacklogResult",
+)
+async def analyze_backlog(call: Call) -> Any:
+    """One partition. It is known without reading: nothing is slow or cut short."""
+    topic, name = _one_having(call, "analyzeBacklog")
+    body = await place(call)
+    return call.control.analyzed_backlog(topic, name, position_of(body) if body is not None else None)

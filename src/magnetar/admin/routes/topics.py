@@ -1,0 +1,544 @@
+"""Topics: creating, listing, looking at, deleting."""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from magnetar.admin.http.call import Call
+from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.aggregate import sum_in_steps
+from magnetar.admin.routes.namespaces import is_system
+from magnetar.admin.unsupported.not_built import NO_BUNDLES, WHOLE_RANGE
+from magnetar.core.ids import Position
+from magnetar.core.names import PARTITIONS_MAX, TopicName
+from magnetar.metadata.errors import Conflict, NotAllowed, NotFound, PreconditionFailed, Unprocessable
+from magnetar.metadata.partitions import check_partitions
+from magnetar.metadata.policies.namespace import check_properties
+
+topics = Routes("Topics", "/admin/v2/persistent", "/admin/v2/non-persistent")
+
+Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Properties = dict[str, str]
+
+
+class NewPartitions(Struct):
+    """Body of a new partitioned topic with properties; a bare number does as well."""
+
+    partitions: Int
+    properties: Properties = {}
+
+
+SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
+"""The property by which Pulsar's tools create a topic that shows the messages of another one."""
+
+SYSTEM_QUERY = {"includeSystemTopic": "true lists the broker's own, too."}
+BUNDLE_QUERY = {"bundle": f"{WHOLE_RANGE}, which is all; another one is refused: namespaces have no bundles."}
+STATS_QUERY = {
+    "excludePublishers": "true leaves out `publishers`.",
+    "excludeConsumers": "true leaves out `consumers` of each subscription.",
+}
+
+
+def _new_properties(properties: Properties) -> Properties:
+    """What a new topic may have.
+
+    Raises:
+        PreconditionFailed: too much of it, or it is to be a shadow, which it would not be.
+    """
+    if SHADOW_SOURCE in properties:
+        raise PreconditionFailed("a topic has no shadows; links copy topics between clusters")
+    return check_properties(properties)
+
+
+def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
+    """The topics that a name stands for: all partitions of a partitioned one, or itself.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"topic {topic} does not exist")
+    return [topic.with_partition(number) for number in range(count)] if count else [topic]
+
+
+def present(call: Call, topic: TopicName) -> list[TopicName]:
+    """Of `partitions_of` those that are there: one may be lost, those of a non-persistent topic come with their first client.
+
+    Raises:
+        NotFound: no such topic.
+    """
+    return [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is not None]
+
+
+def one(call: Call, topic: TopicName, doing: str) -> TopicName:
+    """A topic that is not partitioned (a partition is one).
+
+    Raises:
+        NotFound: no such topic. NotAllowed: it is partitioned.
+    """
+    if call.control.partitions(str(topic)):
+        raise NotAllowed(
+            f"{doing} needs one partition, and {topic} is partitioned: name {topic.with_partition(0)} or another"
+        )
+    partitions_of(call, topic)
+    return topic
+
+
+def stored(topic: TopicName, doing: str) -> TopicName:
+    """A persistent topic.
+
+    Raises:
+        NotAllowed: it stores nothing.
+    """
+    if not topic.persistent:
+        raise NotAllowed(f"{doing} needs stored messages, and {topic} stores none")
+    return topic
+
+
+def whole(topic: TopicName) -> TopicName:
+    """A name that a partitioned topic can have.
+
+    Raises:
+        PreconditionFailed: it is that of a partition.
+    """
+    if topic.partition >= 0:
+        raise PreconditionFailed(f"{topic} is the name of a partition and has none itself")
+    return topic
+
+
+def message_id(topic: TopicName, position: Position) -> dict[str, int]:
+    """A message id in Pulsar's JSON."""
+    return {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": topic.partition}
+
+
+def _absent(call: Call, topic: TopicName) -> None:
+    count = call.control.partitions(str(topic))
+    if count is not None and call.control.was_deleted(str(topic)):
+        return  # it was deleted here, and links made it again: asking for it lets in what was there before, see `create_topic`
+    if count:
+        raise Conflict(f"partitioned topic {topic} exists already")
+    if count is not None:
+        raise Conflict(f"topic {topic} exists already")
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}",
+    "Topics of a namespace, each partition by itself.",
+    errors=(404, 412),
+    query=SYSTEM_QUERY | BUNDLE_QUERY,
+    reply='["persistent://...", ...]',
+    returns=list[str],
+)
+async def list_topics(call: Call) -> Any:
+    """Of the domain in the path."""
+    if (call.parameter("bundle") or WHOLE_RANGE).lower() != WHOLE_RANGE:
+        raise PreconditionFailed(f"bundle can be {WHOLE_RANGE} only: {NO_BUNDLES}")
+    return await _of_domain(call, call.control.topic_names(str(call.existing_namespace())))
+
+
+async def _of_domain(call: Call, names: Iterable[str]) -> list[str]:
+    system = call.flag("includeSystemTopic")
+    return await call.building.names(
+        name for name in names if name.startswith(f"{call.domain}://") and (system or not is_system(name))
+    )
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/partitioned",
+    "Partitioned topics of a namespace.",
+    errors=(404, 412),
+    query=SYSTEM_QUERY,
+    reply='["persistent://...", ...]',
+    returns=list[str],
+)
+async def list_partitioned(call: Call) -> Any:
+    """Of the domain in the path."""
+    return await _of_domain(call, call.resources.partitioned_topics(call.existing_namespace()))
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}",
+    "Create a topic without partitions.",
+    ok=204,
+    errors=(404, 409, 412),
+    body=Properties,
+    body_needed=False,
+)
+async def create_topic(call: Call) -> None:
+    """The body, if any, is its properties."""
+    topic = call.topic()
+    properties = _new_properties(await call.body() or {})
+    _absent(call, topic)
+    if topic.partition >= 0:
+        count = call.control.partitions(str(topic.base))
+        if not count:
+            raise PreconditionFailed(
+                f"{topic} is the name of a partition, and there is no partitioned topic {topic.base}"
+            )
+        if topic.partition >= count:
+            raise PreconditionFailed(f"{topic.base} has {count} partitions; to have more, update it")
+    await call.done(lambda done: call.control.create_topic(str(topic), None, properties, done))
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Create a partitioned topic with all its partitions.",
+    ok=204,
+    errors=(404, 406, 409, 412),
+    query={"createLocalTopicOnly": "accepted; links create it elsewhere when they need it."},
+    body=Int | NewPartitions,
+)
+async def create_partitioned(call: Call) -> None:
+    """The body is a number, or an object with properties."""
+    topic = call.topic()
+    body: int | NewPartitions = await call.body()
+    wanted = NewPartitions(body) if isinstance(body, int) else body
+    if topic.partition >= 0:
+        raise PreconditionFailed(f"{topic} is the name of a partition and cannot be partitioned itself")
+    check_partitions(wanted.partitions)
+    properties = _new_properties(wanted.properties)
+    _absent(call, topic)
+    await call.done(lambda done: call.control.create_topic(str(topic), wanted.partitions, properties, done))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "How many partitions a topic has; 0 when it is not partitioned.",
+    errors=(404, 412),
+    query={
+        "checkAllowAutoCreation": "true: a topic that its first client would create counts as one without partitions; where the "
+        "policy `auto-topic-creation` says that new topics are partitioned, it is created."
+    },
+    reply='{"partitions": 4, "deleted": false}',
+)
+async def get_partitions(call: Call) -> Any:
+    """With the properties of a partitioned topic."""
+    topic = call.topic()
+    count = call.control.partitions(str(topic))
+    if count is None:
+        # Clients that look topics up by HTTP ask so before they open a topic.
+        creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
+        if not (call.flag("checkAllowAutoCreation") and creates):
+            raise NotFound(f"topic {topic} does not exist")
+        count = call.resources.new_partitions(call.existing_namespace()) if topic.partition < 0 else 0
+        if count:
+            wanted = count
+            try:
+                await call.done(lambda done: call.control.create_topic(str(topic), wanted, {}, done))
+            except Conflict:  # somebody else was first
+                count = call.control.partitions(str(topic)) or 0
+    properties = call.resources.partitioned_properties(topic) if count else {}
+    return {"partitions": count, "deleted": False, "properties": properties}
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Grow a partitioned topic; partitions never become fewer. New ones have the durable subscriptions of the first one.",
+    ok=204,
+    errors=(404, 409, 412, 422),
+    query={"updateLocalTopicOnly": "accepted; links carry the growth elsewhere.", "force": "accepted."},
+    body=Int,
+)
+async def update_partitions(call: Call) -> None:
+    """The body is the new number. The number that there is brings back partitions that are missing."""
+    topic = whole(call.topic())
+    number: int = await call.body()
+    count = call.control.partitions(str(topic))
+    if count is None:  # 409, as Pulsar
+        raise Conflict(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise Conflict(f"topic {topic} exists and is not partitioned")
+    if not count <= number <= PARTITIONS_MAX:
+        raise Unprocessable(f"{topic} has {count} partitions; their number can only grow, to {PARTITIONS_MAX} at most")
+    await call.done(lambda done: call.control.update_partitions(str(topic), number, done))
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/createMissedPartitions",
+    "Create the partitions of a partitioned topic that are not there.",
+    ok=204,
+    errors=(404, 405, 412),
+)
+async def create_missed_partitions(call: Call) -> None:
+    """There are such only after a partition was lost; those of non-persistent topics begin when they are opened."""
+    topic = stored(call.topic(), "createMissedPartitions")
+    if not call.control.partitions(str(topic)):
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    missing = [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is None]
+    await call.each(missing, lambda part, done: call.control.create_topic(part, None, {}, done))
+
+
+own_topics = Routes("Topics, beyond Pulsar", "/geo/v1", own=True)
+
+
+@own_topics.add(
+    "POST",
+    "/persistent/{tenant}/{namespace}/{topic}/adoptPartitions",
+    "Give a topic without partitions some: it becomes the first one, with its messages and subscriptions.",
+    ok=204,
+    errors=(404, 406, 409, 412),
+    body=Int,
+)
+async def adopt_partitions(call: Call) -> None:
+    """For a topic that is partitioned in another cluster. Its clients are closed, and open it again."""
+    topic = whole(call.topic())
+    number = check_partitions(await call.body())
+    await call.done(lambda done: call.control.adopt_partitions(str(topic), number, done))
+
+
+DELETE_QUERY = {
+    "force": "true closes producers and consumers, and deletes a topic that is replicated elsewhere, too (422 without it)."
+}
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}/partitions",
+    "Delete a partitioned topic with all its partitions, their subscriptions, its policies and permissions, in this cluster; "
+    "refused while clients use it.",
+    ok=204,
+    errors=(404, 409, 412, 422),
+    query=DELETE_QUERY,
+)
+async def delete_partitioned(call: Call) -> None:
+    """Links do not bring it back until someone creates it here again."""
+    topic = whole(call.topic())
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise Conflict(f"topic {topic} is not partitioned: DELETE it without /partitions")
+    force = call.flag("force")
+    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}",
+    "Delete a topic with its subscriptions, policies and permissions, in this cluster; refused while clients use it.",
+    ok=204,
+    errors=(404, 409, 412, 422),
+    query=DELETE_QUERY,
+)
+async def delete_topic(call: Call) -> None:
+    """One partition alone is refused: the others would go on without it."""
+    topic = call.topic()
+    if call.control.partitions(str(topic)):
+        raise Conflict(f"{topic} is partitioned: DELETE its /partitions")
+    count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
+    partitions_of(call, topic)
+    if count and topic.partition < count:
+        raise PreconditionFailed(f"{topic} is a partition of {topic.base}: delete that with all its partitions")
+    force = call.flag("force")
+    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/stats",
+    "Statistics of a topic or partition.",
+    errors=(404, 412),
+    query=STATS_QUERY,
+    reply="TopicStats",
+)
+async def get_stats(call: Call) -> Any:
+    """For a partitioned topic ask partitioned-stats."""
+    topic = call.topic()
+    if call.control.partitions(str(topic)):
+        raise NotFound(f"{topic} is partitioned: ask its partitioned-stats")
+    return await _stats(call, topic)
+
+
+async def _stats(call: Call, topic: TopicName) -> dict[str, Any]:
+    publishers, consumers = not call.flag("excludePublishers"), not call.flag("excludeConsumers")
+    return await call.building.steps(
+        call.control.topic_stats_steps(str(topic), publishers=publishers, consumers=consumers)
+    )
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/partitioned-stats",
+    "Statistics of a partitioned topic, summed, and of each partition.",
+    errors=(404, 412),
+    query=STATS_QUERY | {"perPartition": "false leaves out the single partitions."},
+    reply="PartitionedTopicStats",
+)
+async def get_partitioned_stats(call: Call) -> Any:
+    """Counters are summed, of timestamps the newest counts."""
+    topic = whole(call.topic())
+    count = call.control.partitions(str(topic))
+    if not count:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    each = {}
+    for name in partitions_of(call, topic):
+        if not name.persistent or call.control.partitions(str(name)) is not None:
+            each[str(name)] = await _stats(call, name)
+            await call.building.others()
+    total = await call.building.steps(sum_in_steps(list(each.values())))
+    total["metadata"] = {"partitions": count, "deleted": False}
+    total["partitions"] = each if call.flag("perPartition", True) else {}
+    return total
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/internalStats",
+    "Ledgers and cursors of a topic or partition.",
+    errors=(404, 405, 412),
+    query={"metadata": "accepted."},
+    reply="PersistentTopicInternalStats",
+)
+async def get_internal_stats(call: Call) -> Any:
+    """Links' cursors too."""
+    topic = stored(call.topic(), "internalStats")
+    if call.control.partitions(str(topic)):
+        raise NotFound(f"{topic} is partitioned: ask its partitioned-internalStats")
+    partitions_of(call, topic)
+    return await call.building.steps(call.control.internal_stats_steps(str(topic)))
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/partitioned-internalStats",
+    "Ledgers and cursors of each partition of a partitioned topic.",
+    errors=(404, 405, 412),
+    reply='{"metadata": {"partitions": 4, "deleted": false}, "partitions": {"persistent://...": PersistentTopicInternalStats}}',
+)
+async def get_partitioned_internal_stats(call: Call) -> Any:
+    """Links' cursors too. A partition that is missing is left out."""
+    topic = stored(call.topic(), "internalStats")
+    count = call.control.partitions(str(topic))
+    if not count:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    each = {}
+    for name in partitions_of(call, topic):
+        if call.control.partitions(str(name)) is not None:
+            each[str(name)] = await call.building.steps(call.control.internal_stats_steps(str(name)))
+            await call.building.others()
+    return {"metadata": {"partitions": count, "deleted": False}, "partitions": each}
+
+
+async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]) -> dict[str, Any]:
+    """What is told of each partition that is there; others have their turn in between."""
+    each = {}
+    for name in partitions_of(call, topic):
+        if call.control.partitions(str(name)) is not None:
+            each[str(name)] = tell(str(name))
+            await call.others()
+    return each
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/internal-info",
+    "What is stored of ledgers and cursors; of a partitioned topic by partition.",
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+    reply="ManagedLedgerInfo",
+)
+async def get_internal_info(call: Call) -> Any:
+    """Cursors as they are on disk. A partition that is missing is left out."""
+    topic = stored(call.topic(), "internal-info")
+    if not call.control.partitions(str(topic)):
+        return call.control.ledger_info(str(one(call, topic, "internal-info")))
+    return {"partitions": await _by_partition(call, topic, call.control.ledger_info)}
+
+
+@topics.add(
+    "GET",
+    "/{tenant}/{namespace}/{topic}/lastMessageId",
+    "Id of the last message; -1:-1 when there never was one.",
+    errors=(404, 405, 412),
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1, "batchIndex": 9}',
+)
+async def get_last_message_id(call: Call) -> Any:
+    """Of one partition. `batchIndex` of a message in a batch only."""
+    topic = one(call, stored(call.topic(), "lastMessageId"), "lastMessageId")
+    index = call.control.last_batch_index(str(topic))
+    return message_id(topic, call.control.last_message_id(str(topic))) | ({"batchIndex": index} if index >= 0 else {})
+
+
+@topics.add(
+    "PUT",
+    "/{tenant}/{namespace}/{topic}/unload",
+    "Close its clients, which reconnect, and reopen it from what is stored.",
+    ok=204,
+    errors=(404, 412),
+    query={"authoritative": "accepted."},
+)
+async def unload(call: Call) -> None:
+    """All partitions that are there: of those of a non-persistent topic only where somebody is."""
+    await call.each(present(call, call.topic()), call.control.unload)
+
+
+@topics.add(
+    "DELETE",
+    "/{tenant}/{namespace}/{topic}/truncate",
+    "Acknowledge everything in every subscription and delete what nothing else needs; the open ledger stays.",
+    ok=204,
+    errors=(404, 405, 412),
+)
+async def truncate(call: Call) -> None:
+    """All partitions. What a link has not sent yet stays."""
+    topic = stored(call.topic(), "truncate")
+    await call.each(partitions_of(call, topic), call.control.truncate)
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/trim",
+    "Let retention delete now what it may, instead of within `retention_interval_ms`.",
+    ok=204,
+    errors=(404, 405, 412),
+    query={"authoritative": "accepted."},
+)
+async def trim(call: Call) -> None:
+    """All partitions. The ledger that is written stays, and what a subscription or a link needs."""
+    topic = stored(call.topic(), "trim")
+    await call.each(partitions_of(call, topic), call.control.trim)
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/terminate",
+    "No more publishing; answers with the id of the last message.",
+    errors=(404, 405, 412),
+    reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
+)
+async def terminate(call: Call) -> Any:
+    """One partition."""
+    topic = one(call, stored(call.topic(), "terminate"), "terminate")
+    position: Position | None = await call.value(lambda done: call.control.terminate(str(topic), done))
+    return message_id(topic, position if position is not None else Position(-1, -1))
+
+
+@topics.add(
+    "POST",
+    "/{tenant}/{namespace}/{topic}/terminate/partitions",
+    "No more publishing to any partition; answers with the id of the last message of each.",
+    errors=(404, 405, 412),
+    reply='{"0": {"ledgerId": 12, "entryId": 3, "partitionIndex": 0}, ...}',
+)
+async def terminate_partitions(call: Call) -> Any:
+    """One after the other: when one cannot be terminated those before it stay so, and asking again goes on."""
+    topic = stored(call.topic(), "terminate")
+    count = call.control.partitions(str(topic))
+    if count is None:
+        raise NotFound(f"partitioned topic {topic} does not exist")
+    if count == 0:
+        raise NotAllowed(f"topic {topic} is not partitioned: POST to its /terminate")
+    last: dict[str, dict[str, int]] = {}
+    for part in partitions_of(call, topic):
+        position: Position | None = await call.value(lambda done, text=str(part): call.control.terminate(text, done))  # type: ignore[misc]
+        last[str(part.partition)] = message_id(part, position if position is not None else Position(-1, -1))
+    return last

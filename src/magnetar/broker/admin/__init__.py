@@ -1,0 +1,1 @@
+"""What administration asks of a broker: the interface that REST calls, and its implementation."""

@@ -1,0 +1,137 @@
+"""What administration asks of a broker about synchronised metadata; the rules are those of `broker.admin.control`."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
+from magnetar.metadata.keys import namespace_key
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.sync.machine import Synchroniser
+from magnetar.metadata.sync.preview import preview
+from magnetar.metadata.sync.stamps import US_PER_MS
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+Done = Callable[[MagnetarError | None], None]
+
+OFF = "metadata is not synchronised here: write metadata_sync_topic under [metadata] of clusters.toml"
+
+
+class MetadataControl(Protocol):
+    """The part of `BrokerControl` that is about keeping metadata the same."""
+
+    def metadata(self) -> dict[str, Any]:
+        """The state of synchronisation; `{"enabled": false}` when it is off."""
+        ...
+
+    def metadata_fingerprints(self) -> dict[str, Any]:
+        """Of every document that exists, to see what differs between two clusters: `documents` and `exclude`.
+
+        Raises:
+            PreconditionFailed: it is off.
+        """
+        ...
+
+    def metadata_document(self, path: str) -> list[dict[str, Any]]:
+        """The fields of one document with who set them when.
+
+        Raises:
+            PreconditionFailed: it is off. NotFound: there is no such document.
+        """
+        ...
+
+    def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What setting fields of a namespace's policies (names of Pulsar's JSON; None: taken back) would change here.
+
+        Raises:
+            NotFound: no such namespace. Refused: it would not be possible.
+        """
+        ...
+
+    def metadata_snapshot(self, done: Done) -> None:
+        """Publish everything; `done` when it is durable here.
+
+        Raises:
+            PreconditionFailed: it is off.
+        """
+        ...
+
+
+class MetadataController:
+    """`MetadataControl` over the machine; a part of `broker.admin.controller.Controller`."""
+
+    _broker: "Broker"
+
+    def _enter(self, event: Callable[[], None]) -> None:
+        """Run an event (the controller's)."""
+        raise NotImplementedError
+
+    def _machine(self) -> Synchroniser:
+        machine = self._broker.metasync.machine
+        if machine is None:
+            raise PreconditionFailed(OFF)
+        return machine
+
+    def metadata(self) -> dict[str, Any]:
+        """The state."""
+        return self._broker.metasync.describe()
+
+    def metadata_fingerprints(self) -> dict[str, Any]:
+        """Of everything."""
+        machine = self._machine()
+        return {"documents": machine.fingerprints(), "exclude": list(machine.exclusions.patterns)}
+
+    def metadata_document(self, path: str) -> list[dict[str, Any]]:
+        """One document."""
+        fields = self._machine().view(path)
+        if not fields:
+            raise NotFound(f"there is no document {path[:200]!a}; a path is such as namespaces/public/default")
+        return [
+            {"field": name, "value": value, "set_by": stamp.cluster, "set_ms": stamp.time_us // US_PER_MS}
+            for name, (value, stamp) in fields.items()
+        ]
+
+    def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One change."""
+        name = NamespaceName.parse(namespace)
+        resources = self._broker.resources
+        key = namespace_key(name)
+        after = resources.change_policies(name, **policy_fields(resources.policies(name), fields)).puts[key]
+        found = preview(key, resources.document(key), after, self._broker.metasync.machine)
+        return [change._asdict() for change in found]
+
+    def metadata_snapshot(self, done: Done) -> None:
+        """Everything."""
+        self._machine()
+        self._enter(lambda: self._broker.metasync.snapshot(done))
+
+
+def policy_fields(now: Policies, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Policies` by their own names, from those of JSON; `map/entry` is one entry of a map.
+
+    Raises:
+        BadRequest: a field is not known, or a value is none of its.
+    """
+    known = {field.encode_name: field for field in msgspec.structs.fields(Policies)}
+    found: dict[str, Any] = {}
+    for told, given in fields.items():
+        name, _, entry = told.partition("/")
+        field, value = known.get(name), given
+        if entry and field is not None:
+            value = {**msgspec.to_builtins(found.get(field.name, getattr(now, field.name)) or {}), entry: given}
+            value = {key: one for key, one in value.items() if one is not None}
+        if field is None or name == "deleted":
+            raise BadRequest(f"a namespace has no policy {name[:60]!a}; it has: {', '.join(sorted(known))}")
+        if value is None:
+            found[field.name] = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            continue
+        try:
+            found[field.name] = msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"{name}: {error}") from None
+    return found

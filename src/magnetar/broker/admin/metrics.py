@@ -1,0 +1,172 @@
+"""What `/metrics` asks of a broker beside its statistics; the rules are those of `broker.admin.control`."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
+from magnetar.broker.statistics.latency import Connections, PublishLatency, Told
+from magnetar.broker.statistics.stats import compacted_entries
+from magnetar.broker.topics.compaction_runs import State
+from magnetar.broker.topics.maintenance import CacheRates, Totals
+from magnetar.broker.topics.topic import Topic
+from magnetar.metadata.policies.namespace import BacklogQuota
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+NO_LIMIT = BacklogQuota()
+
+
+class BrokerFigures(NamedTuple):
+    """Of the whole broker.
+
+    Attributes:
+        topics, subscriptions, producers, consumers: of both domains.
+        watchers, patterns: of topic lists, and the different ones among these.
+        watch_updates: told to them since the start.
+        by_namespace: topics of each `tenant/namespace`.
+        totals: rates and backlog, as the last round of upkeep found them.
+        connections, latency: since the start; not to be changed.
+        cache: of recent entries in memory, as the last round of upkeep found it.
+    """
+
+    topics: int
+    subscriptions: int
+    producers: int
+    consumers: int
+    by_namespace: dict[str, int]
+    totals: Totals
+    connections: Connections
+    latency: PublishLatency
+    watchers: int = 0
+    patterns: int = 0
+    watch_updates: int = 0
+    cache: CacheRates = CacheRates()
+
+
+class CompactionFigures(NamedTuple):
+    """Of the compactions of one topic since the broker's start; `took_ms` and `read_per_s` (bytes) are the last one's."""
+
+    removed: int
+    successes: int
+    failures: int
+    took_ms: int
+    read_per_s: float
+    entries: int
+    """Entries of what is compacted that one who reads compacted is given."""
+
+
+class TopicFigures(NamedTuple):
+    """Of one topic.
+
+    Attributes:
+        latency, size: of entries written over the last interval (`broker.statistics.latency`); None: none since the start.
+        compaction: None: there was none.
+        rate_limited: how often publishes had to wait for a publish rate.
+        quota_bytes, quota_s: what a subscription may lag by its backlog quotas; -1: as far as it likes.
+        evictions: how often each kind of backlog quota took messages.
+        drops_per_s: subscription -> messages that nobody could take (non-persistent topics).
+        read_per_s: entries read from the disk.
+    """
+
+    latency: Told | None = None
+    size: Told | None = None
+    compaction: CompactionFigures | None = None
+    rate_limited: int = 0
+    quota_bytes: int = -1
+    quota_s: int = -1
+    evictions: dict[str, int] = {}  # noqa: RUF012 - never changed
+    drops_per_s: dict[str, float] = {}  # noqa: RUF012
+    read_per_s: float = 0.0
+
+
+class MetricControl(Protocol):
+    """The part of `BrokerControl` that is about metrics."""
+
+    def broker_figures(self) -> BrokerFigures:
+        """Of the whole broker."""
+        ...
+
+    def topic_figures(self, topic: str) -> TopicFigures:
+        """Of one topic or partition; empty ones if there is no such topic."""
+        ...
+
+    def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
+        """The rows of topics and subscriptions, with what each counted (`broker.statistics.cardinality`)."""
+        ...
+
+
+class MetricController:
+    """`MetricControl` over the machines."""
+
+    _broker: "Broker"
+
+    def broker_figures(self) -> BrokerFigures:
+        """Of the whole broker."""
+        broker = self._broker
+        topics: list[Topic | NonPersistentTopic] = [*broker.topics.values(), *broker.nonpersistent.topics.values()]
+        return BrokerFigures(
+            len(topics),
+            sum(len(topic.subscriptions) for topic in topics),
+            sum(len(topic.producers.live) for topic in topics),
+            sum(topic.consumer_count() for topic in topics),
+            Counter(f"{topic.name.tenant}/{topic.name.namespace}" for topic in topics),
+            broker.upkeep.totals,
+            broker.connections,
+            broker.publish_latency,
+            broker.watches.count,
+            broker.watches.patterns,
+            broker.watches.updates,
+            broker.upkeep.cache,
+        )
+
+    def topic_figures(self, topic: str) -> TopicFigures:
+        """Of one topic or partition."""
+        broker = self._broker
+        passing = broker.nonpersistent.topics.get(topic)
+        if passing is not None:
+            drops = {name: one.drop_meter.per_s[0] for name, one in passing.subscriptions.items()}
+            return TopicFigures(drops_per_s=drops)
+        found = broker.topics.get(topic)
+        if found is None:
+            return TopicFigures()
+        writes = found.writes
+        quotas = broker.resources.backlog_quotas(found.name)
+        return TopicFigures(
+            writes.latency.told if writes is not None else None,
+            writes.size.told if writes is not None else None,
+            self._compaction(topic),
+            found.publish_limited,
+            quotas.get("destination_storage", NO_LIMIT).limit_size,
+            quotas.get("message_age", NO_LIMIT).limit_time,
+            dict(found.evictions),
+            read_per_s=found.read_meter.per_s[0],
+        )
+
+    def _compaction(self, topic: str) -> CompactionFigures | None:
+        found = self._broker.topics[topic]
+        status = self._broker.compactions.status(found)
+        if status.state is State.NOT_RUN:
+            return None
+        took_s = max(1, status.took_ms) / 1000
+        return CompactionFigures(
+            status.removed_total,
+            status.successes,
+            status.failures,
+            status.took_ms,
+            status.read_bytes / took_s,
+            max(0, compacted_entries(found)),
+        )
+
+    def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
+        """The rows of topics and subscriptions."""
+        broker = self._broker
+        topics: list[Topic | NonPersistentTopic] = [*broker.topics.values(), *broker.nonpersistent.topics.values()]
+        traffic = {topic.text: topic.traffic() for topic in topics}
+        sent = {
+            (topic.text, name): subscription.counters()[:2]
+            for topic in topics
+            for name, subscription in topic.subscriptions.items()
+        }
+        return broker.series.show(traffic, sent, topics_max, subscriptions_max)

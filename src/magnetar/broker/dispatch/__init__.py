@@ -1,1 +1,0 @@
-"""Which entries go to which consumer of a subscription, and when: one policy per subscription type."""

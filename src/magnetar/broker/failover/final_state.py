@@ -1,0 +1,148 @@
+"""The final state of a subscription that moves: written where it was, compared where it goes.
+
+The state that moves is the acknowledged set of exact mode (`replication.acked_sets`): the union of what was acknowledged, by
+identity,
+so that the target knows exactly what the source knew. In snapshot mode too: its own updates say up to which position everything
+is acknowledged, so that what was acknowledged out of order would be delivered again; but the sets are kept in both modes, and
+every cluster understands both. One thing remains there: a seek made in the target, which snapshot mode does not tell the source,
+outweighs what the source tells; the command compares both clusters and reports what comes again by that.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.ids import OriginKey, Position
+from magnetar.metadata.errors import Conflict
+from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.failover import NO_TOKEN, Token
+from magnetar.wire.acksets import FenceToken
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+RUNS_MAX: Final = 10_000
+"""Runs of unacknowledged messages that are told for a comparison: about half a megabyte of JSON. A backlog in order is one run
+for each cluster; only the lowest runs of a more scattered one are compared."""
+
+ASKED_RUNS_MAX: Final = 2 * RUNS_MAX
+"""A ceiling on runs that one request names: those that another cluster told, and what is on its way there."""
+
+STAGE: Final = "final"
+
+Run = tuple[str, int, int, int]
+"""(origin cluster, topic incarnation there, first origin index, last)."""
+
+
+class _Finishing(Protocol):
+    """What `replication.acked_sets.AckedSets` adds to a machine."""
+
+    def final(self, subscription: str, token: FenceToken, then: Callable[[Position, str], None]) -> None:
+        """Write the full state with the failover's token."""
+
+    def fence(self, subscription: str) -> FenceToken | None:
+        """Of the latest final state that was merged."""
+
+    def unsubscribed(self, subscription: str) -> bool:
+        """Whether it was deleted here, so that what others tell is passed over."""
+
+
+class FinalStates:
+    """Writes final states into topics.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    def refuses(self, topic: Topic) -> str:
+        """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
+        if topic.replicated is None:
+            return "no link concerns its topic"
+        return ""
+
+    @staticmethod
+    def unsubscribed(topic: Topic, subscription: str) -> bool:
+        """Whether a subscription was deleted here: until somebody subscribes again nothing of it is taken in."""
+        return topic.replicated is not None and cast("_Finishing", topic.replicated.exact).unsubscribed(subscription)
+
+    def mode(self, topic: Topic) -> str:
+        """What the topic's namespace says: "exact" or "snapshot"."""
+        return self._broker.replication.mode_of(topic)
+
+    def unsent(self, topic: Topic, subscription: str) -> int:
+        """Acknowledged messages that no marker has told of yet."""
+        told = topic.replicated.exact.describe(subscription).get("unsent", 0) if topic.replicated is not None else 0
+        return told if isinstance(told, int) else 0
+
+    def write(
+        self, topic: Topic, subscription: Subscription, token: Token, target: str, then: Callable[[Position, str], None]
+    ) -> None:
+        """Write it; `then` is called once with its position when it is durable, or with NONE and what went wrong."""
+        replicated = topic.replicated
+        assert replicated is not None, "refused at the fence"
+
+        def write() -> None:
+            machine = cast("_Finishing", replicated.exact)
+            machine.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
+
+        replicated.when_ready(write)
+
+    def heard(self, topic: Topic, subscription: str) -> Token:
+        """Of the failover whose final state was merged here, or written; of several the latest."""
+        machine = cast("_Finishing", topic.replicated.exact) if topic.replicated is not None else None
+        found = machine.fence(subscription) if machine is not None else None
+        return NO_TOKEN if found is None else Token(found.time_ms, found.cluster)
+
+    def check_merged(self, topic: Topic, subscription: str, token: Token) -> None:
+        """See to it that the final state of this very failover is merged here.
+
+        A later token proves nothing: a clock may have been set back since.
+
+        Raises:
+            Conflict: it is not, or not any more: this cluster told that it is, and lost its disk or its topic since.
+        """
+        if self.heard(topic, subscription) != token:
+            raise Conflict(
+                f"failover {token}: its final state is not in {self._broker.cluster}: what was acknowledged would come again"
+            )
+
+    @staticmethod
+    def when_ready(topic: Topic, then: Callable[[], None]) -> None:
+        """Call `then` when what is stored of a topic's subscriptions is loaded."""
+        if topic.replicated is not None:
+            topic.replicated.when_ready(then)
+        else:
+            then()
+
+
+def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> list[Run]:
+    """The messages here that a subscription has not acknowledged, as runs by identity; at most RUNS_MAX, the lowest."""
+    translator, cursor = Translator(topic.log, cluster), subscription.cursor
+    found = translator.held(cursor.mark_delete)
+    found -= translator.of_cursor(cursor)
+    runs: list[Run] = []
+    for origin, first, last in found.runs():
+        if len(runs) == RUNS_MAX:
+            break
+        runs.append((origin.cluster, origin.incarnation, first, last))
+    return runs
+
+
+def acknowledged_of(topic: Topic, subscription: Subscription, cluster: str, runs: Iterable[Run]) -> int:
+    """How many of some messages are here and acknowledged.
+
+    What is asked for may be any range of numbers, so that no set is made of it; what is here is bounded by the log.
+    """
+    acknowledged = Translator(topic.log, cluster).of_cursor(subscription.cursor)
+    count, counted = 0, (OriginKey("", 0), -1)
+    for origin, incarnation, first, last in sorted(runs):
+        key = OriginKey(origin, incarnation)
+        # What a run before this one named, too, counts once.
+        start = max(first, counted[1] + 1) if key == counted[0] else first
+        count += acknowledged.count_in(key, start, last + 1)
+        counted = (key, max(last, start - 1))
+    return count

@@ -1,0 +1,47 @@
+"""Where a consumer is sent that comes to a cluster which its subscription has left (`broker.failover.fencing`)."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.versions import may_push
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+_TOPIC_MIGRATED: Final = 68
+
+
+def redirect(
+    session: "Session",
+    subscription: Subscription,
+    command: pb.CommandSubscribe,
+    done: Callable[[BrokerError | None], None],
+    *,
+    target: str,
+    url: str,
+    url_tls: str,
+) -> None:
+    """Answer a consumer-to-be with success, and send it after its subscription.
+
+    A client too old to be sent anywhere is refused, with the address in the reason.
+
+    Args:
+        session: the client's.
+        subscription: that moved away.
+        command: the client's.
+        done: told how the subscribing ended.
+        target, url, url_tls: where it is now, and where clients reach that; "" where nobody knows.
+    """
+    if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
+        session.send(
+            commands.success(command.request_id),
+            *commands.consumer_migrated(command.consumer_id, url, url_tls, named=session.remembers_migration),
+        )
+        done(None)
+    else:
+        reason = f"subscription {subscription.name} of {subscription.topic} was moved to cluster {target}"
+        done(BrokerError(ErrorCode.NOT_ALLOWED, f"{reason}: connect to {url or 'it'}"))

@@ -1,0 +1,532 @@
+"""The links of a broker: one source machine for each target, one destination machine for all sources, and their topics.
+
+This is the seam between topics and `magnetar.replication`: it decides which topics are on which link (policy and configuration)
+and gives the destination what it asks of a broker (`replication.link.destination.DestinationHost`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from magnetar.broker.admin.control import Done, SkipPreview
+from magnetar.broker.links.reports import LinkReports
+from magnetar.broker.links.restores import Restores
+from magnetar.broker.links.schemas import LinkSchemas
+from magnetar.broker.topics import ways_out as waysout
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import Position
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.effects.outbox import Sync
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.metadata.keys import namespace_key
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.topic import TopicPolicies, topic_policies_key
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.policy import targets
+from magnetar.replication.link.records import targets_stored
+from magnetar.replication.link.source import LinkSource
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Mark
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+KNOWN_MS: Final = 3_000
+"""How long creating a partitioned topic waits for other clusters to have it. Where a pipeline is at work that takes a tenth of a
+second; whoever creates topics while a link is slow is not to be held up by it."""
+
+
+class Links(LinkReports):
+    """All links of one broker.
+
+    Args:
+        broker: whose.
+        link_targets: clusters that a configured link leads to from here.
+        stored: the metadata store's content at start.
+    """
+
+    def __init__(self, broker: "Broker", link_targets: Iterable[str], stored: Mapping[str, bytes]) -> None:
+        self._broker = broker
+        self._linked = frozenset(link_targets)
+        config = broker.config
+        self.schemas = LinkSchemas(broker)
+        self.destination = LinkDestination(
+            broker.outbox,
+            cluster=broker.cluster,
+            uuid=broker.uuid,
+            host=self,
+            boot=broker.boot,
+            schemas=self.schemas,
+            message_bytes_max=config.message_bytes_max,
+            silence_ms=config.identity_silence_ms,
+            pending_bytes_max=config.pending_publish_bytes_max,
+        )
+        self.destination.load(stored)
+        self.restores = Restores(broker, self)
+        self.destination.on_heard = self._heard
+        self.destination.on_retained = self._learn_retained
+        self.destination.on_stored = self._came
+        self.sources: dict[str, LinkSource] = {}
+        for target in sorted(self._linked | targets_stored(stored)):
+            source = LinkSource(
+                broker.outbox,
+                cluster=broker.cluster,
+                uuid=broker.uuid,
+                to=target,
+                boot=broker.boot,
+                partitions=self._partitions_of,
+                linked=target in self._linked,
+                read_bytes_max=config.link_read_bytes_max,
+                poll_ms_max=config.link_poll_ms_max,
+                orphan_ms=config.orphan_cursor_ms,
+            )
+            source.load(stored)
+            source.on_rebased = partial(self._rebased, target)
+            source.retained = self._retained
+            source.schemas = self.schemas.life
+            self.sources[target] = source
+        self._created: dict[str, frozenset[str]] = {}
+        self._unknown: list[tuple[str, list[LinkSource], Callable[[], None]]] = []
+        """New partitioned topics, by their first partition, whose creators wait for other clusters."""
+        self._applies: dict[int, list[tuple[Topic, Callable[[], None]]]] = {}
+        self._syncs = 0
+        self._syncing: dict[str, int] = {}
+        """Topics that are being synced -> which time it is."""
+        self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+
+    def _heard(self, topic: str, source: str, anew: bool) -> None:
+        self._broker.replication.heard_from(topic, source, anew=anew)
+
+    def _came(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
+        found = self._broker.topics.get(topic)
+        if found is not None:
+            found.flow(source).came(messages, size, connection)
+
+    def schemas_forgotten(self, id_: str) -> None:
+        """A topic's schemas were forgotten here: their numbers begin again."""
+        self.destination.schemas.forgotten(id_)
+        self.restores.machine.schemas.forgotten(id_)
+
+    def _retained(self, topic: str) -> tuple[Mark, ...]:
+        return self._broker.replication.retained(topic)
+
+    def _learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
+        self._broker.replication.learn_retained(topic, marks)
+
+    def _rebased(self, target: str, topic: str) -> None:
+        self._broker.replication.rebased(topic, target)
+
+    def latest_life_of(self, topic: str, cluster: str) -> int:
+        """The incarnation of a topic in a linked cluster, as handshakes of either direction told since the start; 0: unknown.
+
+        A link from there says which life is lived now, even when its number is lower than that of a former one.
+        """
+        source = self.sources.get(cluster)
+        return self.destination.incarnation_of(topic, cluster) or (
+            source.incarnation_of(topic) if source is not None else 0
+        )
+
+    # --------------------------------------------------------------------------------------------------- which topics
+
+    def _partitions_of(self, text: str) -> int:
+        name = TopicName.parse(text)
+        return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
+
+    def targets(self, name: TopicName) -> frozenset[str]:
+        """Clusters that a topic's messages are sent to from here: those of its policy that a link leads to."""
+        if not name.persistent:
+            return frozenset()
+        wanted = self._broker.resources.topic_replication_clusters(name)
+        return targets(self._broker.cluster, wanted, self._linked)
+
+    def replicated(self, name: TopicName) -> bool:
+        """Whether a policy says that the topic exists in other clusters too; such topics always sync (A6)."""
+        return bool(self._broker.resources.topic_replication_clusters(name))
+
+    def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
+        """What the transaction that creates a topic has to hold for its links."""
+        text = str(name)
+        chosen = self._created[text] = self.targets(name)
+        puts: dict[str, bytes] = {}
+        for target in chosen:
+            puts |= self.sources[target].creation(text, incarnation)
+        return puts
+
+    def deletion(self, name: TopicName) -> list[str]:
+        """Keys that the transaction that deletes a topic has to delete for its links."""
+        return [key for source in self.sources.values() for key in source.deletion(str(name))]
+
+    def lives(self, name: TopicName) -> dict[str, int]:
+        """What is known here of a topic's lives elsewhere: by source cluster the highest ledger id."""
+        topic = self._broker.topics.get(str(name))
+        found = self.destination.lives(str(name))
+        for source, position in (topic.log.watermarks() if topic is not None else {}).items():
+            found[source] = max(position.ledger, found.get(source, -1))
+        return found
+
+    def when_known(self, name: TopicName, done: Callable[[], None]) -> None:
+        """Call `done` when every cluster to which a pipeline carries a new partitioned topic has it, too, after `KNOWN_MS` at the
+        latest: who is told that it is there may start clients anywhere.
+        """
+        first = str(name.with_partition(0))
+        waits = [source for source in self.sources.values() if source.carries(first)]
+        if not waits:
+            done()
+            return
+        waiting = (first, waits, done)
+        self._unknown.append(waiting)
+
+        def late(_now_ms: int) -> None:
+            if waiting in self._unknown:
+                self._unknown.remove(waiting)
+                done()
+
+        self._broker.timer(self._broker.outbox.now_ms + KNOWN_MS, late)
+
+    def _look_who_knows(self) -> None:
+        for waiting in list(self._unknown):
+            first, waits, done = waiting
+            if not any(source.carries(first) and not source.incarnation_of(first) for source in waits):
+                self._unknown.remove(waiting)
+                done()
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start."""
+        created = self._created.pop(topic.text, frozenset())
+        wanted = self.targets(topic.name)
+        latest = self._broker.resources.replication_start(topic.name.namespace_name) == "latest"
+        for target, source in self.sources.items():
+            source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)
+        self.destination.refusals.changed()
+
+        self.paced(topic)
+
+    def paced(self, topic: Topic) -> None:
+        """The policy `replicator-dispatch-rate` of a topic may have changed, or a link of it began."""
+        for source in self.sources.values():
+            source.set_rate(topic.text, self._broker.limits.link_rate(topic, source.rate_of(topic.text)))
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is gone."""
+        self.destination.refusals.changed()
+        for source in self.sources.values():
+            source.removed(topic.text)
+        self._syncing.pop(topic.text, None)
+        self.destination.removed(topic.text)
+        self.restores.machine.removed(topic.text)
+
+    def policy_puts(self, change: Change) -> dict[str, bytes]:
+        """What the transaction of a change of policies has to hold for the links that it starts or ends."""
+        puts: dict[str, bytes] = {}
+        applies: list[tuple[Topic, Callable[[], None]]] = []
+        for topic, clusters, latest in self._rewanted(change):
+            wanted = targets(self._broker.cluster, clusters, self._linked)
+            for target, source in self.sources.items():
+                more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
+                puts |= more
+                applies.append((topic, apply))
+        self._applies[id(change)] = applies
+        return puts
+
+    def _rewanted(self, change: Change) -> Iterator[tuple[Topic, Sequence[str], bool]]:
+        """Topics whose links a change may concern, with the clusters they go to and whether a new link skips what is there."""
+        resources = self._broker.resources
+        for text in change.namespaces:
+            namespace = NamespaceName.parse(text)
+            data = change.puts.get(namespace_key(namespace))
+            policies = msgspec.json.decode(data, type=Policies) if data is not None else Policies()
+            for topic in self._topics_of(namespace):
+                own = resources.topic_policies(topic.name).replication_clusters
+                clusters = policies.replication_clusters if own is None else own
+                yield topic, clusters, policies.replication_start == "latest"
+        for text in change.topics:
+            base = TopicName.parse(text)
+            key = topic_policies_key(base)
+            if key in change.keys:
+                data = change.puts.get(key)
+                own = msgspec.json.decode(data, type=TopicPolicies).replication_clusters if data is not None else None
+                shared = resources.shared_policies(base.namespace_name)
+                for topic in self._topics_of(base.namespace_name):
+                    if topic.name.base == base:
+                        clusters = shared.replication_clusters if own is None else own
+                        yield topic, clusters, shared.replication_start == "latest"
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of policies is durable and in force."""
+        self.destination.refusals.changed()
+        for text in change.namespaces:
+            for topic in self._topics_of(NamespaceName.parse(text)):
+                self.follow_durability(topic)
+        for text in change.topics:
+            for topic in self._topics_of(TopicName.parse(text).namespace_name):
+                self.follow_durability(topic)
+        for topic, apply in self._applies.pop(id(change), ()):
+            if self._broker.topics.get(topic.text) is topic:
+                apply()
+                self.paced(topic)
+        # What was made, or made anew, while the change was on its way began by the policy before it.
+        for topic, clusters, latest in self._rewanted(change):
+            wanted = targets(self._broker.cluster, clusters, self._linked)
+            for target, source in self.sources.items():
+                source.late(topic.text, topic.log, wanted=target in wanted, latest=latest)
+            self.paced(topic)
+
+    def follow_durability(self, topic: Topic) -> None:
+        """A policy, or machines of replicated subscriptions, may have changed whether a topic always syncs (A6).
+
+        What was answered without lies before everything that is synced from now on, but no link may read it until it is synced,
+        too: after a power cut its indexes would be given again, and peers would take fresh messages for known ones.
+        """
+        always = self._broker.config.fsync == "always"
+        durable = always or topic.replicated is not None or self.replicated(topic.name)
+        begins = durable and not topic.durable
+        topic.durable = durable
+        if begins:
+            self._sync(topic)
+
+    def _sync(self, topic: Topic) -> None:
+        topic.log.unsynced = True
+        self._syncs += 1
+        number = self._syncing[topic.text] = self._syncs
+
+        def synced(error: str) -> None:
+            if self._broker.topics.get(topic.text) is not topic or self._syncing.get(topic.text) != number:
+                return
+            if error:
+                self._sync(topic)
+                return
+            del self._syncing[topic.text]
+            topic.log.unsynced = False
+            for source in self.sources.values():
+                source.confirmed(topic.text)
+
+        self._broker.outbox.put(Sync(synced))
+
+    def policies_refused(self, change: Change) -> None:
+        """A change of policies never was."""
+        self._applies.pop(id(change), None)
+
+    def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
+        return [topic for topic in self._broker.topics.values() if topic.name.namespace_name == namespace]
+
+    def partitions_changed(self, name: TopicName) -> None:
+        """A partitioned topic was created or grew."""
+        self.destination.refusals.changed()
+        for number in range(self._broker.resources.partitions(name) or 0):
+            for source in self.sources.values():
+                source.touched(str(name.with_partition(number)))
+
+    # ------------------------------------------------------------------------------------------------ what topics tell
+
+    def confirmed(self, topic: Topic) -> None:
+        """Entries became readable."""
+        for source in self.sources.values():
+            source.confirmed(topic.text)
+        self._broker.fences.confirmed(topic)
+
+    def trimmed(self, topic: Topic) -> None:
+        """Ledgers were deleted."""
+        for source in self.sources.values():
+            source.trimmed(topic.text)
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete as far as links go; None when no link holds anything."""
+        lows = [low for source in self.sources.values() if (low := source.durable_low(topic.text)) is not None]
+        return min(lows, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Now and then."""
+        for source in self.sources.values():
+            source.tick(now_ms)
+
+    def flush(self) -> None:
+        """Store the cursors now."""
+        for source in self.sources.values():
+            source.flush()
+
+    def disconnected(self, connection: int) -> None:
+        """A link peer is gone."""
+        for source in self.sources.values():
+            source.disconnected(connection)
+        self.destination.disconnected(connection)
+        self.restores.machine.disconnected(connection)
+
+    def commit(
+        self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None], *, whole: bool = True
+    ) -> None:
+        """GEO_COMMIT, counted; `whole`: see `LinkSource.commit`.
+
+        Raises:
+            BrokerError: there is no such link.
+        """
+        source = self.source(request.to)
+        states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
+        before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
+        source.commit(request, reply, whole=whole)
+        if self._unknown:
+            self._look_who_knows()
+        sent = self._sent[request.to]
+        for name, (index, cursor) in before.items():
+            state = states[name]
+            # A rewind takes both back; what is sent again counts again.
+            if state is not None and state.cursor.gen == cursor.gen and state.cursor.s > cursor.s:
+                messages = max(0, state.index - index)
+                size = state.log.bytes_between(cursor.c, state.cursor.s)
+                sent[0] += messages
+                sent[1] += size
+                topic = self._broker.topics.get(name)
+                if topic is not None:
+                    topic.flow(request.to).went(messages, size)
+
+    def source(self, target: str) -> LinkSource:
+        """The link to a cluster.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        source = self.sources.get(target)
+        if source is None:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"there is no link from {self._broker.cluster} to {target!r}")
+        return source
+
+    # ---------------------------------------------------------------------------------------- geo.destination's host
+
+    def find(self, topic: str) -> Topic | None:
+        """A topic that exists here."""
+        found = self._broker.topics.get(topic)
+        return found if found is not None and not found.deleting else None
+
+    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+        """Why entries may not come into a topic; "" when they may."""
+        namespace = topic.namespace_name
+        here = self._broker.cluster
+        mark = self._broker.catalog.deleted.refuses(topic, source, incarnation)
+        if mark is not None:
+            return self._was_deleted(topic, source, max(partitions, mark.partitions))
+        if not self._broker.resources.has_namespace(namespace):
+            again = waysout.create_namespace(self._broker, namespace, (here, source))
+            return f"namespace {namespace} does not exist in {here}; create it: {again}"
+        if not self._broker.resources.serves(namespace):
+            allow = waysout.allow(self._broker, namespace, (here, source))
+            return f"namespace {namespace} does not allow cluster {here}; allow it: {allow}"
+        return ""
+
+    def _was_deleted(self, topic: TopicName, source: str, partitions: int) -> str:
+        """What is said of a topic that was there before it was deleted here, and how to have it all the same."""
+        here, name, count = self._broker.cluster, topic, 0
+        if topic.partition >= 0 and (partitions or self._broker.resources.partitions(topic.base)):
+            name = topic.base
+            count = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
+        again = waysout.create_topic(self._broker, name, count)
+        return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
+
+    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
+        """How a topic that is partitioned in one cluster and not in another gets the same form in both."""
+        here = self._broker.cluster
+        plain, count = (here, partitions) if partitions else (source, self._broker.resources.partitions(topic) or 0)
+        adopt = waysout.adopt_partitions(self._broker, topic, count, plain)
+        return f"make it partitioned in {plain} too, where all its messages stay, in the first partition: {adopt}"
+
+    def partitions(self, topic: TopicName) -> int | None:
+        """Partitions of a topic: 0 if not partitioned, None if there is none."""
+        count = self._broker.resources.partitions(topic)
+        if count is not None:
+            return count
+        return 0 if str(topic) in self._broker.topics else None
+
+    def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
+        """Make or grow a topic for a link."""
+        broker = self._broker
+
+        def told(error: MagnetarError | None) -> None:
+            then("" if error is None else str(error))
+
+        if not partitions:
+            if str(topic) in broker.topics:
+                then("")
+            else:
+                broker.catalog.create(topic, then=lambda _topic, error: told(error), by_link=True)
+            return
+        present = broker.resources.partitions(topic)
+        try:
+            if present is None:
+                change = broker.resources.create_partitioned(topic, partitions, {})
+            elif present < partitions:
+                change = broker.resources.update_partitioned(topic, partitions)
+            else:
+                change = Change()
+            broker.create_partitions(topic, partitions, change, told, found=True)
+        except MagnetarError as error:
+            then(str(error))
+
+    # -------------------------------------------------------------------------------------------------- administration
+
+    def _known(self, target: str) -> LinkSource:
+        source = self.sources.get(target)
+        if source is None:
+            raise NotFound(f"there is no link from {self._broker.cluster} to {target}")
+        return source
+
+    @staticmethod
+    def _told(done: Done) -> Callable[[str], None]:
+        return lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
+
+    def pause(self, target: str, topic: str | None, paused: bool, done: Done) -> None:
+        """Stop or go on with a link or one of its topics."""
+        with _refusals():
+            self._known(target).pause(topic, paused, self._told(done))
+
+    def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        """Limit a link's rate."""
+        self._known(target).throttle(bytes_per_s, self._told(done))
+
+    def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        """What a skip would lose."""
+        with _refusals():
+            found = self._known(target).skip_preview(topic, through)
+        return [
+            SkipPreview(
+                topic=skip.topic,
+                through=str(skip.through),
+                messages=skip.messages,
+                entries=skip.entries,
+                bytes=skip.bytes,
+            )
+            for skip in found
+        ]
+
+    def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        """Settle entries without sending them."""
+        with _refusals():
+            self._known(target).skip(topic, through, self._told(done))
+
+    def delete_orphan(self, target: str, topic: str, done: Done) -> None:
+        """Give up what an orphan cursor holds."""
+        with _refusals():
+            self._known(target).delete_orphan(topic, self._told(done))
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        self.destination.validate()
+        self.restores.machine.validate()
+        for source in self.sources.values():
+            source.validate()
+
+
+class _refusals:  # noqa: N801 - used like a function
+    """Turns the machines' refusals into those of administration."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Translate."""
+        if isinstance(error, BrokerError):
+            if error.code is ErrorCode.TOPIC_NOT_FOUND:
+                raise NotFound(error.message) from error
+            raise PreconditionFailed(error.message) from error

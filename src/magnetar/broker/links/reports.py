@@ -1,0 +1,212 @@
+"""What a broker tells of its links: states, statistics, what is in the way."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.admin.control import LinkState, LinkTopicState
+from magnetar.broker.links.flow import NO_FLOW
+from magnetar.broker.links.restores import Restores
+from magnetar.broker.links.schemas import described_conflict
+from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.ids import NONE
+from magnetar.core.names import link_cursor_name
+from magnetar.core.times import iso_time
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.policy import unlinked
+from magnetar.replication.link.source import LinkSource
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
+
+
+class LinkReports:
+    """The part of `broker.links.links.Links` that changes nothing."""
+
+    _broker: "Broker"
+    _linked: frozenset[str]
+    _sent: dict[str, list[int]]
+    sources: dict[str, LinkSource]
+    destination: LinkDestination
+    restores: Restores
+
+    def states(self) -> list[LinkState]:
+        """Every outgoing link."""
+        return [
+            self._state(source, [self.topic_state(state, source.to) for _, state in sorted(source.topics.items())])
+            for source in self.sources.values()
+        ]
+
+    def state_alone(self, source: LinkSource) -> LinkState:
+        """An outgoing link without its topics, and figures that are theirs."""
+        return self._state(source, [])
+
+    def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
+        """One topic of the link to a target."""
+        return self._topic_state(state, self._broker.outbox.day_ms, target)
+
+    def _state(self, source: LinkSource, topics: list[LinkTopicState]) -> LinkState:
+        wanted = [topic for topic in topics if not topic["orphan"]]
+        state, detail = "up", ""
+        if not source.linked:
+            state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
+        elif source.record.paused:
+            state, detail = "paused", "paused by an operator"
+        elif not source.lease.live:
+            state, detail = "idle", LEASE_SILENT
+        elif source.trouble:
+            state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
+        sent, lost = self._sent[source.to], source.lost
+        return LinkState(
+            source=self._broker.cluster,
+            target=source.to,
+            state=state,
+            since_ms=source.trouble_since_ms,
+            detail=detail,
+            paused=source.record.paused,
+            throttle_bytes_per_s=source.record.throttle_bytes_per_s or None,
+            throttled=source.throttled,
+            messages_sent=sent[0],
+            bytes_sent=sent[1],
+            skipped_messages=sum(one.skipped for one in source.topics.values()),
+            gap_messages=sum(one.gap for one in source.topics.values()),
+            skipped_messages_total=lost[1],
+            gap_messages_total=lost[0],
+            lag_messages=sum(topic["lag_messages"] for topic in wanted),
+            lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
+            lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),
+            topics=topics,
+        )
+
+    def _topic_state(self, state: LinkTopic, now_ms: int, target: str) -> LinkTopicState:
+        here = self._broker.cluster
+        entries, size, oldest_ms = state.pending(state.end)
+        told = LinkTopicState(
+            topic=state.name,
+            c=str(state.cursor.c),
+            s=str(state.cursor.s),
+            gen=state.cursor.gen,
+            lag_messages=state.lag_messages() if entries else 0,
+            lag_bytes=size if entries else 0,
+            lag_ms=max(0, now_ms - oldest_ms) if entries else 0,
+            paused=state.paused,
+            blocked=state.blocked.kind if state.blocked is not None else "",
+            orphan=not state.wanted,
+            gap_messages=state.gap,
+        )
+        if state.blocked is not None:
+            told["blocked_detail"] = state.blocked.reason
+            told["blocked_since_ms"] = state.blocked.since_ms
+            if state.blocked.position != NONE:
+                told["blocked_at"] = str(state.blocked.position)
+            if state.blocked.conflict is not None:
+                told["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
+        if not told["lag_messages"]:
+            # What is behind C is not for any link (it came from one): that is no lag.
+            told["lag_bytes"] = told["lag_ms"] = 0
+        return told
+
+    def why_not(self, source: LinkSource, state: LinkTopic) -> str:
+        """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
+        if source.record.paused or state.paused:
+            return "the link is paused" if source.record.paused else "the topic is paused on the link"
+        if state.blocked is not None:
+            return f"blocked ({state.blocked.kind}): {state.blocked.reason}"
+        if not source.lease.live:
+            return LEASE_SILENT
+        return source.trouble_reason if source.trouble else ""
+
+    def status(self) -> dict[str, Any]:
+        """The destination's side, and what was lost."""
+        return {
+            "incoming": self.destination.status(),
+            "gaps": {
+                f"{source.to} {state.name}": state.gap
+                for source in self.sources.values()
+                for state in source.topics.values()
+                if state.gap
+            },
+            "unlinked": self.unlinked(),
+            "restored": self.restores.status(),
+        }
+
+    def unlinked(self) -> dict[str, list[str]]:
+        """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
+        resources, found = self._broker.resources, {}
+        for namespace in resources.all_namespaces():
+            if resources.serves(namespace):
+                named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
+                if named:
+                    found[str(namespace)] = sorted(named)
+        return found
+
+    def topic_stats(self, topic: Topic) -> dict[str, Any]:
+        """Pulsar's `replication` part of a topic's statistics."""
+        now_ms = self._broker.outbox.day_ms
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None and state.wanted:
+                told = self._topic_state(state, now_ms, target)
+                flow = topic.flows.get(target, NO_FLOW)
+                messages_in, bytes_in, messages_out, bytes_out = flow.meter.per_s
+                found[target] = {
+                    "msgRateIn": messages_in,
+                    "msgThroughputIn": bytes_in,
+                    "msgRateOut": messages_out,
+                    "msgThroughputOut": bytes_out,
+                    "msgInCount": flow.messages_in,
+                    "bytesInCount": flow.bytes_in,
+                    "msgOutCount": flow.messages_out,
+                    "bytesOutCount": flow.bytes_out,
+                    # Links expire nothing: what they have not sent would be lost.
+                    "msgRateExpired": 0.0,
+                    "msgExpiredCount": 0,
+                    "replicationBacklog": told["lag_messages"],
+                    "connected": source.lease.live and not source.trouble,
+                    "replicationDelayInSeconds": told["lag_ms"] // 1000,
+                    **self._connection("inbound", flow.inbound),
+                    **self._connection("outbound", source.lease.connection if source.lease.live else None),
+                }
+        return found
+
+    def _connection(self, direction: str, number: int | None) -> dict[str, str]:
+        """A pipeline's connection to this broker, with Pulsar's keys; nothing when it is gone, or was never there.
+
+        Pulsar's brokers speak to each other; here a pipeline takes entries from one and brings them to the other.
+        """
+        session = self._broker.sessions.get(number) if number is not None else None
+        if session is None:
+            return {}
+        return {
+            f"{direction}Connection": session.address,
+            f"{direction}ConnectedSince": iso_time(session.connected_ms),
+        }
+
+    def cursor_stats(self, topic: Topic) -> dict[str, Any]:
+        """The links' cursors, for internal statistics."""
+        found: dict[str, Any] = {}
+        for target, source in self.sources.items():
+            state = source.topics.get(topic.text)
+            if state is not None:
+                to_go = state.pending(state.end)[0]
+                active = source.lease.live
+                found[link_cursor_name(target)] = statkeys.internal_cursor(
+                    topic.log,
+                    mark_delete=state.cursor.c,
+                    taken=max(state.cursor.c, state.cursor.s),
+                    entries_behind=to_go,
+                    state="Open" if state.wanted else "Orphan",
+                    active=active,
+                    waiting=active and state.wanted and not to_go,
+                    since_ms=self._broker.boot,
+                    properties={},
+                    consumed=topic.flows.get(target, NO_FLOW).messages_out,
+                ) | {
+                    "sentPosition": str(state.cursor.s),
+                    "generation": state.cursor.gen,
+                    "durablePosition": str(state.low),
+                }
+        return found

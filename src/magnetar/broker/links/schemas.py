@@ -1,0 +1,138 @@
+"""Schemas of links, between `replication.link.schemas` and a broker's registry: what is brought here, what is told of what
+is here.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.topics.schemas import definition_of, schema_message
+from magnetar.core.errors import MagnetarError
+from magnetar.core.hints import command
+from magnetar.core.names import TopicName
+from magnetar.replication.link.schemas import WANTED_MAX, Brought, Refusal
+from magnetar.schemas.compatibility import identity
+from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid, SchemasFull
+from magnetar.schemas.registry import schema_id
+from magnetar.schemas.types import Definition, SchemaType
+from magnetar.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+DIGEST_CHARACTERS: Final = 8
+"""Of a schema's SHA-256, enough for people to tell the few schemas of a topic apart."""
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is told even if it is larger."""
+
+
+def digest_of(definition: Definition) -> str:
+    """The first characters of a schema's identity; "" for what is no schema."""
+    try:
+        return identity(definition).digest.hex()[:DIGEST_CHARACTERS]
+    except SchemaInvalid:
+        return ""
+
+
+class LinkSchemas:
+    """The registry as links see it (`replication.link.schemas.SchemaHost`), and the source's answers.
+
+    Args:
+        broker: whose.
+        back: what is brought are schemas of messages that come back to their own cluster: none is refused, for these were
+            taken here once. Where one may not stand beside the others any more it is stored for reading alone.
+    """
+
+    def __init__(self, broker: "Broker", *, back: bool = False) -> None:
+        self._broker = broker
+        self._back = back
+
+    def life(self, topic: str) -> int:
+        """Which life the numbers of a topic's schemas belong to; 0: there are none."""
+        return self._broker.schemas.registry.life(schema_id(TopicName.parse(topic)))
+
+    def told(self, request: pb.CommandGeoSchemas) -> pb.CommandGeoSchemasResponse:
+        """GEO_SCHEMAS."""
+        registry, id_ = self._broker.schemas.registry, schema_id(TopicName.parse(request.topic))
+        response = pb.CommandGeoSchemasResponse(request_id=request.request_id)
+        alive, room = request.schemas == registry.life(id_), ANSWER_BYTES_MAX
+        for version in sorted(set(request.versions))[:WANTED_MAX]:
+            record = registry.at(id_, version) if alive else None
+            if record is None:
+                response.missing.append(version)
+                continue
+            room -= len(record.data)
+            if room < 0 and response.found:
+                break
+            response.found.add(version=version, schema=schema_message(record))
+        return response
+
+    # ---------------------------------------------------------------------------------------------- geo.schemas' host
+
+    def bring(self, topic: TopicName, source: str, schema: pb.GeoSchema, then: Callable[[Brought], None]) -> None:
+        """Get or make a schema of a topic for a link."""
+        try:
+            definition = definition_of(schema.schema)
+        except SchemaInvalid as error:
+            there = pb.GeoSchemaSide(version=schema.version, type=str(schema.schema.type))
+            then(Brought(refusal=self._refusal(topic, source, there, error)))
+            return
+        if definition is None:
+            then(Brought())
+            return
+        made = definition
+
+        def registered(version: int | None, error: MagnetarError | None) -> None:
+            if version is not None:
+                then(Brought(version))
+            elif isinstance(error, SchemaInvalid | SchemaIncompatible | SchemasFull):
+                there = pb.GeoSchemaSide(version=schema.version, type=made.type.name, digest=digest_of(made))
+                then(Brought(refusal=self._refusal(topic, source, there, error)))
+            else:
+                then(Brought(trouble=f"schema version {schema.version} of {source} cannot be stored here: {error}"))
+
+        self._broker.schemas.bring(topic, definition, registered, back=self._back)
+
+    def _refusal(self, topic: TopicName, source: str, there: pb.GeoSchemaSide, error: MagnetarError) -> Refusal:
+        id_, here = schema_id(topic), pb.GeoSchemaSide()
+        newest = self._broker.schemas.registry.latest(id_)
+        if newest is not None:
+            version, record = newest
+            here = pb.GeoSchemaSide(
+                version=version, type=SchemaType(record.type).name, digest=digest_of(record.definition())
+            )
+        strategy = self._broker.schemas.rules(topic).strategy
+        conflict = pb.GeoSchemaConflict(source=there, target=here, strategy=strategy.value, cause=str(error))
+        cluster, broker = self._broker.cluster, self._broker
+        namespaces = broker.command(
+            "namespaces", "set", str(topic.namespace_name), "schema-strategy", "ALWAYS_COMPATIBLE"
+        )
+        schemas = broker.command("schemas", "delete", str(topic.base))
+        foreign = broker.command("topics", "set", str(topic.base), "schema-replication", "foreign")
+        in_force = f"version {side_text(here)} is in force" if here.HasField("version") else "none is in force"
+        reason = (
+            f"has schema version {side_text(there)} of {source}, which {cluster} does not take, where {in_force}: {error}. "
+            f"Make it compatible in {cluster} ({namespaces}, or {schemas}), or store it for reading alone ({foreign}), or give "
+            f"messages up: {command('links', 'skip', f'{source}:{cluster}', '--topic', str(topic))}"
+        )
+        return Refusal(reason, conflict)
+
+
+def described_conflict(conflict: pb.GeoSchemaConflict, source: str, target: str) -> dict[str, Any]:
+    """Both sides as REST shows them."""
+
+    def side(cluster: str, told: pb.GeoSchemaSide) -> dict[str, Any]:
+        version = told.version if told.HasField("version") else None
+        return {"cluster": cluster, "version": version, "type": told.type, "digest": told.digest}
+
+    return {
+        "source": side(source, conflict.source),
+        "target": side(target, conflict.target),
+        "strategy": conflict.strategy,
+        "cause": conflict.cause,
+    }
+
+
+def side_text(side: pb.GeoSchemaSide) -> str:
+    """One side of a conflict for people: `3 (AVRO 1f00ba12)`."""
+    return f"{side.version} ({' '.join(text for text in (side.type, side.digest) if text)})"

@@ -1,0 +1,450 @@
+"""Publisher deduplication of one topic: when it is on, and how its numbers outlive the broker.
+
+    on at start     load the cursor `pulsar.dedup`, replay the log behind it, then producers are let in
+    switched on     nothing is accepted until what is in flight has landed and the retained end of the log is replayed:
+                    there is no window in which a duplicate passes
+    on              every `snapshot_entries` entries and every `snapshot_s` seconds the numbers are stored as a cursor
+    switched off    the cursor is deleted
+
+The cursor holds back retention, as in Pulsar: what lies behind it has to be replayed (A5).
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, Protocol
+
+from magnetar.broker.publish.sequence_numbers import (
+    NOTHING,
+    SEQUENCE_TAKEN_MAX,
+    Deduplication,
+    Numbers,
+    Verdict,
+    chunk_of,
+)
+from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import check_producer
+from magnetar.effects.outbox import Note, Outbox, Read
+from magnetar.metadata.topic_records import cursor_key
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire.metadata import parse_metadata, sender, span
+from magnetar.wire.pulsar_pb2 import MessageMetadata
+
+CURSOR_NAME: Final = "pulsar.dedup"
+"""Pulsar's name of the cursor."""
+
+READ_ENTRIES: Final = 10_000
+READ_BYTES: Final = 8 << 20
+"""A step of the replay: large enough that a read is a few large preads, small enough that other topics get their turn."""
+
+_MARKER: Final = int(EntryFlags.MARKER)
+_REPLICATED: Final = int(EntryFlags.REPLICATED)
+_SEVERAL: Final = int(EntryFlags.BATCH | EntryFlags.CHUNK)
+_SPECIAL: Final = int(EntryFlags.REPLICATED | EntryFlags.MARKER | EntryFlags.CHUNK)
+
+
+class Status(StrEnum):
+    """Pulsar's words in `deduplicationStatus`."""
+
+    DISABLED = "Disabled"
+    RECOVERING = "Recovering"
+    ENABLED = "Enabled"
+    FAILED = "Failed"
+
+
+_ENABLED: Final = Status.ENABLED
+_NEW: Final = Verdict.NEW
+
+
+class DeduplicationSettings(Protocol):
+    """What is read of `core.settings.DeduplicationConfig`."""
+
+    @property
+    def producers_max(self) -> int:
+        """Names kept per topic."""
+
+    @property
+    def producer_inactive_s(self) -> int:
+        """Unused names are forgotten after this."""
+
+    @property
+    def snapshot_entries(self) -> int:
+        """Entries between two snapshots."""
+
+    @property
+    def snapshot_s(self) -> int:
+        """Seconds between two snapshots."""
+
+    @property
+    def replay_entries_max(self) -> int:
+        """Entries replayed when it is switched on without a snapshot."""
+
+
+class Counters:
+    """Of all topics of a broker, for its metrics."""
+
+    __slots__ = ("duplicates", "evicted_inactive", "evicted_limit", "replayed", "unknown")
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self.unknown = 0
+        self.evicted_limit = 0
+        self.evicted_inactive = 0
+        self.replayed = 0
+
+    def evicted(self, count: int, why: str) -> None:
+        """Producer names were forgotten, because of the "limit" or because they were "inactive"."""
+        if why == "limit":
+            self.evicted_limit += count
+        else:
+            self.evicted_inactive += count
+
+
+def _counted(name: str | bytes) -> str:
+    """A name as a message carries it; "": none that a producer can have, so that nobody is ever judged by it.
+
+    Messages that were published without deduplication, or in another cluster, carry what their client wrote.
+    """
+    try:
+        text = name if isinstance(name, str) else name.decode()
+        check_producer(text)
+    except (UnicodeDecodeError, NameNotValid):
+        return ""
+    return text
+
+
+class TopicDeduplication:
+    """Deduplication of one topic, from being switched on to being switched off.
+
+    Args:
+        outbox: the broker's.
+        topic: full name.
+        log: of the topic.
+        keeper: stores the cursor.
+        settings: limits.
+        counters: of the broker.
+        when_drained: calls back when no append of the topic is in flight.
+        snapshot_s: of the namespace or topic, if they have their own; None: of the settings.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        topic: str,
+        log: TopicLog,
+        *,
+        keeper: CursorKeeper,
+        settings: DeduplicationSettings,
+        counters: Counters,
+        when_drained: Callable[[Callable[[], None]], None],
+        snapshot_s: int | None = None,
+    ) -> None:
+        self.status = Status.RECOVERING
+        self.topic = topic
+        self.key = cursor_key(topic, CURSOR_NAME)
+        self.numbers = Deduplication(
+            producers_max=settings.producers_max,
+            inactive_ms=settings.producer_inactive_s * 1000,
+            on_evicted=counters.evicted,
+        )
+        self.durable_mark_delete = NONE
+        self.duplicates = 0
+        self.snapshot_s = snapshot_s
+        self._outbox = outbox
+        self._log = log
+        self._keeper = keeper
+        self._settings = settings
+        self._counters = counters
+        self._when_drained = when_drained
+        self._ready: list[Callable[[], None]] = []
+        self._since = 0
+        self._taken = 0
+        """Entries that were taken into account since it began."""
+        self._snapshot_ms = self._began_ms = outbox.now_ms
+        self._told_names: set[str] = set()
+        self._restored_names: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------------- starting
+
+    def start(self, stored: bytes | None) -> None:
+        """Begin: with the stored cursor, else with the retained end of the log.
+
+        Raises:
+            StorageError: the stored cursor is damaged.
+        """
+        if stored is not None:
+            cursor = Cursor.decode(self._log, stored)
+            self.numbers.load(cursor.properties, cursor.labels, self._outbox.day_ms)
+            self.durable_mark_delete = cursor.mark_delete
+            self._replay(cursor.mark_delete)
+            return
+        # What is in flight was not judged; it is part of the history as soon as it is in the log.
+        self._when_drained(self._begin)
+
+    def _begin(self) -> None:
+        if self.status is Status.RECOVERING:
+            self._replay(self._history_start())
+
+    def _history_start(self) -> Position:
+        """The position behind which there are at most `replay_entries_max` entries."""
+        left = self._settings.replay_entries_max
+        for ledger in reversed(self._log.ledger_infos()):
+            if ledger.entries >= left:
+                return Position(ledger.ledger, ledger.entries - left - 1)
+            left -= ledger.entries
+        return NONE
+
+    def _replay(self, after: Position) -> None:
+        start = self._log.next_after(after)
+        if start is None:
+            self._recovered()
+            return
+
+        def taken(entries: list[StoredEntry], error: str) -> None:
+            if self.status is not Status.RECOVERING:
+                return
+            if error or not entries:
+                self._failed(error or f"nothing could be read at {start}")
+                return
+            self._observe_all(entries)
+            self._counters.replayed += len(entries)
+            self._since += len(entries)
+            self._taken += len(entries)
+            self._replay(entries[-1].position)
+
+        self._outbox.put(Read(self.topic, start, READ_ENTRIES, READ_BYTES, taken))
+
+    def _recovered(self) -> None:
+        self.status = Status.ENABLED
+        if self._since >= self._settings.snapshot_entries or self.durable_mark_delete == NONE:
+            self.snapshot()
+        waiting, self._ready = self._ready, []
+        for then in waiting:
+            then()
+
+    def _failed(self, error: str) -> None:
+        self.status = Status.FAILED
+        self._outbox.put(
+            Note(
+                "error",
+                f"deduplication of {self.topic} cannot be recovered: {error}; producers are refused until the entry is "
+                "skipped or deduplication is switched off for this topic",
+            )
+        )
+        waiting, self._ready = self._ready, []
+        for then in waiting:
+            then()
+
+    def when_ready(self, then: Callable[[], None]) -> None:
+        """Call `then` when producers may be let in (at once if they may); see `check`."""
+        if self.status is Status.RECOVERING:
+            self._ready.append(then)
+        else:
+            then()
+
+    def check(self) -> None:
+        """Refuse producers when nothing can be judged.
+
+        Raises:
+            BrokerError: SERVICE_NOT_READY: the replay failed.
+        """
+        if self.status is Status.FAILED:
+            raise BrokerError(
+                ErrorCode.SERVICE_NOT_READY,
+                f"the deduplication numbers of {self.topic} cannot be recovered from its log: see the broker's log",
+            )
+
+    def stop(self) -> None:
+        """Switched off; whoever waits is let in. The caller deletes the cursor's key."""
+        self.status = Status.DISABLED
+        self._keeper.forget(self.key)
+        self.numbers.clear()
+        waiting, self._ready = self._ready, []
+        for then in waiting:
+            then()
+
+    # -------------------------------------------------------------------------------------------------------- judging
+
+    def judge(self, name: str, numbers: Numbers, flags: int, metadata: MessageMetadata) -> Verdict:
+        """Judge a message of a connected producer.
+
+        Args:
+            name: of the producer.
+            numbers: what `Deduplication.attach` gave for it.
+            flags, metadata: of the message.
+
+        Raises:
+            BrokerError: NOT_ALLOWED: it carries another producer's name (recovery would take it for that one's), or a
+                sequence id that cannot be one.
+        """
+        if self.status is not _ENABLED:
+            return Verdict.UNKNOWN
+        if metadata.producer_name != name:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"a message of producer {metadata.producer_name[:100]!r} sent by producer {name!r}: with deduplication on, "
+                "a message carries the name of the producer that sends it",
+            )
+        if flags & _SEVERAL:
+            low, high = span(metadata)
+        else:
+            low = metadata.sequence_id
+            high = metadata.highest_sequence_id or low
+            if (
+                numbers.pushed < low <= high <= SEQUENCE_TAKEN_MAX
+            ):  # as nearly always: what `numbers.judge` says of it, sooner
+                numbers.pushed = high
+                return _NEW
+            high = max(low, high)
+        if high > SEQUENCE_TAKEN_MAX:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"sequence id {high} leaves no room for later ones: {SEQUENCE_TAKEN_MAX} is the highest that is taken",
+            )
+        verdict = numbers.judge(low, high, chunk_of(flags, metadata))
+        if verdict is Verdict.DUPLICATE:
+            self.duplicates += 1
+            self._counters.duplicates += 1
+        elif verdict is Verdict.UNKNOWN:
+            self._counters.unknown += 1
+        return verdict
+
+    def confirmed(self, entries: list[StoredEntry]) -> None:
+        """Entries are in the log. Own ones are counted by their producer's receipt; those of links here."""
+        if entries[0].flags & _REPLICATED:
+            for entry in entries:
+                self._observe(entry)
+        self._since += len(entries)
+        self._taken += len(entries)
+        if self._since >= self._settings.snapshot_entries and self.status is Status.ENABLED:
+            self._since = 0
+            # The receipts of this very append are handled after this; the cursor is encoded later, in the keeper's round.
+            self.snapshot()
+
+    def _observe_all(self, entries: list[StoredEntry]) -> None:
+        """Many entries at once. Of most only the name and the number count, and of these only the highest."""
+        highest: dict[bytes, int] = {}
+        for entry in entries:
+            if not entry.flags & _SPECIAL:
+                found = sender(entry.data)
+                if found is not None:
+                    name, high = found
+                    high += entry.count - 1
+                    if highest.get(name, NOTHING) < high <= SEQUENCE_TAKEN_MAX:
+                        highest[name] = high
+                    continue
+            self._observe_highest(highest)
+            self._observe(entry)
+        self._observe_highest(highest)
+
+    def _observe_highest(self, highest: dict[bytes, int]) -> None:
+        now_ms = self._outbox.day_ms
+        for found, high in highest.items():
+            name = _counted(found)
+            if name:
+                self.numbers.observe(name, high, high, None, now_ms)
+        highest.clear()
+
+    def _observe(self, entry: StoredEntry) -> None:
+        if entry.flags & _MARKER:
+            return
+        try:
+            metadata = parse_metadata(entry.data)
+        except ProtocolError as error:
+            self._outbox.put(Note("warning", f"deduplication of {self.topic}: entry {entry.position}: {error}"))
+            return
+        low, high = span(metadata)
+        name = _counted(metadata.producer_name)
+        if not name or high > SEQUENCE_TAKEN_MAX:
+            return
+        known = self.numbers.get(name)
+        if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
+            # Restored: of an earlier life of this cluster (`replication.restore`). Who publishes in this life may have begun
+            # anew,
+            # and must not be taken for somebody who sends again what came back; a name of which nothing else is known goes on.
+            if known is None:
+                self._restored_names.add(name)
+            elif known.live or name not in self._restored_names:
+                return
+        if known is not None and known.live and entry.flags & _REPLICATED and name not in self._told_names:
+            self._told_names.add(name)
+            self._outbox.put(
+                Note(
+                    "warning",
+                    f"producer name {name!r} of {self.topic} is in use here and in {entry.origin}: deduplication takes both "
+                    "for one sequence and drops what is lower; give producers that run side by side different names",
+                )
+            )
+        self.numbers.observe(name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms)
+
+    def fail(self) -> None:
+        """An append of the topic failed."""
+        self.numbers.fail()
+
+    def forget(self, name: str, then: Callable[[str], None]) -> None:
+        """Forget a producer's number; `then("")` when no restart brings it back.
+
+        The caller has closed its producers, and what they had on its way is answered. What is in the log now is never read for
+        numbers again.
+        """
+        self.numbers.forget(name)
+        self._told_names.discard(name)
+        self._restored_names.discard(name)
+        self._snapshot_ms, self._since = self._outbox.now_ms, 0
+        self._keeper.when_durable(self.key, self, then)
+
+    # ------------------------------------------------------------------------------------------------------- snapshots
+
+    def tick(self, now_ms: int) -> None:
+        """Now and then: forget unused names, store the numbers when that is due."""
+        if self.status is not Status.ENABLED:
+            return
+        evicted = self.numbers.expire(self._outbox.day_ms)
+        every = self._settings.snapshot_s if self.snapshot_s is None else self.snapshot_s
+        due = every > 0 and now_ms - self._snapshot_ms >= every * 1000
+        if evicted or (due and self._log.last > self.durable_mark_delete):
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Store the numbers soon."""
+        self._snapshot_ms = self._outbox.now_ms
+        self._since = 0
+        self._keeper.dirty(self.key, self)
+
+    @property
+    def mark_delete(self) -> Position:
+        """What a snapshot taken now covers."""
+        return self._log.last
+
+    def encode(self) -> bytes:
+        """The snapshot, as a cursor at the newest entry."""
+        ids, under_way = self.numbers.snapshot()
+        return Cursor(self._log, self._log.last, ids, under_way).encode()
+
+    def internal_stats(self) -> dict[str, object]:
+        """As one of the `cursors` of the internal stats."""
+        ids, _ = self.numbers.snapshot()
+        last = self._log.last
+        behind = self._log.entries_between(self.durable_mark_delete, last) if last > self.durable_mark_delete else 0
+        return statkeys.internal_cursor(
+            self._log,
+            mark_delete=self.durable_mark_delete,
+            taken=last,
+            entries_behind=behind,
+            consumed=max(0, self._taken - behind),
+            state=self.status.value,
+            active=self.status is Status.ENABLED,
+            waiting=False,  # it is told of new entries, and reads only what was there before
+            since_ms=self._began_ms,
+            properties=ids,
+        )
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.numbers.validate()
+        assert self.durable_mark_delete <= self._log.last, "the stored snapshot covers more than there is"
+        assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"

@@ -1,0 +1,151 @@
+"""Deduplication in all topics of a broker: where it is on (broker, namespace, topic: most specific wins), and since when."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from magnetar.broker.publish.deduplication import CURSOR_NAME, Counters, TopicDeduplication
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.config import DeduplicationConfig
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Store
+from magnetar.metadata.topic_records import cursor_key
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+class Deduplications:
+    """Switches deduplication on and off per topic.
+
+    Args:
+        broker: whose.
+        settings: the `[deduplication]` table.
+    """
+
+    def __init__(self, broker: "Broker", settings: DeduplicationConfig) -> None:
+        self._broker = broker
+        self._settings = settings
+        self.counters = Counters()
+
+    @property
+    def default(self) -> bool:
+        """Whether topics are deduplicated of which no policy says so."""
+        return self._settings.enabled
+
+    @property
+    def snapshot_s(self) -> int:
+        """Seconds between two snapshots of numbers, of topics of which no policy says so."""
+        return self._settings.snapshot_s
+
+    @property
+    def names_begin_with_role(self) -> bool:
+        """See `core.settings.DeduplicationConfig`."""
+        return self._settings.names_begin_with_role
+
+    def _wanted(self, topic: Topic) -> tuple[bool, int | None]:
+        enabled, every = self._broker.resources.deduplication(topic.name)
+        if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter
+            return False, every
+        return self._settings.enabled if enabled is None else enabled, every
+
+    def added(self, topic: Topic, stored: bytes | None = None) -> None:
+        """A topic exists: just created, or found at start with its stored cursor `pulsar.dedup`."""
+        enabled, every = self._wanted(topic)
+        if enabled:
+            self._switch_on(topic, every, stored)
+        elif stored is not None:
+            # Switched off while the broker was down.
+            self._delete_cursor(topic)
+
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        for topic in topics:
+            self._follow(topic)
+
+    def _follow(self, topic: Topic) -> None:
+        enabled, every = self._wanted(topic)
+        if enabled and topic.deduplication is None:
+            self._switch_on(topic, every, None)
+        elif not enabled and topic.deduplication is not None:
+            self._switch_off(topic)
+        elif topic.deduplication is not None:
+            topic.deduplication.snapshot_s = every
+
+    def _switch_on(self, topic: Topic, every: int | None, stored: bytes | None) -> None:
+        broker = self._broker
+        deduplication = topic.deduplication = TopicDeduplication(
+            broker.outbox,
+            topic.text,
+            topic.log,
+            keeper=broker.keeper,
+            settings=self._settings,
+            counters=self.counters,
+            when_drained=topic.when_drained,
+            snapshot_s=every,
+        )
+        # Whoever publishes without numbers comes back when they are known.
+        for producer in topic.producers.everybody():
+            broker.close_producer(producer)
+        try:
+            deduplication.start(stored)
+        except StorageError as error:
+            broker.outbox.put(
+                Note("warning", f"{error}; deduplication of {topic.text} starts from its retained messages instead")
+            )
+            deduplication.start(None)
+
+    def _switch_off(self, topic: Topic) -> None:
+        if self.deletion(topic):
+            self._delete_cursor(topic)
+
+    def deletion(self, topic: Topic) -> list[str]:
+        """Stop it; the keys that the caller's transaction has to delete. `added` brings it back if that fails."""
+        deduplication = topic.deduplication
+        if deduplication is None:
+            return []
+        topic.deduplication = None
+        deduplication.stop()
+        return [deduplication.key]
+
+    def _delete_cursor(self, topic: Topic) -> None:
+        key = self.key(topic)
+
+        def deleted(error: str) -> None:
+            if error:
+                self._broker.outbox.put(
+                    Note(
+                        "warning",
+                        f"cannot delete the deduplication cursor of {topic.text}: {error}; the next start will",
+                    )
+                )
+
+        self._broker.outbox.put(Store({}, (key,), deleted))
+
+    @staticmethod
+    def key(topic: Topic) -> str:
+        """Where a topic's cursor is stored."""
+        return cursor_key(topic.text, CURSOR_NAME)
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete; None when it holds nothing."""
+        return topic.deduplication.durable_mark_delete if topic.deduplication is not None else None
+
+    def tick(self, topic: Topic, now_ms: int) -> None:
+        """Now and then."""
+        if topic.deduplication is not None:
+            topic.deduplication.tick(now_ms)
+
+    def stats(self) -> dict[str, int]:
+        """Figures since the broker's start."""
+        counters = self.counters
+        on = [topic.deduplication for topic in self._broker.topics.values() if topic.deduplication is not None]
+        return {
+            "topics": len(on),
+            "producerNames": sum(len(one.numbers) for one in on),
+            "duplicates": counters.duplicates,
+            "unknown": counters.unknown,
+            "evictedLimit": counters.evicted_limit,
+            "evictedInactive": counters.evicted_inactive,
+            "replayedEntries": counters.replayed,
+        }

@@ -1,0 +1,150 @@
+"""Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from magnetar.broker.publish.idempotency.judging import Counters
+from magnetar.broker.publish.idempotency.snapshot import BLOCK_PREFIX, PREFIX, Stored
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
+from magnetar.broker.publish.idempotency.withdrawals import PREFIX as WITHDRAWN
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Store
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+
+class Idempotencies:
+    """Switches idempotency keys on and off per topic.
+
+    Args:
+        broker: whose.
+        stored: everything in the metadata store at start.
+    """
+
+    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
+        self._broker = broker
+        self._stored = {key: stored[key] for key in stored if key.startswith((PREFIX, BLOCK_PREFIX, WITHDRAWN))}
+        self.counters = Counters()
+
+    def _wanted(self, topic: Topic) -> IdempotencyPolicy | None:
+        if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter
+            return None
+        return self._broker.resources.idempotency(topic.name)
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start."""
+        self._load_withdrawn(topic)
+        self._follow(topic)
+
+    def _load_withdrawn(self, topic: Topic) -> None:
+        data = self._stored.pop(WITHDRAWN + topic.text, None)
+        if data is None:
+            return
+        try:
+            topic.withdrawals.load(data)
+        except ValueError as error:
+            text = f"{error}; messages of {topic.text} that were withdrawn are delivered again"
+            self._broker.outbox.put(Note("warning", text))
+        for subscription in topic.subscriptions.values():
+            topic.withdrawals.cover(subscription.cursor)
+
+    def started(self) -> None:
+        """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
+        if self._stored:
+            self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
+        self._stored = {}
+
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        for topic in topics:
+            self._follow(topic)
+
+    def _follow(self, topic: Topic) -> None:
+        policy = self._wanted(topic)
+        now = topic.idempotency
+        if (now.policy if now is not None else None) == policy:
+            return
+        if now is not None and policy is not None and now.policy.property == policy.property:
+            now.adjust(policy)
+            return
+        if now is not None:
+            topic.idempotency = None
+            now.stop()
+        if policy is not None:
+            self._switch_on(topic, policy)
+
+    def _switch_on(self, topic: Topic, policy: IdempotencyPolicy) -> None:
+        broker = self._broker
+        idempotency = topic.idempotency = TopicIdempotency(
+            broker.outbox,
+            topic.text,
+            topic.log,
+            policy=policy,
+            counters=self.counters,
+            when_drained=topic.when_drained,
+            cluster=broker.cluster,
+            withdrawals=topic.withdrawals,
+            withdraw=topic.withdraw,
+            openings=broker.openings,
+            secret=self._secret(topic),
+        )
+        # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
+        for producer in topic.producers.everybody():
+            broker.close_producer(producer)
+        idempotency.start(self._claim(topic, idempotency))
+
+    def _secret(self, topic: Topic) -> bytes:
+        """Of a topic's fingerprints: made from the links' token, which no client has (docs/decisions/0018)."""
+        about = f"{topic.text} {topic.log.incarnation}".encode()
+        return blake2b(about, key=self._broker.link_token[:64], digest_size=32, person=b"idempotency keys").digest()
+
+    def _claim(self, topic: Topic, idempotency: TopicIdempotency) -> Stored | None:
+        """The stored keys of a topic that was there at start, if they are its."""
+        try:
+            stored = Stored(topic.text, self._stored)
+        except ValueError:
+            return None
+        if not idempotency.fits(stored.record):
+            return None
+        for key in stored.keys:
+            del self._stored[key]
+        return stored
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is being deleted."""
+        if topic.idempotency is not None:
+            topic.idempotency.stop()
+            topic.idempotency = None
+        self._broker.outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Up to where retention may delete; None when it holds nothing."""
+        return topic.idempotency.durable_low() if topic.idempotency is not None else None
+
+    def tick(self, topic: Topic, now_ms: int) -> None:
+        """Now and then."""
+        if topic.idempotency is not None:
+            topic.idempotency.tick(now_ms)
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the whole broker; counters since its start."""
+        counters = self.counters
+        on = [topic.idempotency for topic in self._broker.topics.values() if topic.idempotency is not None]
+        memory = [one.table.memory() for one in on]
+        return {
+            "topics": len(on),
+            "keys": sum(len(one.table) for one in on),
+            "keyBytes": sum(keys for keys, _ in memory),
+            "indexBytes": sum(index for _, index in memory),
+            "duplicates": counters.duplicates,
+            "withdrawn": counters.withdrawn,
+            "twice": counters.twice,
+            "unreadable": counters.unreadable,
+            "evicted": counters.evicted,
+            "expired": counters.expired,
+            "replayedEntries": counters.replayed,
+        }

@@ -1,0 +1,292 @@
+"""The producers of one topic: names, access modes, fencing (pulsar-facts A.8).
+
+    mode                  nobody else there   shared ones there   an exclusive one there   and somebody waits
+    Shared                accepted            accepted            refused (busy)           refused (busy)
+    Exclusive             accepted            refused (fenced)    refused (fenced)         refused (fenced)
+    WaitForExclusive      accepted            queued              queued                   queued behind
+    ExclusiveWithFencing  accepted            they are closed     it is closed             all are closed
+
+Each time that a producer gets exclusive access, the topic's epoch goes up by one and the producer is told. It brings that
+epoch when it comes back: it keeps it if nobody else had exclusive access meanwhile, and is refused (fenced) otherwise.
+A name is used by one live producer at a time. The same connection may replace its own producer with a higher epoch (it
+reconnected faster than it noticed). Of anybody else it is found out first whether the one that has the name lives. If so, the
+table holds, as in Pulsar: a standby of the same name waits for its turn. With shared access, and for whoever brings the epoch
+that holds (it comes back, and it is its own former self that has the name), the name is busy.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.client_bytes import NOTHING_HELD, Held
+from magnetar.broker.publish.sequence_numbers import Numbers
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.meter import Meter
+from magnetar.core.times import iso_time
+
+if TYPE_CHECKING:
+    from magnetar.broker.topics.topic import PublishToken
+
+PRODUCERS_WAITING_MAX: Final = 1000
+"""A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
+
+TOPIC_EPOCH_MAX: Final = 1 << 62
+"""The highest epoch above the topic's own that a producer may bring: nobody comes to it by counting, and whoever brought the
+highest that the protocol has would leave no room for the next one."""
+
+
+class AccessMode(IntEnum):
+    """CommandProducer.producer_access_mode."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT_FOR_EXCLUSIVE = 2
+    EXCLUSIVE_WITH_FENCING = 3
+
+
+def rates_in(meter: Meter) -> dict[str, float]:
+    """Of counters that begin with messages and bytes, with Pulsar's keys. The average is of the same interval as the rates."""
+    messages_in, bytes_in = meter.per_s[:2]
+    return {
+        "msgRateIn": messages_in,
+        "msgThroughputIn": bytes_in,
+        "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
+    }
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """One producer of one connection on one topic.
+
+    Attributes:
+        connection, producer_id: whose it is.
+        request_id: of the PRODUCER command; answered when it is ready.
+        topic_epoch: of the topic: what it brought, if anything; from its exclusive access on, its own.
+        answered: its PRODUCER command was: it is open, as its client sees it.
+        fenced: it lost its place, or its turn, to another with exclusive access.
+        pending: entries appended and not yet confirmed.
+        entries, messages, bytes, chunks: counters since it connected.
+        partial: its client can publish to some of a topic's partitions alone (PIP-79), and is then one producer in all of them.
+        numbers: of its name, where deduplication is on.
+        held: what it takes of the room for what clients say of themselves.
+        last_publish: its newest batch on the way to the log.
+        schema_version: of the schema it brought, as it stamps its messages with it; b"" without one.
+    """
+
+    connection: int
+    producer_id: int
+    request_id: int
+    name: str
+    mode: AccessMode
+    epoch: int
+    user_named: bool
+    address: str = ""
+    connected_ms: int = 0
+    link: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
+    topic_epoch: int | None = None
+    ready: bool = False
+    answered: bool = False
+    fenced: bool = False
+    closed: bool = False
+    pending: int = 0
+    entries: int = 0
+    messages: int = 0
+    schema_version: bytes = b""
+    bytes: int = 0
+    chunks: int = 0
+    partial: bool = False
+    held: Held = NOTHING_HELD
+    numbers: Numbers | None = None
+    last_publish: "PublishToken | None" = None
+    meter: Meter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(3, self.connected_ms)
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """What its rates are of: messages, bytes, chunks of messages."""
+        return self.messages, self.bytes, self.chunks
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (PublisherStats); the counters are ours."""
+        return rates_in(self.meter) | {
+            "chunkedMessageRate": self.meter.per_s[2],
+            "supportsPartialProducer": self.partial,
+            "producerName": self.name,
+            "producerId": self.producer_id,
+            "address": self.address,
+            "accessMode": self.mode.name.title().replace("_", ""),
+            "msgInCounter": self.messages,
+            "bytesInCounter": self.bytes,
+            "connectedSince": iso_time(self.connected_ms),
+            "metadata": self.properties,
+        }
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it wants to be alone."""
+        return self.mode is not AccessMode.SHARED
+
+    def gone(self) -> BrokerError:
+        """What its PRODUCER command is answered when the broker closes it before it was open."""
+        if self.fenced:
+            return BrokerError(ErrorCode.PRODUCER_FENCED, "another producer took exclusive access to the topic")
+        return BrokerError(ErrorCode.SERVICE_NOT_READY, "the topic closes its producers for the moment; try again")
+
+
+class Producers:
+    """Who may publish to one topic now.
+
+    Args:
+        maximum: a ceiling on live producers of the topic; a lower one closes nobody.
+        topic_epoch: the last one that was given out, 0 before the first.
+
+    Attributes:
+        limit: where `maximum` comes from, in words.
+    """
+
+    def __init__(self, maximum: int, topic_epoch: int = 0) -> None:
+        self.maximum = maximum
+        self.limit = "policy max-producers"
+        self.live: dict[str, Producer] = {}
+        self.waiting: list[Producer] = []
+        self.topic_epoch = topic_epoch
+
+    def everybody(self) -> list[Producer]:
+        """To close them all: those who wait come first, so that none of them takes over meanwhile."""
+        return [*self.waiting, *self.live.values()]
+
+    def rival(self, name: str) -> Producer | None:
+        """The live producer of that name, if any."""
+        return self.live.get(name)
+
+    def add(self, producer: Producer, *, probed: bool = False) -> list[Producer]:
+        """Take a producer in. It is `ready` afterwards, or it waits.
+
+        Args:
+            producer: who comes.
+            probed: that the one that has its name (`rival`) lives is known; until then, the name is busy.
+
+        Returns:
+            Producers that lose their place and must be closed.
+
+        Raises:
+            BrokerError: the name is busy, exclusive access is taken, or there are too many.
+        """
+        self._check_epoch(producer)
+        # What the same connection had by this id and name: its client reconnected faster than it noticed.
+        own = [other for other in self.everybody() if same_place(other, producer)]
+        rival = self.live.get(producer.name)
+        fencing = producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING
+        if rival is None or fencing:
+            busy = False
+        elif rival in own:
+            busy = producer.epoch <= rival.epoch
+        else:
+            busy = not (probed and producer.exclusive and producer.topic_epoch is None)
+        if rival is not None and busy:
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                f"producer name {producer.name!r} is in use by {rival.address or 'another'}",
+            )
+        evicted = self.everybody() if fencing else own
+        others = [other for other in self.live.values() if other not in evicted]
+        # Who has a place already is no newcomer: it passes nobody who waits.
+        placed = any(other.ready for other in own)
+        waiting = [] if placed else [other for other in self.waiting if other not in evicted]
+        queued = producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and bool(others)
+        if queued:
+            if len(self.waiting) >= PRODUCERS_WAITING_MAX:
+                raise BrokerError(
+                    ErrorCode.PRODUCER_BUSY,
+                    f"{PRODUCERS_WAITING_MAX} producers already wait for exclusive access",
+                )
+        elif producer.mode is AccessMode.EXCLUSIVE and (others or waiting):
+            raise BrokerError(
+                ErrorCode.PRODUCER_FENCED,
+                "exclusive access refused: the topic has other producers",
+            )
+        elif any(other.exclusive for other in others):
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                "another producer has exclusive access to the topic",
+            )
+        elif waiting:
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                "another producer waits for exclusive access to the topic",
+            )
+        elif len(others) >= self.maximum:
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY,
+                f"the topic has {len(others)} producers, the most allowed ({self.limit})",
+            )
+        for loser in evicted:
+            self._forget(loser)
+            loser.fenced = fencing and loser not in own
+        if queued:
+            self.waiting.append(producer)
+        else:
+            self._admit(producer)
+        return evicted
+
+    def _check_epoch(self, producer: Producer) -> None:
+        brought = producer.topic_epoch
+        if not producer.exclusive or brought is None:
+            return
+        if brought < self.topic_epoch:
+            raise BrokerError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another producer had exclusive access meanwhile: the topic's epoch is {self.topic_epoch}, not {brought}",
+            )
+        if brought > max(self.topic_epoch, TOPIC_EPOCH_MAX):
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"the topic's epoch cannot be {brought}; it is {self.topic_epoch}")
+
+    def _admit(self, producer: Producer) -> None:
+        self.live[producer.name] = producer
+        producer.ready = True
+        if producer.exclusive:
+            # A higher one than ours is of a life of the topic that is forgotten here: nobody is to get it again.
+            self.topic_epoch = self.topic_epoch + 1 if producer.topic_epoch is None else producer.topic_epoch
+            producer.topic_epoch = self.topic_epoch
+
+    def _forget(self, producer: Producer) -> None:
+        producer.closed = True
+        if producer in self.waiting:
+            self.waiting.remove(producer)
+        elif self.live.get(producer.name) is producer:
+            del self.live[producer.name]
+
+    def remove(self, producer: Producer) -> list[Producer]:
+        """Let a producer go.
+
+        Returns:
+            Who waits no longer: at most one is `ready` now; the others are to be closed, their epochs are over.
+        """
+        self._forget(producer)
+        decided = []
+        while self.waiting and not self.live:
+            successor = self.waiting.pop(0)
+            decided.append(successor)
+            try:
+                self._check_epoch(successor)
+            except BrokerError:
+                successor.closed = successor.fenced = True
+            else:
+                self._admit(successor)
+        return decided
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        exclusive = [producer for producer in self.live.values() if producer.exclusive]
+        assert not exclusive or len(self.live) == 1, "an exclusive producer is not alone"
+        assert all(producer.ready and not producer.closed for producer in self.live.values())
+        assert not any(producer.ready for producer in self.waiting)
+        assert not self.waiting or self.live, "somebody waits for an empty topic"
+
+
+def same_place(one: Producer, other: Producer) -> bool:
+    """Whether both are one producer of one client, which came again."""
+    return one.connection == other.connection and one.producer_id == other.producer_id

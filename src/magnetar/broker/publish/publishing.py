@@ -1,0 +1,344 @@
+"""What one read of a connection brought for one producer: inspected, judged, and appended in as few appends as possible.
+
+    frames -> inspect -> (idempotency keys: look up) -> (deduplication: judge) -> entries -> one append
+                 |         | known: a receipt behind       | duplicate: a receipt behind those of what came before
+                 | refused | all that is staged            | unknown: an error; the producer has to come back and send again
+                 |         | large batch: it and all behind it wait until it is opened (`broker.publish.opening`)
+                 v
+               SEND_ERROR, behind the receipts of what came before: clients look for it at the oldest message they have pending
+
+With deduplication, a refusal that the client will answer by sending again ends the producer: what it has already
+pipelined behind the refused message would else be stored first, and the message itself would then count as a duplicate.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.publish.idempotency.judging import NEW, WHOLE_MASK, Keyed
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
+from magnetar.broker.publish.opening import Elsewhere
+from magnetar.broker.publish.producers import Producer
+from magnetar.broker.publish.sequence_numbers import Verdict
+from magnetar.broker.topics.topic import MessageNotAllowed, Topic
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.effects.outbox import Note
+from magnetar.storage.entries import EntryFlags, NewEntry
+from magnetar.wire import commands, metadata
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
+from magnetar.wire.idempotency_keys import SPECIAL, Found, KeyRefused, takes_long
+from magnetar.wire.metadata import BatchCountError, Inspected, MessageTooLargeError
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+NO_TRANSACTIONS: Final = "this broker serves no transactions"
+
+_BATCH: Final = int(EntryFlags.BATCH)
+_FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
+"""Clients that fail one message that is not allowed, and go on with the next."""
+
+_OF_ONE_MESSAGE: Final = (MessageNotAllowed, KeyRefused, MessageTooLargeError, BatchCountError)
+"""Refusals that the same message would get again, whenever it comes."""
+
+
+def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
+    """Whether it names a transaction. By presence: the first transaction of Pulsar's first coordinator is (0, 0)."""
+    return command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits")
+
+
+def refused_id(send: pb.CommandSend) -> int:
+    """By what sequence id a client is told that a SEND is refused: of a batch it is the highest. Java's client compares with that
+    one, and passes over an error that names another.
+    """
+    return max(send.sequence_id, send.highest_sequence_id)
+
+
+def told_of(error: BrokerError, client_version: str) -> BrokerError:
+    """A refusal as the client can take it: of one message that is not allowed, the C++ client is told what it calls a wrong
+    checksum (see `MessageNotAllowed`).
+    """
+    if isinstance(error, _OF_ONE_MESSAGE) and client_version.startswith("Pulsar-CPP"):
+        return BrokerError(ErrorCode.CHECKSUM, error.message)
+    return error
+
+
+def check_transaction(send: pb.CommandSend) -> None:
+    """Refuse a message of a transaction: stored now it would be read before, or without, its commit.
+
+    Raises:
+        MessageNotAllowed: NOT_ALLOWED.
+    """
+    if in_transaction(send):
+        raise MessageNotAllowed(ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS)
+
+
+class Publishing:
+    """One read's messages of one producer.
+
+    Args:
+        session: the connection.
+        producer: who sends; ready.
+        topic: where it publishes.
+    """
+
+    __slots__ = (
+        "_before",
+        "_deduplication",
+        "_entries",
+        "_idempotency",
+        "_producer",
+        "_receipts",
+        "_session",
+        "_size",
+        "_topic",
+    )
+
+    def __init__(self, session: "Session", producer: Producer, topic: Topic) -> None:
+        self._session = session
+        self._producer = producer
+        self._topic = topic
+        numbers = producer.numbers
+        # A producer without numbers was there when deduplication was switched on: it is just being closed.
+        self._deduplication = topic.deduplication if numbers is not None else None
+        self._before = numbers.mark() if self._deduplication is not None and numbers is not None else None
+        self._idempotency = topic.idempotency
+        self._entries: list[NewEntry] = []
+        self._receipts: list[tuple[int, int]] = []
+        self._size = 0
+
+    def take(self, frames: list[Frame], message_bytes_max: int, found: Found | None = None) -> Elsewhere | None:
+        """Handle the frames in order, up to the first that ends the producer, or has to be opened off the event loop.
+
+        Args:
+            frames: SENDs.
+            message_bytes_max: so large an entry may be.
+            found: what was found in the first frame's batch; None: it was not opened yet.
+
+        Returns:
+            What is left, to be brought again when its first batch is opened; None: nothing.
+
+        Raises:
+            ProtocolError: the connection has to end.
+        """
+        try:
+            if self._idempotency is not None:
+                return self._take_keyed(self._idempotency, frames, message_bytes_max, found)
+            self._take(frames, message_bytes_max)
+            return None
+        except ProtocolError:
+            # What came before is sound, and is expected in the log: its numbers and keys are taken.
+            self._append()
+            raise
+
+    def _take(self, frames: list[Frame], message_bytes_max: int) -> None:
+        deduplication, numbers, name = self._deduplication, self._producer.numbers, self._producer.name
+        new = verdict = Verdict.NEW
+        for frame in frames:
+            send = frame.command.send
+            try:
+                seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker)
+                check_transaction(send)
+                self._topic.check_entry(seen, len(frame.payload))
+                if deduplication is not None and numbers is not None:
+                    verdict = deduplication.judge(name, numbers, seen.flags, seen.metadata)
+            except BrokerError as error:
+                if not self._refused(send, error):
+                    return
+                continue
+            if verdict is not new:
+                if not self._repeated(send, verdict):
+                    return
+                continue
+            self._entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            self._receipts.append((send.sequence_id, send.highest_sequence_id))
+            self._size += len(frame.payload)
+        self._append()
+
+    def _judge(self, seen: Inspected) -> Verdict:
+        deduplication, numbers = self._deduplication, self._producer.numbers
+        if deduplication is None or numbers is None:
+            return Verdict.NEW
+        return deduplication.judge(self._producer.name, numbers, seen.flags, seen.metadata)
+
+    def _take_keyed(
+        self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int, found: Found | None
+    ) -> Elsewhere | None:
+        """The same with idempotency keys, which are looked up for all frames at once."""
+        if not self._keys_known(frames[0].command.send) or self._take_new(idempotency, frames, message_bytes_max):
+            return None
+        if found is not None and found.name is not idempotency.name:
+            found = None  # keys were switched off and on meanwhile
+        keys, numbers, distinct = idempotency.look_up([frame.payload for frame in frames])
+        judged = self._deduplication is not None
+        taken, pending = idempotency.taken, idempotency.pending
+        for frame, key, number in zip(frames, keys, numbers, strict=True):
+            send = frame.command.send
+            keyed: Keyed | None = None
+            try:
+                seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker)
+                check_transaction(send)
+                self._topic.check_entry(seen, len(frame.payload))
+                if key is None or seen.flags & SPECIAL:
+                    opened = found if frame is frames[0] else None
+                    size = len(seen.payload) - seen.metadata_end
+                    if seen.flags & _BATCH and opened is None and takes_long(seen.count, seen.metadata, size):
+                        return self._elsewhere(idempotency, frames, frame, seen)
+                    keyed = idempotency.judge(seen, opened)
+                    known = keyed.first if keyed is not None and not keyed.count else NEW
+                elif distinct and number == NEW:
+                    known = NEW
+                else:
+                    known = idempotency.number(key, number)
+                verdict = self._judge(seen) if judged and known == NEW else Verdict.NEW
+            except BrokerError as error:
+                if not self._refused(send, error):
+                    return None
+                continue
+            if known != NEW:
+                if not self._known(send, known):
+                    return None
+                continue
+            if verdict:
+                if not self._repeated(send, verdict):
+                    return None
+                continue
+            data, count = seen.payload, seen.count
+            if keyed is not None:
+                idempotency.take(keyed.keys, seen.publish_time)
+                distinct = False
+                data, count = keyed.data, keyed.count
+            elif key is None or seen.flags & SPECIAL:
+                taken.append(0)
+            else:
+                pending[key] = seen.publish_time & WHOLE_MASK
+                taken.append(1)
+            self._entries.append(NewEntry(data, seen.flags, count, seen.publish_time))
+            self._receipts.append((send.sequence_id, send.highest_sequence_id))
+            self._size += len(frame.payload)
+        self._append()
+        return None
+
+    def _elsewhere(
+        self, idempotency: TopicIdempotency, frames: list[Frame], first: Frame, seen: Inspected
+    ) -> Elsewhere | None:
+        """A batch is too large to be opened here: what came before it goes, and it waits with what came behind it."""
+        if not self._append():
+            return None
+        at = next(number for number, frame in enumerate(frames) if frame is first)
+        return Elsewhere(frames[at:], idempotency.name, seen)
+
+    def _take_new(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> bool:
+        """The same for what comes most: single messages of which each has a new key; false, and nothing done, for others."""
+        if self._deduplication is not None:
+            return False
+        keys = idempotency.new_keys(self._sound(frames, message_bytes_max))
+        if keys is None or len(keys) < len(frames):
+            self._entries, self._receipts, self._size = [], [], 0
+            return False
+        idempotency.take_new(keys, self._entries)
+        self._append()
+        return True
+
+    def _sound(self, frames: list[Frame], message_bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Entries with the ends of their metadata, up to one that is refused or not simply one message.
+
+        One at a time, and of what was read nothing is kept but the entry: so it is in the processor's cache when its key is
+        looked for, and the next one is read into the same memory.
+        """
+        topic = self._topic
+        entries, receipts = self._entries, self._receipts
+        for frame in frames:
+            send = frame.command.send
+            try:
+                seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
+                metadata.check_client_entry(seen, marker=send.marker)
+                check_transaction(send)
+                topic.check_entry(seen, len(frame.payload))
+            except (BrokerError, ProtocolError):
+                return
+            if seen.flags & SPECIAL:
+                return
+            entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))
+            receipts.append((send.sequence_id, send.highest_sequence_id))
+            self._size += len(frame.payload)
+            yield seen.payload, seen.metadata_end
+
+    def _append(self) -> bool:
+        """Send what was collected on its way; whether the producer may go on."""
+        if not self._entries:
+            return True
+        producer, before = self._producer, self._before
+        entries, self._entries = self._entries, []
+        receipts, self._receipts = self._receipts, []
+        size, self._size = self._size, 0
+        if before is not None and producer.numbers is not None:
+            self._before = producer.numbers.mark()
+        try:
+            append = self._topic.publish(producer, entries, receipts, self._before)
+        except BrokerError as error:
+            if self._idempotency is None and before is None:
+                self._topic.refuse(producer, max(receipts[0]), error)
+                return True
+            self._session.send(commands.send_error(producer.producer_id, max(receipts[0]), error.code, error.message))
+            if self._idempotency is not None:
+                self._idempotency.give_back()
+            if before is not None and producer.numbers is not None:
+                producer.numbers.go_back(before)
+            self._session.evict_producer(producer)
+            return False
+        self._session.broker.publishing(self._session, append, size)
+        return True
+
+    def _keys_known(self, send: pb.CommandSend) -> bool:
+        """Whether it is known which idempotency keys are stored; a producer that is early has to come back."""
+        assert self._idempotency is not None
+        try:
+            self._idempotency.check()
+        except BrokerError as error:
+            producer = self._producer
+            self._session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
+            self._session.evict_producer(producer)
+            return False
+        return True
+
+    def _known(self, send: pb.CommandSend, number: int) -> bool:
+        """All messages of an entry are stored already."""
+        if not self._append():
+            return False
+        assert self._idempotency is not None
+        self._topic.answer(
+            self._producer, (send.sequence_id, send.highest_sequence_id), self._idempotency.table.position(number)
+        )
+        return True
+
+    def _repeated(self, send: pb.CommandSend, verdict: Verdict) -> bool:
+        if not self._append():
+            return False
+        if verdict is Verdict.DUPLICATE:
+            self._topic.repeat(self._producer, (send.sequence_id, send.highest_sequence_id))
+            return True
+        error = BrokerError(
+            ErrorCode.PERSISTENCE,
+            f"whether sequence id {send.sequence_id} of {self._topic.text} gets into the log is not known yet: send again",
+        )
+        self._session.send(commands.send_error(self._producer.producer_id, refused_id(send), error.code, error.message))
+        self._session.evict_producer(self._producer)
+        return False
+
+    def _refused(self, send: pb.CommandSend, error: BrokerError) -> bool:
+        if not self._append():
+            return False
+        session, producer = self._session, self._producer
+        session.outbox.put(
+            Note("warning", f"refused a message of {session.address} on {self._topic.text}: {error.message}")
+        )
+        alone = isinstance(error, _OF_ONE_MESSAGE) and session.client_version.startswith(_FAIL_ONE_ALONE)
+        if alone or self._deduplication is None:
+            self._topic.refuse(producer, refused_id(send), told_of(error, session.client_version))
+            return True
+        session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
+        session.evict_producer(producer)
+        return False

@@ -1,0 +1,306 @@
+"""Which messages of a publisher are new: the numbers that a topic keeps for every producer name (design, part 1).
+
+    incoming sequence id                     verdict      answer
+    above pushed                             new          stored; pushed moves now, persisted when the log has it
+    at or below persisted                    duplicate    a receipt with message id (-1, -1)
+    at or below pushed, above persisted      unknown      an error that makes the client send again
+
+A failed append takes pushed back to persisted, so that what comes again is judged afresh. A batch is one step from its
+lowest to its highest id. The chunks of one large message share a sequence id; they are judged by their number within
+it, so that a message whose sending was cut in two is completed and not begun anew (Pulsar judges the last chunk only and
+stores orphans).
+
+A name is one sequence wherever it publishes: messages of that name that arrive over a link count too, so that a
+producer that moves to another cluster goes on there. (pulsar-facts D; PIP-6 is the origin of the scheme.)
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire.metadata import readable
+from magnetar.wire.pulsar_pb2 import MessageMetadata
+
+NOTHING: Final = -1
+"""Before the first sequence id, as the protocol says it."""
+
+SEQUENCE_MAX: Final = 2**63 - 1
+"""Sequence ids are unsigned on the wire and signed in every client; beyond this none can be stored as a number."""
+
+SEQUENCE_TAKEN_MAX: Final = SEQUENCE_MAX - (1 << 32)
+"""The highest that is taken: nobody brings a name to the end of its numbers with one message. What is above, in a log or in a
+snapshot of before, counts as no number."""
+
+UUID_CHARACTERS_MAX: Final = 512
+"""A ceiling on the name of a chunked message, which is kept until its last chunk: clients write producer name and number."""
+
+_CHUNK: Final = int(EntryFlags.CHUNK)
+
+
+class Verdict(IntEnum):
+    """What is to be done with a message."""
+
+    NEW = 0
+    DUPLICATE = 1
+    UNKNOWN = 2
+
+
+class Chunk(NamedTuple):
+    """Which part of which large message an entry is."""
+
+    uuid: str
+    number: int
+    last: bool
+
+
+def chunk_of(flags: int, metadata: MessageMetadata) -> Chunk | None:
+    """The chunk that an entry is, or None; a message in one chunk is no chunk."""
+    if not flags & _CHUNK or metadata.num_chunks_from_msg <= 1:
+        return None
+    number = metadata.chunk_id
+    return Chunk(readable(metadata.uuid)[:UUID_CHARACTERS_MAX], number, number >= metadata.num_chunks_from_msg - 1)
+
+
+class Parts:
+    """A large message of which not all chunks are stored.
+
+    Attributes:
+        sequence, uuid: of the message.
+        pushed, persisted: chunk numbers, as of `Numbers`.
+    """
+
+    __slots__ = ("persisted", "pushed", "sequence", "uuid")
+
+    def __init__(self, sequence: int, uuid: str, before: int) -> None:
+        self.sequence, self.uuid = sequence, uuid
+        self.pushed = self.persisted = before
+
+
+class Mark(NamedTuple):
+    """How far a producer's numbers were at one moment."""
+
+    pushed: int
+    parts: Parts | None
+    part: int
+
+
+class Numbers:
+    """What is known of one producer name.
+
+    Attributes:
+        pushed: the highest sequence id handed to the log.
+        persisted: the highest that the log has.
+        parts: the chunked message that is under way.
+        used_ms: when the name was last in use, wall clock.
+        live: whether a producer of that name is connected here.
+    """
+
+    __slots__ = ("live", "parts", "persisted", "pushed", "used_ms")
+
+    def __init__(self, persisted: int = NOTHING, used_ms: int = 0) -> None:
+        self.pushed = self.persisted = persisted
+        self.parts: Parts | None = None
+        self.used_ms = used_ms
+        self.live = False
+
+    def judge(self, low: int, high: int, chunk: Chunk | None = None) -> Verdict:
+        """Judge a message; a new one moves `pushed`.
+
+        Args:
+            low, high: its sequence ids, see `span`.
+            chunk: which part of a large message it is, if it is one.
+        """
+        if low <= self.pushed:
+            return Verdict.DUPLICATE if low <= self.persisted else Verdict.UNKNOWN
+        if chunk is not None:
+            parts = self.parts
+            if parts is None or parts.sequence != low or parts.uuid != chunk.uuid:
+                # Another attempt at the same message, by a client that begins again: its first try stays incomplete.
+                parts = self.parts = Parts(low, chunk.uuid, chunk.number - 1)
+            if chunk.number <= parts.pushed:
+                return Verdict.DUPLICATE if chunk.number <= parts.persisted else Verdict.UNKNOWN
+            parts.pushed = chunk.number
+            if not chunk.last:
+                return Verdict.NEW
+        self.pushed = high
+        return Verdict.NEW
+
+    def mark(self) -> Mark:
+        """Where it stands now, for `persist` or `go_back`."""
+        parts = self.parts
+        return Mark(self.pushed, parts, parts.pushed if parts is not None else NOTHING)
+
+    def persist(self, mark: Mark) -> None:
+        """What was pushed up to a mark is in the log."""
+        if mark.pushed > self.persisted:
+            self.persisted = mark.pushed
+        parts = mark.parts
+        if parts is not None:
+            parts.persisted = max(parts.persisted, mark.part)
+            if self.parts is parts and parts.sequence <= self.persisted:
+                self.parts = None
+
+    def go_back(self, mark: Mark) -> None:
+        """What was pushed after a mark never reached the log."""
+        self.pushed, self.parts = mark.pushed, mark.parts
+        if mark.parts is not None:
+            mark.parts.pushed = mark.part
+
+    def fail(self) -> None:
+        """Nothing that is pushed and not persisted will be in the log."""
+        self.pushed = self.persisted
+        parts = self.parts
+        if parts is not None:
+            parts.pushed = parts.persisted
+
+    def observe(self, low: int, high: int, chunk: Chunk | None = None) -> None:
+        """A message of this name is in the log: found at recovery, or arrived over a link."""
+        if low > self.persisted and chunk is not None:
+            parts = self.parts
+            if parts is None or parts.sequence != low or parts.uuid != chunk.uuid:
+                parts = self.parts = Parts(low, chunk.uuid, chunk.number)
+            parts.persisted = max(parts.persisted, chunk.number)
+            parts.pushed = max(parts.pushed, chunk.number)
+            if not chunk.last:
+                return
+        self.persisted = max(self.persisted, high)
+        self.pushed = max(self.pushed, self.persisted)
+        if self.parts is not None and self.parts.sequence <= self.persisted:
+            self.parts = None
+
+
+class Deduplication:
+    """The numbers of all producer names of one topic.
+
+    Args:
+        producers_max: names kept (`[deduplication] producers_max`); live ones are never evicted.
+        inactive_ms: names unused for so long are forgotten (`[deduplication] producer_inactive_s`).
+        on_evicted: called with how many names were forgotten, and why ("limit" or "inactive").
+    """
+
+    def __init__(
+        self,
+        *,
+        producers_max: int,
+        inactive_ms: int,
+        on_evicted: Callable[[int, str], None] = lambda _count, _why: None,
+    ) -> None:
+        self._max = producers_max
+        self._inactive_ms = inactive_ms
+        self._on_evicted = on_evicted
+        self._names: dict[str, Numbers] = {}
+        """In the order of last use, so that the first that is not live is the one to go."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[tuple[str, Numbers]]:
+        return iter(self._names.items())
+
+    def get(self, name: str) -> Numbers | None:
+        """The numbers of a name, if any are known."""
+        return self._names.get(name)
+
+    def of(self, name: str, now_ms: int) -> Numbers:
+        """The numbers of a name, which counts as used now."""
+        numbers = self._names.pop(name, None)
+        if numbers is None:
+            numbers = Numbers()
+            self._make_room()
+        numbers.used_ms = now_ms
+        self._names[name] = numbers
+        return numbers
+
+    def undecided(self, name: str) -> bool:
+        """Whether a number of this name is on its way to the log."""
+        numbers = self._names.get(name)
+        return numbers is not None and numbers.pushed > numbers.persisted
+
+    def attach(self, name: str, now_ms: int) -> Numbers:
+        """A producer of that name connected."""
+        numbers = self.of(name, now_ms)
+        numbers.live = True
+        return numbers
+
+    def detach(self, name: str, now_ms: int) -> None:
+        """It is gone."""
+        if name in self._names:
+            self.of(name, now_ms).live = False
+
+    def observe(self, name: str, low: int, high: int, chunk: Chunk | None, now_ms: int) -> None:
+        """A message of that name is in the log, see `Numbers.observe`."""
+        numbers = self._names.get(name)
+        if numbers is None:
+            numbers = self.of(name, now_ms)
+        else:
+            numbers.used_ms = now_ms
+        numbers.observe(low, high, chunk)
+
+    def fail(self) -> None:
+        """An append of the topic failed, and with it everything in flight."""
+        for numbers in self._names.values():
+            numbers.fail()
+
+    def forget(self, name: str) -> None:
+        """Forget a name, whoever uses it: its next producer begins anew."""
+        self._names.pop(name, None)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget the names that were unused for too long; how many."""
+        gone = [
+            name
+            for name, numbers in self._names.items()
+            if not numbers.live and now_ms - numbers.used_ms >= self._inactive_ms
+        ]
+        for name in gone:
+            del self._names[name]
+        if gone:
+            self._on_evicted(len(gone), "inactive")
+        return len(gone)
+
+    def _make_room(self) -> None:
+        if len(self._names) < self._max:
+            return
+        # Live ones are few beside the limit (producers_per_topic_max) and stand at the end, where they were put last.
+        for name, numbers in self._names.items():
+            if not numbers.live:
+                del self._names[name]
+                self._on_evicted(1, "limit")
+                return
+
+    # ------------------------------------------------------------------------------------------------------- snapshots
+
+    def snapshot(self) -> tuple[dict[str, int], dict[str, str]]:
+        """What is in the log, as properties and labels of the cursor `pulsar.dedup`: ids, and chunked messages under way."""
+        ids = {name: numbers.persisted for name, numbers in self._names.items() if numbers.persisted > NOTHING}
+        under_way = {
+            name: f"{parts.sequence} {parts.persisted} {parts.uuid}"
+            for name, numbers in self._names.items()
+            if (parts := numbers.parts) is not None and parts.persisted > NOTHING
+        }
+        return ids, under_way
+
+    def load(self, ids: Mapping[str, int], under_way: Mapping[str, str], now_ms: int) -> None:
+        """Take a snapshot; a damaged note of a chunked message is passed over (its checksum was right: another version)."""
+        for name, persisted in ids.items():
+            if persisted <= SEQUENCE_TAKEN_MAX:
+                self.of(name, now_ms).observe(persisted, persisted)
+        for name, text in under_way.items():
+            sequence, _, rest = text.partition(" ")
+            number, _, uuid = rest.partition(" ")
+            if sequence.isdecimal() and number.isdecimal():
+                self.of(name, now_ms).observe(int(sequence), int(sequence), Chunk(uuid, int(number), False))
+
+    def clear(self) -> None:
+        """Forget everything (switched off)."""
+        self._names.clear()
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for name, numbers in self._names.items():
+            assert NOTHING <= numbers.persisted <= numbers.pushed, f"{name}: persisted is above pushed"
+            parts = numbers.parts
+            if parts is not None:
+                assert parts.persisted <= parts.pushed, f"{name}: chunks persisted are above those pushed"
+                assert parts.sequence > numbers.persisted, f"{name}: a complete message is kept as chunks"

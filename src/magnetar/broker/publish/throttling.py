@@ -1,0 +1,181 @@
+r"""A topic's publish rate: SENDs above it wait here, in the broker, and their receipts come later.
+
+    SEND --- tokens, and nobody waits ---> published at once
+        \-- else: waits behind what waits already ---(tokens come)---> published, one entry of each producer in turn
+             so much waits for one connection that its memory would grow: the socket is not read until half is gone
+
+Nothing is refused: the client's queue of unanswered messages fills and its `send` blocks (or times out, as it says).
+While little waits, the connection is read: acknowledgements and pings of the same connection go on, which they could not
+if the socket stopped at the first message too many. A producer that its client closes goes behind what waits of it. What is left
+of one that goes otherwise is forgotten: its client never got a receipt and sends it again.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from magnetar.broker.publish.producers import Producer
+from magnetar.core.rates import Rate
+from magnetar.effects.outbox import Outbox, Timer
+from magnetar.wire.frames import Frame
+
+THROTTLED_BYTES_MAX: Final = 256 * 1024
+"""Back-pressure: above so many bytes that wait for a rate, a connection is not read. What a client has under way at its
+default of 1,000 small messages; times `connections_max` it is the memory that throttled clients can take."""
+
+WAKE_MS_MIN: Final = 5
+"""Between two looks at the tokens: at high rates many messages go at a time, not each by its own timer."""
+
+
+class Publisher(Protocol):
+    """The connection of a producer (`broker.session.session.producers.SessionProducers`)."""
+
+    def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
+        """Publish, whatever the rate says."""
+
+    def throttled(self, size: int) -> None:
+        """So many bytes more (or fewer, below 0) wait."""
+
+
+class Throttled(Protocol):
+    """A topic, stored or not.
+
+    Attributes:
+        publish_throttle: its publish rate; None: it has none.
+        publish_limited: how often SENDs had to wait for it.
+    """
+
+    publish_throttle: "PublishThrottle | None"
+    publish_limited: int
+
+
+def admitted(topic: Throttled, producer: Producer, publisher: Publisher, frames: list[Frame]) -> list[Frame]:
+    """The SENDs that a topic takes now, from the first on; the others wait."""
+    if topic.publish_throttle is None:
+        return frames
+    passed = topic.publish_throttle.admit(producer, publisher, frames)
+    topic.publish_limited += len(passed) < len(frames)
+    return passed
+
+
+class _Waiting:
+    """What waits of one producer."""
+
+    __slots__ = ("frames", "publisher", "size", "then")
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self.frames: deque[Frame] = deque()
+        self.size = 0
+        self.then: Callable[[], None] | None = None
+
+
+class PublishThrottle:
+    """The publish rate of one topic, and what waits for it.
+
+    Args:
+        outbox: the broker's.
+        rate: None: no limit any more; what waits goes.
+    """
+
+    def __init__(self, outbox: Outbox, rate: Rate | None) -> None:
+        self.rate = rate
+        self._outbox = outbox
+        self._waiting: dict[Producer, _Waiting] = {}
+        self._armed = False
+
+    @property
+    def waiting_messages(self) -> int:
+        """SENDs that wait."""
+        return sum(len(one.frames) for one in self._waiting.values())
+
+    def admit(self, producer: Producer, publisher: Publisher, frames: list[Frame]) -> list[Frame]:
+        """The SENDs that may be published now, from the first on; the others wait."""
+        if not self._waiting:
+            passed = self._affordable(frames)
+            if passed == len(frames):
+                return frames
+        else:
+            passed = 0
+        waiting = self._waiting.get(producer)
+        if waiting is None:
+            waiting = self._waiting[producer] = _Waiting(publisher)
+        size = 0
+        for frame in frames[passed:]:
+            waiting.frames.append(frame)
+            size += len(frame.payload)
+        waiting.size += size
+        publisher.throttled(size)
+        self._arm()
+        return frames[:passed]
+
+    def _affordable(self, frames: list[Frame]) -> int:
+        if self.rate is None:
+            return len(frames)
+        now_ms = self._outbox.now_ms
+        messages, size = self.rate.messages(now_ms), self.rate.bytes(now_ms)
+        for number, frame in enumerate(frames):
+            if messages <= 0 or size <= 0:
+                return number
+            # What the client says; what it is charged for is counted when the entry is stored.
+            messages -= max(1, frame.command.send.num_messages)
+            size -= len(frame.payload)
+        return len(frames)
+
+    def take(self, messages: int, size: int) -> None:
+        """So much was published."""
+        if self.rate is not None:
+            self.rate.take(messages, size)
+
+    def forget(self, producer: Producer) -> None:
+        """A producer is gone, and with it what waited."""
+        waiting = self._waiting.pop(producer, None)
+        if waiting is not None:
+            waiting.publisher.throttled(-waiting.size)
+
+    def waits(self, producer: Producer) -> bool:
+        """Whether something of a producer waits."""
+        return producer in self._waiting
+
+    def when_published(self, producer: Producer, then: Callable[[], None]) -> None:
+        """Call `then` when all that waits of a producer is published; never, if it is gone before."""
+        self._waiting[producer].then = then
+
+    def set_rate(self, rate: Rate | None) -> None:
+        """The policy changed; what waits goes on by the new rate at once."""
+        self.rate = rate
+        self._go_on(self._outbox.now_ms)
+
+    def _arm(self) -> None:
+        if not self._armed and self._waiting:
+            self._armed = True
+            wait_ms = self.rate.wait_ms(self._outbox.now_ms) if self.rate is not None else 0
+            self._outbox.put(Timer(self._outbox.now_ms + max(wait_ms, WAKE_MS_MIN), self._due))
+
+    def _due(self, now_ms: int) -> None:
+        self._armed = False
+        self._go_on(now_ms)
+
+    def _go_on(self, now_ms: int) -> None:
+        """One SEND of each producer in turn, while there are tokens."""
+        while self._waiting and (self.rate is None or self.rate.messages(now_ms) > 0):
+            producer = next(iter(self._waiting))
+            waiting = self._waiting.pop(producer)
+            frame = waiting.frames.popleft()
+            size = len(frame.payload)
+            waiting.size -= size
+            if waiting.frames:
+                self._waiting[producer] = waiting  # behind the others
+            waiting.publisher.throttled(-size)
+            waiting.publisher.publish_now(producer, [frame])
+            if not waiting.frames and waiting.then is not None:
+                waiting.then()
+        self._arm()
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self._armed or not self._waiting, "somebody waits, and no timer is set"
+        for producer, waiting in self._waiting.items():
+            assert waiting.frames, "a producer waits with nothing"
+            assert waiting.size == sum(len(frame.payload) for frame in waiting.frames), "waiting bytes are miscounted"
+            assert not producer.closed, "a closed producer waits"

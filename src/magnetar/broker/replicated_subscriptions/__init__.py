@@ -1,0 +1,1 @@
+"""Replicated subscriptions of one broker: the host of the machines in `magnetar.replication`."""

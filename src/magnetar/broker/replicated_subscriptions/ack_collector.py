@@ -1,0 +1,91 @@
+"""Acknowledgements of replicated subscriptions, collected between two things that happen to their machines.
+
+A machine writes what was acknowledged when its interval is over; until then it makes no difference when it is told. One
+acknowledgement costs a machine as much as a hundred that are told together, and a client may send them one by one. So as long as
+a machine has a timer after which it writes, acknowledgements are only noted, and it is told of them before anything
+else reaches it: entries stored, a timer, a seek, a question, the transaction with the cursor.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.ids import NONE, Position
+from magnetar.replication.host import Acked
+
+ENTRIES_MAX: Final = 10_000
+"""Entries (and frames) that are noted of a topic, at most: 1 MB, and a few milliseconds to tell of."""
+
+
+class _Noted:
+    """Of one subscription."""
+
+    __slots__ = ("entries", "partial", "ranges")
+
+    def __init__(self) -> None:
+        self.entries: list[Position] = []
+        self.partial: dict[Position, int] = {}
+        self.ranges: list[tuple[Position, Position]] = []
+
+    def add(self, acked: Acked) -> None:
+        """All are unions: their order means nothing."""
+        if acked.entries:
+            self.entries += acked.entries
+        for position, bits in acked.partial.items():
+            self.partial[position] = self.partial.get(position, 0) | bits
+        if acked.up_to > acked.after:
+            after, up_to = acked.after, acked.up_to
+            if self.ranges and self.ranges[-1][0] <= after <= self.ranges[-1][1]:
+                after, up_to = self.ranges[-1][0], max(up_to, self.ranges[-1][1])
+                self.ranges.pop()
+            self.ranges.append((after, up_to))
+
+    def all(self) -> list[Acked]:
+        """As few as say the same."""
+        if len(self.ranges) == 1:
+            return [Acked(*self.ranges[0], self.entries, self.partial)]
+        told = [Acked(after, up_to) for after, up_to in self.ranges]
+        if self.entries or self.partial:
+            told.append(Acked(NONE, NONE, self.entries, self.partial))
+        return told
+
+
+class AckCollector:
+    """Of one topic.
+
+    Args:
+        tell: tells the machines of an acknowledgement of a subscription.
+    """
+
+    def __init__(self, tell: Callable[[str, Acked], None]) -> None:
+        self._tell = tell
+        self._noted: dict[str, _Noted] = {}
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._noted)
+
+    def add(self, subscription: str, acked: Acked) -> bool:
+        """Note it, if some of this subscription was begun to be noted; whether that is so."""
+        noted = self._noted.get(subscription)
+        if noted is None:
+            return False
+        if acked.partial or acked.up_to != NONE:
+            noted.add(acked)
+        else:
+            noted.entries += acked.entries
+        self._count += 1 + len(acked.entries)
+        if self._count >= ENTRIES_MAX:
+            self.flush()
+        return True
+
+    def begin(self, subscription: str, acked: Acked) -> None:
+        """Note the first one. Whoever calls has seen to it that `flush` will be called."""
+        self._noted[subscription] = noted = _Noted()
+        noted.add(acked)
+
+    def flush(self) -> None:
+        """Tell of all."""
+        noted, self._noted, self._count = self._noted, {}, 0
+        for subscription, one in noted.items():
+            for acked in one.all():
+                self._tell(subscription, acked)

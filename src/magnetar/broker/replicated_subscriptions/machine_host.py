@@ -1,0 +1,164 @@
+"""The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from magnetar.core.ids import OriginKey, Position
+from magnetar.replication.host import Machine, MarkerHost, Messages
+from magnetar.storage.positions import PositionSet
+from magnetar.wire.acksets import Epoch, Mark
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+
+
+class ModalMachine(Machine, Protocol):
+    """A machine that writes only while its mode is the namespace's.
+
+    Attributes:
+        received_ms: when a cluster last told of a subscription: (subscription, cluster) -> time.
+    """
+
+    received_ms: dict[tuple[str, str], int]
+
+    def set_writes(self, writes: bool) -> None:
+        """Whether it writes from now on; it understands what comes in either way."""
+        ...
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of the topic."""
+        ...
+
+    def to_tell(self, subscription: str) -> dict[str, Any]:
+        """Of `describe` what says whether others have yet to be told something; at once, however large the set."""
+        ...
+
+
+class ExactMachine(ModalMachine, Protocol):
+    """`replication.acked_sets.AckedSets`."""
+
+    def collects(self, subscription: str) -> bool:
+        """Whether it is early enough to tell of acknowledgements when its timer, which is pending, is due."""
+        ...
+
+    def owes(self, subscription: str) -> bool:
+        """Whether there is something to tell of it."""
+        ...
+
+    def pauses(self, subscription: str) -> bool:
+        """Whether it keeps the state of one that is not replicated any more."""
+        ...
+
+    def own_marks(self) -> tuple[Mark, ...]:
+        """What origins retain of their own, for the links that lead from here."""
+        ...
+
+    def learn_own(self, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        ...
+
+    def adopted(self, subscription: str) -> None:
+        """Snapshot mode made a subscription here because another cluster has it."""
+        ...
+
+    def moved_back(self, subscription: str) -> None:
+        """Snapshot mode took acknowledged messages back on the cursor."""
+        ...
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        """The seek that it stands behind here."""
+        ...
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """Snapshot mode did what an update says."""
+        ...
+
+    def closed(self, error: str) -> None:
+        """The topic is gone: who waits for a marker is told so."""
+        ...
+
+    def consumed_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """What no consumer needs to be given: runs (origin, first, last)."""
+        ...
+
+    def acknowledged_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """What it knows to be acknowledged: runs (origin, first, last)."""
+        ...
+
+
+class SnapshotMachine(ModalMachine, Protocol):
+    """`replication.snapshots.Snapshots`."""
+
+    def expired(self, subscription: str, after: Position, up_to: Position) -> None:
+        """The cursor was moved over after < p <= up_to by expiry."""
+        ...
+
+    def moved_back(self, subscription: str, consumed: Iterable[tuple[OriginKey, int, int]]) -> None:
+        """Exact mode took consumed messages back on the cursor."""
+        ...
+
+
+LEVELS: Final = frozenset({"exact_waiting", "exact_subscriptions"})
+"""Figures of machines that say what is there now. All others count since the start, and never fall."""
+
+
+def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> dict[str, int]:
+    """What the machines of a topic tell by number: levels, or counters."""
+    told = {f"exact_{name}": value for name, value in exact.metrics().items()}
+    told |= {f"snapshot_{name}": value for name, value in snapshot.metrics().items()}
+    return {name: value for name, value in told.items() if (name in LEVELS) == levels}
+
+
+class Seat:
+    """A topic as one of its machines sees it (`replication.host.MarkerHost`): what it asks for is asked in its name.
+
+    Args:
+        topic: the host.
+        exact: which machine sits here.
+    """
+
+    def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
+        self._topic, self._exact = topic, exact
+        self.cluster, self.log = topic.cluster, topic.log
+        self.latest_life_of = topic.latest_life_of
+        self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
+        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
+        self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms
+
+    @property
+    def now_ms(self) -> int:
+        """See `MarkerHost`."""
+        return self._topic.now_ms
+
+    @property
+    def routes(self) -> frozenset[tuple[str, str]]:
+        """See `MarkerHost`."""
+        return self._topic.routes
+
+    @property
+    def _machine(self) -> ModalMachine:
+        return self._topic.exact if self._exact else self._topic.snapshot
+
+    def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
+        """See `MarkerHost`. Exact mode's machine has no use for what snapshot mode knows: it has it on the cursor."""
+        return () if self._exact else self._topic.exact.acknowledged_runs(subscription)
+
+    def epoch(self, subscription: str) -> Epoch | None:
+        """See `MarkerHost`."""
+        return self._topic.exact.epoch(subscription)
+
+    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+        """See `MarkerHost`."""
+        self._topic.exact.learnt(subscription, at, writer, acked, base)
+
+    def create(self, subscription: str) -> None:
+        """See `MarkerHost`."""
+        self._topic.create(subscription, self._machine)
+
+    def rebuild(self, subscription: str, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """See `MarkerHost`."""
+        self._topic.rebuild(subscription, acked, partial, self._machine)
+
+
+_SEAT_CHECK: type[MarkerHost] = Seat
+"""mypy checks here that a machine finds at its seat what it asks for."""

@@ -1,0 +1,506 @@
+"""Replicated subscriptions in all topics of a broker: where there are machines, which mode writes, what is stored with what.
+
+A topic has machines as soon as any link concerns it: by policy, by a stored state, or because something came over a link. All
+others have none and cost nothing.
+
+A subscription is replicated when a consumer asks for it (Pulsar's flag), when an administrator says so, or when a policy of
+its topic or namespace says so of all (PIP-422). Such a policy wins over the flag, because official clients that were not told
+anything send "no". Only an administrator takes it back.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
+from magnetar.broker.replicated_subscriptions.progress import Progress
+from magnetar.broker.replicated_subscriptions.state_store import Leftover, TopicShare, decode_cover
+from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+from magnetar.broker.subscriptions.cursor_flusher import Share
+from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.config import SubscriptionsConfig
+from magnetar.core.ids import NONE, Position
+from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
+from magnetar.effects.outbox import Note, Store
+from magnetar.metadata.topic_records import (
+    CURSOR_PREFIX,
+    REPLICATED_PREFIX,
+    replicated_key,
+    split_cursor_key,
+    split_replicated_key,
+)
+from magnetar.replication.failover import Phase
+from magnetar.replication.snapshots.routes import refuses
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire.acksets import Mark
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+INTERVAL_MS_MAX: Final = 10_000
+"""The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
+within this time, and one that never comes costs six markers a minute."""
+
+MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
+
+
+class Replication:
+    """All replicated subscriptions of one broker.
+
+    Args:
+        broker: whose.
+        settings: the `[subscriptions]` table.
+        routes: all configured links (source, target), also those between other clusters.
+        stored: the metadata store's content at start.
+        machines: makes the two of a topic: (exact mode, snapshot mode).
+
+    Attributes:
+        topics: those with machines, by name.
+    """
+
+    def __init__(
+        self,
+        broker: "Broker",
+        settings: SubscriptionsConfig,
+        routes: frozenset[tuple[str, str]],
+        stored: Mapping[str, bytes],
+        machines: MakeMachines,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.topics: dict[str, ReplicatedTopic] = {}
+        self._routes = routes
+        self._make = machines
+        self._heard: dict[str, set[str]] = {}
+        self._ignored: set[str] = set()
+        self._gone: Counter[str] = Counter()
+        self._stored: dict[str, dict[str, bytes]] = {}
+        for key, data in stored.items():
+            if key.startswith(REPLICATED_PREFIX):
+                topic, subscription = split_replicated_key(key)
+                self._stored.setdefault(topic, {})[subscription] = data
+        broker.keeper.beside = self.beside
+
+    def machines(self, host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+        """The two machines of a topic."""
+        return self._make(self, host)
+
+    # ----------------------------------------------------------------------------------------------------- which topics
+
+    def added(self, topic: Topic) -> None:
+        """A topic exists: just created, or found at start with its subscriptions."""
+        states = self._stored.pop(topic.text, None)
+        if states is not None or self.routes_of(topic) or topic.log.watermarks():
+            self.attach(topic, states)
+
+    def started(self) -> None:
+        """Every topic that is stored was added: what is stored of others is left over."""
+        stale = tuple(replicated_key(text, name) for text, states in self._stored.items() for name in states)
+        self._stored.clear()
+        if stale:
+            self.broker.outbox.put(Store({}, stale, None))
+
+    def attach(self, topic: Topic, states: dict[str, bytes] | None = None) -> ReplicatedTopic:
+        """Give a topic its machines."""
+        states = dict(states or {})
+        if topic.log.last != NONE:
+            # A link that leads here without this cluster's policy naming its source is known by what it brought.
+            self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
+        covered = decode_cover(states.pop("", b""))
+        made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
+        self.broker.links.follow_durability(topic)  # an acknowledgement must not outlive its message (A6)
+        made.load(states)
+        self._follow_policy(topic)
+        return made
+
+    def removed(self, topic: Topic) -> None:
+        """A topic is gone."""
+        found = self.topics.pop(topic.text, None)
+        self._heard.pop(topic.text, None)
+        if found is not None:
+            self._gone.update(found.counted())
+            topic.replicated = None
+            found.close()
+
+    def deletion(self, topic: Topic) -> list[str]:
+        """Keys that the transaction that deletes a topic has to delete."""
+        found = topic.replicated
+        if found is None:
+            return []
+        keys = [replicated_key(topic.text, name) for name in ["", *found.known]]
+        for key in keys:
+            self.broker.keeper.forget(key)
+        return keys
+
+    def deletion_failed(self, topic: Topic) -> None:
+        """The store refused the transaction of `deletion`."""
+        if topic.replicated is not None:
+            topic.replicated.deletion_failed()
+
+    def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
+        """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
+        here = self.broker.cluster
+        others = set(self.broker.resources.topic_replication_clusters(topic.name))
+        sources = others | {here}
+        heard = self._heard.get(topic.text, set())
+        return frozenset(
+            (source, target)
+            for source, target in self._routes
+            if (source in sources and target in others) or (target == here and (source in others or source in heard))
+        )
+
+    def routes_changed(self, topic: Topic) -> None:
+        """A policy may have changed them."""
+        if topic.replicated is not None:
+            topic.replicated.routes_changed()
+        elif self.routes_of(topic):
+            self.attach(topic)
+
+    def heard_from(self, text: str, source: str, *, anew: bool) -> None:
+        """A link from a cluster shook hands for a topic, or sent entries.
+
+        Args:
+            text: the topic.
+            source: the cluster.
+            anew: the first time, with another incarnation, or from another uuid.
+        """
+        topic = self.broker.topics.get(text)
+        if topic is None:
+            return
+        self._hear(topic, source)
+        if anew:
+            self.rebased(text, source)
+
+    def retained(self, text: str) -> tuple[Mark, ...]:
+        """What a link tells its destination: per origin the first of its own messages that it retains."""
+        found = self.topics.get(text)
+        return () if found is None else found.retained()
+
+    def learn_retained(self, text: str, marks: tuple[Mark, ...]) -> None:
+        """What a link's source told in that way."""
+        found = self.topics.get(text)
+        if found is not None:
+            found.learn_retained(marks)
+
+    def rebased(self, text: str, cluster: str) -> None:
+        """A link of a topic to or from a cluster began anew, or something was lost to it."""
+        found = self.topics.get(text)
+        if found is not None:
+            found.rebased(cluster)
+
+    # --------------------------------------------------------------------------------------------------------- policies
+
+    def mode_of(self, topic: Topic) -> str:
+        """`exact` or `snapshot`: which machine of a topic writes."""
+        return self.broker.resources.subscription_mode(topic.name.namespace_name) or self.settings.mode
+
+    def all_of(self, topic: Topic) -> bool:
+        """Whether a policy says that every durable subscription of a topic is replicated."""
+        return bool(self.broker.resources.replicate_subscription_state(topic.name))
+
+    def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool, compacted: bool = False) -> bool:
+        """Whether a subscription that a consumer opens is replicated; a flag that means nothing is told once.
+
+        Args:
+            topic, name, durable: which.
+            asked: the client's flag.
+            compacted: it reads the compacted topic. What that leaves out is each cluster's own affair: it is acknowledged by
+                nobody, and elsewhere it may be the newest of its key.
+        """
+        fits = durable and not name.startswith(RESERVED_SUBSCRIPTIONS) and not compacted
+        if asked and not fits:
+            key = f"{topic.text}/{name}"
+            if len(self._ignored) < 10_000 and key not in self._ignored:
+                self._ignored.add(key)
+                why = "is not durable" if not durable else "reads compacted" if compacted else "is the broker's own"
+                text = f"subscription {name} of {topic.text} {why}: it is not replicated, the client's flag is ignored"
+                self.broker.outbox.put(Note("info", text))
+        return fits and (asked or self.all_of(topic))
+
+    def set_replicated(self, topic: Topic, subscription: Subscription, replicated: bool) -> None:
+        """Switch one subscription; the change is stored soon with its cursor."""
+        if subscription.replicated == replicated or not subscription.durable:
+            return
+        subscription.set_replicated(replicated)
+        if topic.replicated is not None:
+            (topic.replicated.created if replicated else topic.replicated.unreplicated)(subscription)
+
+    def reads_compacted(self, topic: Topic, subscription: Subscription) -> None:
+        """A subscription that is not replicated gives up what compaction leaves out: nobody acknowledges that."""
+        if topic.replicated is not None and subscription.durable:
+            topic.replicated.reads_compacted(subscription)
+
+    def policies_changed(self, topics: Iterable[Topic]) -> None:
+        """A change of policies of these topics is in force."""
+        modes: set[tuple[str, str]] = set()
+        for topic in topics:
+            # A source that the policy no longer names counts again when its link is heard again.
+            others = set(self.broker.resources.topic_replication_clusters(topic.name))
+            heard = self._heard.setdefault(topic.text, set())
+            for source in sorted(heard - others):
+                heard.discard(source)
+                self.broker.links.destination.forget_heard(topic.text, source)
+            self.routes_changed(topic)
+            before = topic.replicated.mode if topic.replicated is not None else ""
+            self._follow_policy(topic)
+            if topic.replicated is not None and before not in ("", topic.replicated.mode):
+                modes.add((str(topic.name.namespace_name), topic.replicated.mode))
+        for namespace, mode in sorted(modes):
+            text = f"replicated subscriptions of {namespace} are in {mode} mode from now on"
+            self.broker.outbox.put(Note("info", text))
+
+    def _follow_policy(self, topic: Topic) -> None:
+        found = topic.replicated
+        if found is not None:
+            found.follow(self.mode_of(topic))
+        if self.all_of(topic):
+            for subscription in list(topic.durable_subscriptions()):
+                if not subscription.name.startswith(RESERVED_SUBSCRIPTIONS) and subscription.compacted is None:
+                    self.set_replicated(topic, subscription, True)
+
+    # ----------------------------------------------------------------------------------------------------------- events
+
+    def stored(self, topic: Topic, entries: list[StoredEntry]) -> None:
+        """Entries of a topic were confirmed; no consumer was offered them yet."""
+        found = topic.replicated
+        if found is None:
+            if not entries[0].origin:
+                return
+            found = self.attach(topic)
+        self.heard_in(topic, entries)
+        found.stored(entries)
+
+    def heard_in(self, topic: Topic, entries: list[StoredEntry]) -> None:
+        """Count a link as heard whose entries were on their way to the log when a policy ceased to name their source.
+
+        Their markers must be read: what they say may come by no other way, if no link leads back to ask.
+        """
+        for entry in entries:
+            if entry.origin:
+                self._hear(topic, entry.origin)
+
+    def _hear(self, topic: Topic, source: str) -> None:
+        heard = self._heard.setdefault(topic.text, set())
+        if source not in heard:
+            heard.add(source)
+            self.routes_changed(topic)
+
+    def trimmed(self, topic: Topic) -> None:
+        """Retention deleted ledgers of a topic."""
+        if topic.replicated is not None:
+            topic.replicated.trimmed()
+
+    def healed(self, topic: Topic) -> None:
+        """A topic takes writes again."""
+        if topic.replicated is not None:
+            topic.replicated.healed()
+
+    def when_ready(self, topic: Topic, name: str, then: Callable[[], None], *, replicated: bool) -> None:
+        """Call `then` when a subscription may be used: after the replay if it is, or will be, replicated."""
+        found = topic.replicated
+        present = topic.subscriptions.get(name)
+        if found is None or found.ready or not (replicated or (present is not None and present.replicated)):
+            then()
+        else:
+            found.when_ready(then)
+
+    def created(self, topic: Topic, subscription: Subscription) -> dict[str, bytes]:
+        """A consumer or an operator makes a replicated subscription; what its transaction has to hold besides the cursor."""
+        found = topic.replicated
+        if found is None:
+            return {}
+        found.created(subscription)
+        if not found.ready:
+            return {}
+        key, data = found.taken(subscription.name)
+        return {key: data} if data else {}
+
+    def creation_failed(self, topic: Topic, subscription: Subscription) -> None:
+        """The store refused it: the subscription never was."""
+        if topic.replicated is not None and subscription.replicated:
+            topic.replicated.deleted(subscription)
+
+    def deleted(self, topic: Topic, subscription: Subscription) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """A subscription is deleted; puts and deletes of its transaction besides the cursor's key."""
+        found = topic.replicated
+        if found is None or not subscription.durable:
+            return {}, ()
+        found.deleted(subscription)
+        if not found.ready or subscription.name not in found.known:
+            return {}, ()
+        key, data = found.taken(subscription.name)
+        self.broker.keeper.forget(key)
+        return ({key: data}, ()) if data else ({}, (key,))
+
+    def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
+        """A subscription was moved; `then` when that may be answered as far as other clusters go."""
+        topic = self.broker.topics.get(subscription.topic)
+        if topic is None or topic.replicated is None or not subscription.replicated or not subscription.durable:
+            then("")
+        else:
+            topic.replicated.sought(subscription, then)
+
+    def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
+        """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
+        cursor.properties[REPLICATED] = 1
+        made = topic.subscriptions[name] = self.broker.make_subscription(topic, name, cursor, durable=True)
+        self.broker.fences.made(made)
+        return made
+
+    # ---------------------------------------------------------------------------------------------------------- storing
+
+    def beside(self, keys: Collection[str]) -> list[Share]:
+        """What belongs into the same transactions as these cursors (the keeper's)."""
+        concerned: dict[str, dict[str, str]] = {}
+        shares: list[Share] = []
+        for key in keys:
+            if key.startswith(CURSOR_PREFIX):
+                text, name = split_cursor_key(key)
+            elif key.startswith(REPLICATED_PREFIX):
+                text, name = split_replicated_key(key)
+            else:
+                continue
+            found = self.topics.get(text)
+            if found is not None and (not name or name in found.known):
+                concerned.setdefault(text, {})[key] = name
+            elif key.startswith(REPLICATED_PREFIX):
+                shares.append(Leftover(key))
+        shares += [TopicShare(self.topics[text], names) for text, names in concerned.items()]
+        return shares
+
+    def flush(self) -> None:
+        """Before the end: covers are stored, so that the next start has nothing to replay."""
+        for found in self.topics.values():
+            found.want_cover()
+
+    def durable_low(self, topic: Topic) -> Position | None:
+        """Retention may delete up to here as far as markers go; None: everything."""
+        return topic.replicated.durable_low() if topic.replicated is not None else None
+
+    # --------------------------------------------------------------------------------------------------------- watching
+
+    def interval_ms(self, text: str, progress: Progress) -> int:
+        """How long acknowledgements of a topic are collected now: longer while no link reads what was written before.
+
+        A link that had nothing to read for an hour is not a slow one: what counts is for how long the oldest marker that it
+        has not carried has been waiting. The fastest link decides, so that a dead cluster slows nobody down.
+        """
+        now_ms, shortest = self.broker.outbox.now_ms, self.settings.ack_sync_interval_ms
+        waits = []
+        for source in self.broker.links.sources.values():
+            state = source.topics.get(text)
+            if state is not None and state.wanted:
+                since_ms = progress.waiting_since(state.cursor.c)
+                if not since_ms:
+                    return shortest
+                waits.append(now_ms - max(state.read_ms, since_ms))
+        return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
+
+    def carried(self, text: str) -> Position:
+        """Up to where every link is done with a topic's entries; its last position when there is none."""
+        states = [source.topics.get(text) for source in self.broker.links.sources.values()]
+        topic = self.broker.topics[text]
+        return min((state.cursor.c for state in states if state is not None and state.wanted), default=topic.log.last)
+
+    def states(self, topic: Topic) -> list[dict[str, Any]]:
+        """Every replicated subscription of a topic, for `/geo/v1/subscriptions`: what it is here, and how far others are."""
+        host = topic.replicated
+        if host is None:
+            return []
+        found = []
+        for name in host.subscriptions():
+            subscription = topic.subscriptions[name]
+            described = host.describe(name)
+            owed = not host.ready or any(described.get(key) for key in ("unsent", "fullStateDue", "toTell"))
+            found.append(
+                {
+                    "topic": topic.text,
+                    "subscription": name,
+                    "markDeletePosition": str(subscription.mark_delete),
+                    "backlog": subscription.backlog_entries(),
+                    "backlogMessages": subscription.cursor.backlog_messages(),
+                    "consumers": len(subscription.consumers),
+                    **described,
+                    "stalled": self._stalled(topic, host, described),
+                    "towards": self._towards(topic, host, name, owed=owed),
+                }
+            )
+        return found
+
+    def _stalled(self, topic: Topic, host: ReplicatedTopic, described: Mapping[str, Any]) -> str:
+        """Why nothing is written here; "" when nothing is in the way."""
+        if not host.ready:
+            return "its markers are being read again after a start"
+        if topic.fenced:
+            return "the log cannot be written"
+        if self.mode_of(topic) == "snapshot":
+            return refuses(host.routes) or _unanswered(described)
+        return ""
+
+    def _towards(self, topic: Topic, host: ReplicatedTopic, name: str, *, owed: bool) -> dict[str, dict[str, Any]]:
+        """By cluster linked from here: what it lacks, and why."""
+        now_ms = self.broker.outbox.now_ms
+        # A failover takes the whole state along, also what no update of snapshot mode can tell.
+        moved = self.broker.fences.fence(topic.text, name).phase is Phase.MOVED
+        told: dict[str, dict[str, Any]] = {}
+        for target in sorted(target for source, target in host.routes if source == self.broker.cluster):
+            source = self.broker.links.sources.get(target)
+            state = source.topics.get(topic.text) if source is not None else None
+            if source is None or state is None:
+                told[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
+                continue
+            lag = host.progress.lag(name, state.cursor.c, owed=owed)
+            if not moved:
+                lag = lag.plus(host.untold(name))
+            told[target] = {
+                "lagMessages": lag.messages,
+                "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
+                "stalled": self.broker.links.why_not(source, state) if lag.since_ms else "",
+            }
+        return told
+
+    def metrics(self) -> dict[str, int]:
+        """Counters of all topics together, also of those that are gone: a counter never falls. And what is there now."""
+        total = Counter(self._gone)
+        for found in self.topics.values():
+            total.update(found.metrics())
+        return dict(total)
+
+    def refuses_mode(self, namespace: NamespaceName, mode: str) -> str:
+        """Why a namespace cannot have a mode; "" when it can."""
+        if mode != "snapshot":
+            return ""
+        here = self.broker.cluster
+        named = {here, *self.broker.resources.replication_clusters(namespace)}
+        return refuses({(a, b) for a, b in self._routes if a in named and b in named})
+
+    def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
+        """A replicated subscription's part of statistics; empty for others."""
+        if topic.replicated is None or not subscription.replicated:
+            return {}
+        return topic.replicated.describe(subscription.name)
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        for text, found in self.topics.items():
+            topic = self.broker.topics.get(text)
+            assert topic is not None, f"machines of {text}, which is gone"
+            assert topic.replicated is found, f"machines of {text} are not its own"
+            found.validate()
+
+
+def _unanswered(described: Mapping[str, Any]) -> str:
+    """Who keeps snapshots from being taken; "" when the last one was, or nobody is missing any more."""
+    missing: dict[str, int] = described.get("missing", {})
+    if not described.get("droppedAt") or not missing:
+        return ""
+    who = [f"{cluster} has not answered a snapshot since {_moment(since_ms)}" for cluster, since_ms in missing.items()]
+    dropped = described["dropped"]
+    return f"{', '.join(who)}; {dropped} {'was' if dropped == 1 else 'were'} dropped"
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,293 @@
+"""Who is let in and what they may do, for one broker: logins counted, proofs checked, decisions made.
+
+`Access` is what the Pulsar port and REST ask. Without authentication there is none: `Broker.access.enabled` is false,
+everybody is `NOBODY`, and nothing is refused.
+
+A change of permissions or of a tenant's administrators holds for everything that begins after it, and ends what it
+forbids at once: producers and consumers whose role lost the permission are closed, and their clients are refused when
+they come back.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.security.authorization import Authorizer, Operation, Where
+from magnetar.broker.security.credentials import Guess, Identity, Keys, PasswordProof, Verifier
+from magnetar.broker.security.logins import (
+    CHECKS_WAITING_MAX,
+    SPRAY,
+    Check,
+    CheckQueue,
+    FailedLogins,
+    Outcome,
+    Recent,
+    Waiter,
+    source_of,
+)
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName
+from magnetar.core.security import Security
+from magnetar.effects.outbox import Compute, Note, Outbox
+from magnetar.metadata.change import Change
+from magnetar.metadata.keys import TENANT_PREFIX
+from magnetar.metadata.permissions import PERMISSION_PREFIX
+from magnetar.metadata.resources import Resources
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+NOBODY: Final = Identity("", "none")
+"""Everybody, where there is no authentication."""
+
+NAME_COUNTED: Final = 64
+"""Of a name that somebody presents so many characters are remembered when it fails."""
+
+NO_SECURITY: Final = Security()
+
+Then = Callable[[Identity | None, BrokerError | None], None]
+Wanted = Callable[[], bool]
+
+
+class Access:
+    """Lets clients in.
+
+    Args:
+        outbox: the broker's.
+        security: the configuration.
+        keys: what proofs are checked with.
+        resources: tenants and permissions.
+        sessions: the broker's connections, by number.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        security: Security,
+        keys: Keys,
+        resources: Resources,
+        sessions: "dict[int, Session]",
+    ) -> None:
+        self._outbox = outbox
+        self._sessions = sessions
+        self.config = security.authentication
+        self.enabled = self.config.enabled
+        self.authorizer = Authorizer(security.authorization, resources)
+        self._resources = resources
+        self._prefixed: set[NamespaceName] = set()
+        self.verifier = Verifier(self.config, keys)
+        most, window_ms = self.config.failed_logins_max, self.config.failed_logins_ms
+        self._failed_tokens = FailedLogins(most, window_ms)
+        self._failed_names = FailedLogins(most, window_ms)
+        self._failed_sources = FailedLogins(most * SPRAY, window_ms)
+        self._queue = CheckQueue()
+        self._checking: Check | None = None
+        self._proven, self._users = Recent(), Recent()
+        self._counts = dict.fromkeys(("in", "refused", "guessed", "waiting"), 0)
+
+    def new_keys(self, keys: Keys) -> None:
+        """The key files changed. Who is in stays in; every later proof is checked with these."""
+        self.verifier = Verifier(self.config, keys)
+        self._proven.clear()
+        self._outbox.put(Note("info", f"authentication: new keys are in force: {keys}"))
+
+    # --------------------------------------------------------------------------------------------------------- logins
+
+    def login(
+        self, address: str, method: str, data: bytes, certificate: str, then: Then, *, wanted: Wanted = lambda: True
+    ) -> None:
+        """Find out who somebody is: `then(identity, None)` or `then(None, error)`, at once or after a slow check.
+
+        Args:
+            address: of the peer, with its port.
+            method, data: what they present.
+            certificate: common name of the client certificate that TLS checked.
+            then: told the outcome.
+            wanted: whether anybody still wants to know: who is gone takes no time from who waits.
+        """
+        source = source_of(address)
+
+        def end(outcome: Outcome) -> None:
+            if isinstance(outcome, BrokerError):
+                then(None, outcome)
+            else:
+                self._counts["in"] += 1
+                then(outcome, None)
+
+        if self.verifier.slow(method):
+            self._password(address, source, data, end, wanted)
+            return
+        try:
+            identity = self.verifier.verify(method, data, self._outbox.day_ms, certificate)
+        except BrokerError as error:
+            end(self._wrong_token(address, source, error))
+        else:
+            end(identity)
+
+    def _wrong_token(self, address: str, source: str, error: BrokerError) -> BrokerError:
+        """What somebody is told whose proof is no password, and not right."""
+        now_ms = self._outbox.now_ms
+        if isinstance(error, Guess) and (wait_ms := self._failed_tokens.waits_ms(source, now_ms)):
+            return self._waits(source, wait_ms)
+        self._refused(address, error)
+        if isinstance(error, Guess) and self._failed_tokens.failed(source, now_ms):
+            self._say_waits(source, "failed logins", self.config.failed_logins_max, "wrong tokens are")
+        return error
+
+    def _waits(self, who: str, wait_ms: int) -> BrokerError:
+        self._counts["waiting"] += 1
+        return BrokerError(
+            ErrorCode.TOO_MANY_REQUESTS,
+            f"too many failed logins from {who} (failed_logins_max): wait {-(-wait_ms // 1000)} s",
+        )
+
+    def _refused(self, address: str, error: BrokerError) -> None:
+        self._counts["guessed" if isinstance(error, Guess) else "refused"] += 1
+        self._outbox.put(Note("warning", f"{address}: {error.message}"))
+
+    def _say_waits(self, who: str, what: str, count: int, refused: str) -> None:
+        seconds = self.config.failed_logins_ms // 1000
+        self._outbox.put(
+            Note("warning", f"{who}: {count} {what} (failed_logins_max): {refused} refused for {seconds} s")
+        )
+
+    # ------------------------------------------------------------------------------------------------------ passwords
+
+    def _password(self, address: str, source: str, data: bytes, end: Waiter, wanted: Wanted) -> None:
+        """Check a name and a password, now if it is known to be right, else in its turn."""
+        try:
+            proof = self.verifier.password(data)
+        except BrokerError as wrong:
+            self._refused(address, wrong)
+            if isinstance(wrong, Guess):
+                self._guessed(source, "")
+            end(wrong)
+            return
+        name = proof.name[:NAME_COUNTED]
+        if wait_ms := self._password_waits_ms(source, name):
+            end(self._waits(source, wait_ms))
+            return
+        if proof.key in self._proven:
+            self._proven.note(proof.key)
+            self._users.note((source, name))
+            end(Identity(proof.name, "basic"))
+            return
+
+        def judged(outcome: Outcome) -> None:
+            # Counted for each who presented it: what many present at once is one check, and as many guesses.
+            if isinstance(outcome, Guess):
+                self._refused(address, outcome)
+                self._guessed(source, name)
+            elif not isinstance(outcome, BrokerError):
+                self._users.note((source, name))
+            end(outcome)
+
+        if self._checking is not None and self._checking.proof.key == proof.key:
+            self._checking.waiters.append((judged, wanted))
+            return
+        if (same := self._queue.same(proof.key)) is not None:
+            same.waiters.append((judged, wanted))
+            return
+        goes = self._queue.put(Check(source, name, proof, [(judged, wanted)]))
+        if goes is not None:
+            error = BrokerError(
+                ErrorCode.SERVICE_NOT_READY,
+                f"{CHECKS_WAITING_MAX} passwords wait to be checked, and {goes.source} presented most of them; try again",
+            )
+            for waiter, _ in goes.waiters:
+                waiter(error)
+        self._check_next()
+
+    def _password_waits_ms(self, source: str, name: str) -> int:
+        """How long a name's passwords are not looked at; one that was proved from there waits for its own failures alone."""
+        now_ms = self._outbox.now_ms
+        wait_ms = self._failed_names.waits_ms(f"{source} {name}", now_ms)
+        if not wait_ms and (source, name) not in self._users:
+            wait_ms = self._failed_sources.waits_ms(source, now_ms)
+        return wait_ms
+
+    def _guessed(self, source: str, name: str) -> None:
+        now_ms, most = self._outbox.now_ms, self.config.failed_logins_max
+        if self._failed_names.failed(f"{source} {name}", now_ms):
+            self._say_waits(source, "failed logins of one name", most, "passwords of that name are")
+        if self._failed_sources.failed(source, now_ms):
+            self._say_waits(source, "failed logins", most * SPRAY, "passwords of names not proved from there are")
+
+    def _check_next(self) -> None:
+        while self._checking is None and (check := self._queue.take()) is not None:
+            check.waiters = [(waiter, wanted) for waiter, wanted in check.waiters if wanted()]
+            if check.waiters:
+                self._checking = check
+                self._outbox.put(Compute(partial(_outcome, check.proof), self._checked))
+
+    def _checked(self, outcome: Outcome) -> None:
+        check, self._checking = self._checking, None
+        assert check is not None
+        if isinstance(outcome, Identity):
+            if self.verifier.password_of(outcome.role) == check.proof.hashed:
+                self._proven.note(check.proof.key)
+            else:
+                outcome = BrokerError(ErrorCode.SERVICE_NOT_READY, "the passwords were just changed: try again")
+        for waiter, _ in check.waiters:
+            waiter(outcome)
+        self._check_next()
+
+    def speak_for(self, identity: Identity, original: str) -> Identity:
+        """A proxy says for whom it speaks.
+
+        Raises:
+            BrokerError: it is no proxy, or nobody can have that name (AuthorizationError).
+        """
+        if not original:
+            return identity
+        if identity.role not in self.config.proxy_roles:
+            raise BrokerError(
+                ErrorCode.AUTHORIZATION, f"role {identity.role} is no proxy (proxy_roles): it speaks for itself alone"
+            )
+        if original in self.config.proxy_roles or not original.isprintable() or len(original) > 512:
+            raise BrokerError(ErrorCode.AUTHORIZATION, f"a proxy cannot speak for {original[:60]!a}")
+        return identity._replace(original=original)
+
+    def stats(self) -> dict[str, int]:
+        """Logins since the start, by their end: in; refused; refused as guesses; refused, for who it is waits."""
+        return dict(self._counts)
+
+    # ------------------------------------------------------------------------------------------------------ decisions
+
+    def check(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> None:
+        """Refuse what is not allowed.
+
+        Raises:
+            BrokerError: AuthorizationError.
+        """
+        if self.enabled:
+            self.authorizer.check(identity, operation, where, subscription)
+
+    def policies_changed(self, change: Change) -> None:
+        """A change of resources is in force: what it forbids ends."""
+        if not self.enabled:
+            return
+        modes = self._modes_changed(change)
+        if modes or any(key.startswith((PERMISSION_PREFIX, TENANT_PREFIX)) for key in change.keys):
+            for session in list(self._sessions.values()):
+                session.permissions_changed()
+
+    def _modes_changed(self, change: Change) -> bool:
+        """Whether a namespace begins to ask for subscriptions named after roles; other policies concern nobody's rights."""
+        changed = False
+        for text in change.namespaces:
+            namespace = NamespaceName.parse(text)
+            if self._resources.shared_policies(namespace).subscription_auth_mode != "Prefix":
+                self._prefixed.discard(namespace)
+            elif namespace not in self._prefixed:
+                self._prefixed.add(namespace)
+                changed = True
+        return changed
+
+
+def _outcome(proof: PasswordProof) -> Outcome:
+    """Of a slow check, which is done off the broker's thread."""
+    try:
+        return Verifier.check(proof)
+    except BrokerError as error:
+        return error

@@ -1,0 +1,1 @@
+"""One client connection: which part of the broker answers each command of the Pulsar protocol."""

@@ -1,0 +1,127 @@
+"""Which topics a link may touch: roles in `replicate_roles` all, others those where they have `replicate`.
+
+What is not allowed is one topic's trouble and stops no other. So it is answered as the link's machines answer a topic that
+policy keeps out (`blocked: policy`), wherever the answer can say so; a list leaves out what the link may not know of.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.security.authorization import Operation
+from magnetar.broker.session.part import SessionPart
+from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
+from magnetar.core.ids import NONE
+from magnetar.core.names import TopicName
+from magnetar.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+POLICY: Final = "policy"
+
+
+class GeoAccess(SessionPart):
+    """What one link may do.
+
+    Args:
+        session: its connection.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__(session)
+        self._access = session.broker.access
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it may touch every topic; asked anew each time, for permissions change."""
+        return not self._access.enabled or self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE)
+
+    @property
+    def narrow(self) -> str:
+        """The role of a link that may touch some topics only; "" where it may touch all."""
+        return "" if self.everywhere else self._session.identity.shown
+
+    def refusal(self, topic: str) -> str:
+        """Why it may not touch a topic; "" when it may. A name that is none is left to who reads it."""
+        if self.everywhere:
+            return ""
+        try:
+            name = TopicName.parse(topic)
+        except NameNotValid:
+            return ""
+        if self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE, name):
+            return ""
+        return f"role {self._session.identity.shown} may not replicate {name} in {self._broker.cluster}"
+
+    def check(self, topic: str) -> None:
+        """Refuse a topic.
+
+        Raises:
+            BrokerError: AuthorizationError.
+        """
+        if reason := self.refusal(topic):
+            raise BrokerError(ErrorCode.AUTHORIZATION, reason)
+
+    def known(self, told: pb.CommandGeoTopicsResponse) -> pb.CommandGeoTopicsResponse:
+        """The list of a link's topics without those that it may not touch."""
+        if self.everywhere:
+            return told
+        allowed = [state for state in told.topics if not self.refusal(state.topic)]
+        answer = pb.CommandGeoTopicsResponse()
+        answer.CopyFrom(told)
+        del answer.topics[:]
+        answer.topics.extend(allowed)
+        return answer
+
+    def blocked(self, told: pb.CommandGeoStatusResponse) -> pb.CommandGeoStatusResponse:
+        """What is blocked, of topics that it may touch."""
+        if self.everywhere:
+            return told
+        allowed = [one for one in told.blocked if not self.refusal(one.topic)]
+        answer = pb.CommandGeoStatusResponse(request_id=told.request_id)  # what is lost is a number of the whole link
+        answer.blocked.extend(allowed)
+        return answer
+
+    def unread(self, request: pb.CommandGeoRead) -> pb.CommandGeoReadResponse | None:
+        """The answer to reading a topic that it may not touch; None when it may."""
+        reason = self.refusal(request.topic)
+        if not reason:
+            return None
+        return pb.CommandGeoReadResponse(
+            request_id=request.request_id,
+            end=request.after,
+            blocked=POLICY,
+            error=ErrorCode.AUTHORIZATION,
+            message=reason,
+        )
+
+    def kept_out(self, request: pb.CommandGeoAppend) -> pb.CommandGeoAppendResponse | None:
+        """The answer to entries of a topic that it may not touch; None when it may."""
+        reason = self.refusal(request.topic)
+        if not reason:
+            return None
+        answer = pb.CommandGeoAppendResponse(request_id=request.request_id, blocked=POLICY, reason=reason)
+        self._persisted(answer.persisted, request.topic, request.source)
+        return answer
+
+    def strangers(self, request: pb.CommandGeoWatermarks) -> list[pb.GeoWatermark]:
+        """The answers about topics that it may not touch; they are taken out of the request."""
+        if self.everywhere:
+            return []
+        answers: list[pb.GeoWatermark] = []
+        allowed: list[pb.GeoWatermarkQuery] = []
+        for query in request.topics:
+            reason = self.refusal(query.topic)
+            if not reason:
+                allowed.append(query)
+                continue
+            answer = pb.GeoWatermark(topic=query.topic, blocked=POLICY, reason=reason)
+            self._persisted(answer.persisted, query.topic, request.source)
+            answers.append(answer)
+        if answers:
+            del request.topics[:]
+            request.topics.extend(allowed)
+        return answers
+
+    def _persisted(self, place: pb.GeoPosition, topic: str, source: str) -> None:
+        found = self._broker.topics.get(topic)
+        place.ledger, place.entry = found.log.watermark(source) if found is not None else NONE

@@ -1,0 +1,201 @@
+"""The link commands of one connection (geo-replication.md): which machine answers which.
+
+    GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
+    GEO_SCHEMAS 1014
+    GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
+    GEO_RESTORE 1012                                                     a wiped cluster
+
+Only connections that presented the link token, or a role that may replicate, have a `GeoSession`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.session.link_access import GeoAccess
+from magnetar.broker.session.part import SessionPart
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Send
+from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.reading import Reading, place
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import request_id_of
+from magnetar.wire.frames import Frame, encode, encode_with_payload
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
+
+
+class GeoSession(SessionPart):
+    """The link side of a session.
+
+    Args:
+        session: the connection it belongs to.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__(session)
+        self._links = session.broker.links
+        self._access = GeoAccess(session)
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            1000: self._topics,
+            1002: self._read,
+            1004: self._append,
+            1006: self._commit,
+            1008: self._watermarks,
+            1010: self._status,
+            1012: self._restore,
+            1014: self._schemas,
+            1017: self._brought,
+        }
+
+    def handle(self, frame: Frame) -> None:
+        """One command.
+
+        Raises:
+            ProtocolError: it makes no sense; the connection ends.
+        """
+        try:
+            self._handlers[frame.command.type](frame)
+        except BrokerError as error:
+            self._session.refuse(request_id_of(frame.command), error)
+
+    def disconnected(self) -> None:
+        """The connection is gone."""
+        self._links.disconnected(self._session.number)
+
+    def leave(self) -> None:
+        """The connection is gone."""
+        super().leave()
+        self._access.leave()
+        self._handlers.clear()
+
+    def _answer(self, kind: int, **body: Any) -> None:
+        self._session.send(encode(pb.BaseCommand(type=kind, **body)))
+
+    def _topics(self, frame: Frame) -> None:
+        request = frame.command.geo_topics
+        self._links.source(request.to).poll(
+            self._session.number,
+            request,
+            lambda told: self._answer(1001, geo_topics_response=self._access.known(told)),
+            narrow=self._access.narrow,
+        )
+
+    def _read(self, frame: Frame) -> None:
+        request = frame.command.geo_read
+        LinkDestination.name_of(request.topic)
+        if (unread := self._access.unread(request)) is not None:
+            self._answer(1003, geo_read_response=unread)
+            return
+
+        def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
+            session = self._session
+            if session.closed:
+                return
+            if request.origin:
+                response.schemas = self._links.schemas.life(request.topic)
+            command = pb.BaseCommand(type=1003, geo_read_response=response)
+            session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
+
+        if request.HasField("to") and request.to:
+            self._links.source(request.to).read(request, reply)
+            return
+        topic = self._broker.topics.get(request.topic)
+        if topic is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {request.topic} does not exist")
+
+        def failed(position: Position, error: str) -> None:
+            session = self._session
+            session.outbox.put(Note("error", f"{request.topic} {position} cannot be read: {error}"))
+
+        Reading(
+            self._broker.outbox,
+            topic.log,
+            cluster=self._broker.cluster,
+            to="",
+            request_id=request.request_id,
+            after=place(request.after),
+            up_to=place(request.up_to) if request.HasField("up_to") else None,
+            bytes_max=min(request.bytes_max, self._broker.config.link_read_bytes_max),
+            reply=reply,
+            failed=failed,
+            origin=request.origin,
+        ).start()
+
+    def _append(self, frame: Frame) -> None:
+        request = frame.command.geo_append
+        if (kept_out := self._access.kept_out(request)) is not None:
+            self._answer(1005, geo_append_response=kept_out)
+            return
+        try:
+            self._links.destination.append(
+                self._session.number,
+                request,
+                frame.payload,
+                lambda told: self._answer(1005, geo_append_response=told),
+                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                whole=self._access.everywhere,
+            )
+        except ProtocolError as error:
+            raise ProtocolError(f"GEO_APPEND for {request.topic[:100]!a}: {error}") from error
+
+    def _restore(self, frame: Frame) -> None:
+        request = frame.command.geo_restore
+        self._access.check(request.topic)
+        try:
+            self._links.restores.machine.restore(
+                self._session.number,
+                request,
+                frame.payload,
+                lambda told: self._answer(1013, geo_restore_response=told),
+                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                whole=self._access.everywhere,
+            )
+        except ProtocolError as error:
+            raise ProtocolError(f"GEO_RESTORE for {request.topic[:100]!a}: {error}") from error
+
+    def _schemas(self, frame: Frame) -> None:
+        request = frame.command.geo_schemas
+        self._access.check(request.topic)
+        LinkDestination.name_of(request.topic)
+        self._answer(1015, geo_schemas_response=self._links.schemas.told(request))
+
+    def _brought(self, frame: Frame) -> None:
+        """To a destination's machine, or a restoring one's: their tickets tell whose it is."""
+        brought = frame.command.geo_schemas_brought
+        for desk in (self._links.destination.schemas, self._links.restores.machine.schemas):
+            desk.brought(self._session.number, brought)
+
+    def _commit(self, frame: Frame) -> None:
+        tell = frame.command.geo_commit
+        for topic in (*(one.topic for one in tell.commits), *(one.topic for one in tell.learned)):
+            self._access.check(topic)
+        self._links.commit(
+            tell, lambda told: self._answer(1007, geo_commit_response=told), whole=self._access.everywhere
+        )
+
+    def _watermarks(self, frame: Frame) -> None:
+        strangers = self._access.strangers(frame.command.geo_watermarks)
+
+        def reply(told: pb.CommandGeoWatermarksResponse) -> None:
+            told.topics.extend(strangers)
+            self._answer(1009, geo_watermarks_response=told)
+
+        self._links.destination.watermarks(
+            frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._session.number
+        )
+
+    def _status(self, frame: Frame) -> None:
+        request = frame.command.geo_status
+        if request.HasField("to") and request.to:
+            told = self._links.source(request.to).status(request.request_id)
+        else:
+            told = pb.CommandGeoStatusResponse(request_id=request.request_id)
+            for source in self._links.sources.values():
+                one = source.status(request.request_id)
+                told.blocked.extend(one.blocked)
+                told.gap += one.gap
+        self._answer(1011, geo_status_response=self._access.blocked(told))

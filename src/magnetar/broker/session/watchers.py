@@ -1,0 +1,118 @@
+"""The commands of one connection about lists of topics that it wants to be told of (PIP-145).
+
+A second request under a number that is open is answered with the list as it is now, and replaces what was asked before:
+clients that lost an answer, or want to be sure, ask once more (`supports_topic_watcher_reconcile`).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.session.names import namespace_name
+from magnetar.broker.session.part import SessionPart
+from magnetar.broker.topics.watches import Asked, Watcher
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+
+class SessionWatchers(SessionPart):
+    """Watchers of one connection.
+
+    Args:
+        session: the connection.
+    """
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__(session)
+        self._open: dict[int, Watcher] = {}
+        self._opening: dict[Asked, int] = {}
+        """Requests that are not answered yet, with their ids."""
+
+    def handlers(self) -> dict[int, Callable[[Any], None]]:
+        """Command type -> what answers it."""
+        return {
+            64: lambda c: self._watch(c.watchTopicList),
+            67: lambda c: self._close(c.watchTopicListClose),
+        }
+
+    def _watch(self, command: pb.CommandWatchTopicList) -> None:
+        number = command.watcher_id
+        try:
+            namespace = namespace_name(command.namespace)
+            self._check_room(number)
+        except BrokerError as error:
+            self._session.refuse(command.request_id, error)
+            return
+        asked = Asked(
+            self._session, number, namespace, command.topics_pattern, partial(self._told, command.topics_hash)
+        )
+        self._opening[asked] = command.request_id
+        self._broker.watches.ask(asked)
+
+    def _told(self, known: str, asked: Asked, watcher: Watcher | None, error: BrokerError | None) -> None:
+        request_id = self._opening.pop(asked)
+        if watcher is not None:
+            self._opened(request_id, watcher, known)
+        elif error is not None:
+            self._session.refuse(request_id, error)
+
+    def _check_room(self, number: int) -> None:
+        """Refuse one watcher too many; those on their way count."""
+        most = self._broker.config.topic_watchers_per_connection_max
+        if len(self._open) - (number in self._open) + len(self._opening) >= most:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"{most} watchers are the most on one connection (topic_watchers_per_connection_max)",
+            )
+
+    def _opened(self, request_id: int, watcher: Watcher, known: str) -> None:
+        """Answer with the list, unless the client has it already, as its hash says."""
+        found = watcher.found
+        names = [] if known == found.hash else found.names
+        answer = commands.watch_topic_list_success(request_id, watcher.number, names, found.hash)
+        if len(answer) > self._broker.frame_bytes_max:
+            self._broker.watches.unwatch(watcher)
+            reason = f"{len(names)} topics match: more than fit into one answer"
+            self._session.refuse(request_id, BrokerError(ErrorCode.NOT_ALLOWED, reason))
+            return
+        before = self._open.get(watcher.number)
+        if before is not None:
+            self._broker.watches.unwatch(before)
+        self._open[watcher.number] = watcher
+        self._session.send(answer)
+
+    def _close(self, command: pb.CommandWatchTopicListClose) -> None:
+        """A number that is not open is closed, too."""
+        for asked in [one for one in self._opening if one.number == command.watcher_id]:
+            asked.closed = True
+            self._session.refuse_closed(self._opening.pop(asked), "the watcher")
+        watcher = self._open.pop(command.watcher_id, None)
+        if watcher is not None:
+            self._broker.watches.unwatch(watcher)
+        self._session.send(commands.success(command.request_id))
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes no more, or takes more again."""
+        if writable:
+            for watcher in self._open.values():
+                self._broker.watches.resume(watcher)
+
+    def permissions_changed(self) -> None:
+        """Somebody's permissions changed: what this client may not see any more goes from its lists, what it may see comes."""
+        for watcher in self._open.values():
+            self._broker.watches.doubt(watcher)
+        for asked in self._opening:
+            asked.again = True
+
+    def disconnected(self) -> None:
+        """The connection is gone."""
+        for watcher in self._open.values():
+            self._broker.watches.unwatch(watcher)
+        self._open.clear()
+        for asked in self._opening:
+            asked.closed = True
+        self._opening.clear()

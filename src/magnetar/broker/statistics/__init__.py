@@ -1,0 +1,1 @@
+"""What a broker reports about topics, subscriptions and links."""

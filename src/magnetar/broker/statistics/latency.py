@@ -1,0 +1,179 @@
+"""How long publishes took and how large entries were, counted where appends are confirmed.
+
+One call counts all entries of an append: they were asked for together and became durable together. Nothing is made per message.
+
+    Buckets         of one topic: how many fell between two bounds over the last interval, as Pulsar tells it of its topics
+    PublishLatency  of the whole broker: counters that never fall, and quantiles of the newest publishes
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from magnetar.core.meter import INTERVAL_S_MIN
+from magnetar.storage.entries import StoredEntry
+
+LATENCY_BOUNDS_MS: Final = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
+"""Pulsar's, as the names of its metrics say them; an upper bound is part of its bucket. Behind the last: overflow."""
+
+SIZE_BOUNDS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
+"""Likewise, in bytes."""
+
+RECENT: Final = 4096
+"""Appends whose latency is remembered for quantiles: the slowest one in a thousand is still four of them, in 32 KB."""
+
+QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
+"""Those that Pulsar tells."""
+
+
+class Told(NamedTuple):
+    """What buckets held over one interval.
+
+    Attributes:
+        counts: between the bounds; the last one is of what is above all of them.
+        total: of the values.
+        per_s: values a second.
+    """
+
+    counts: tuple[int, ...]
+    total: float
+    per_s: float
+
+
+class Buckets:
+    """Values by their size, over intervals.
+
+    Args:
+        bounds: ascending; a value that is one of them counts below it.
+
+    Attributes:
+        told: the last interval that ended.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "told")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self._nothing = self.told = Told((0,) * (len(bounds) + 1), 0.0, 0.0)
+
+    def add(self, value: float, times: int) -> None:
+        """So many values of one size."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._total += value * times
+
+    def add_all(self, values: list[int]) -> int:
+        """Several, which are in one bucket as a rule: entries of one producer resemble each other. Their sum."""
+        bounds, counts = self._bounds, self._counts
+        lowest = bisect_left(bounds, min(values))
+        if bisect_left(bounds, max(values)) == lowest:
+            counts[lowest] += len(values)
+        else:
+            for value in values:
+                counts[bisect_left(bounds, value)] += 1
+        total = sum(values)
+        self._total += total
+        return total
+
+    def end(self, elapsed_s: float) -> None:
+        """An interval ends, another begins."""
+        count = sum(self._counts)
+        if not count:
+            self.told = self._nothing
+            return
+        self.told = Told(tuple(self._counts), self._total, count / elapsed_s)
+        self._counts = [0] * len(self._counts)
+        self._total = 0.0
+
+
+class Writes:
+    """What was written to one topic: markers and what links brought too, as in Pulsar.
+
+    Args:
+        began_ms: when nothing was written yet.
+
+    Attributes:
+        latency: ms of each entry from its receipt until it was durable.
+        size: bytes of each.
+    """
+
+    __slots__ = ("_at_ms", "latency", "size")
+
+    def __init__(self, began_ms: int) -> None:
+        self.latency = Buckets(LATENCY_BOUNDS_MS)
+        self.size = Buckets(SIZE_BOUNDS)
+        self._at_ms = began_ms
+
+    def add(self, entries: Sequence[StoredEntry], took_s: float) -> int:
+        """The entries of one append are durable; how many bytes they are."""
+        self.latency.add(took_s * 1000, len(entries))
+        if len(entries) == 1:
+            size = len(entries[0].data)
+            self.size.add(size, 1)
+            return size
+        return self.size.add_all([len(entry.data) for entry in entries])
+
+    def end(self, now_ms: int) -> None:
+        """An interval ends, another begins; one that has just begun goes on (see `core.meter`)."""
+        elapsed_s = (now_ms - self._at_ms) / 1000
+        if elapsed_s < INTERVAL_S_MIN:
+            return
+        self.latency.end(elapsed_s)
+        self.size.end(elapsed_s)
+        self._at_ms = now_ms
+
+
+class PublishLatency:
+    """Of all clients' publishes since the broker's start.
+
+    Attributes:
+        counts: entries by latency, between `LATENCY_BOUNDS_MS`; they never fall, like the next two.
+        entries: how many.
+        total_ms: of their latencies.
+    """
+
+    __slots__ = ("_next", "_recent", "counts", "entries", "total_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self.entries = 0
+        self.total_ms = 0.0
+        self._recent: list[float] = []
+        self._next = 0
+
+    def add(self, took_s: float, entries: int) -> None:
+        """One append of so many entries is durable."""
+        took_ms = took_s * 1000
+        self.counts[bisect_left(LATENCY_BOUNDS_MS, took_ms)] += entries
+        self.entries += entries
+        self.total_ms += took_ms * entries
+        if len(self._recent) < RECENT:
+            self._recent.append(took_ms)
+        else:
+            self._recent[self._next] = took_ms
+            self._next = (self._next + 1) % RECENT
+
+    def quantiles(self) -> dict[float, float]:
+        """Of the newest appends, in ms; empty before the first."""
+        ordered = sorted(self._recent)
+        last = len(ordered) - 1
+        return {share: ordered[round(share * last)] for share in QUANTILES} if ordered else {}
+
+
+@dataclass(slots=True)
+class Connections:
+    """Connections since the broker's start.
+
+    Attributes:
+        made: that came.
+        let_in: of these, whose CONNECT was answered.
+        failed: whose CONNECT was refused, or did not come in time.
+        ended: that are gone.
+    """
+
+    made: int = 0
+    let_in: int = 0
+    failed: int = 0
+    ended: int = 0

@@ -1,0 +1,295 @@
+"""Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (pulsar-facts H)."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyroaring import BitMap
+
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
+from magnetar.broker.publish.producers import rates_in
+from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.core.ids import NONE
+from magnetar.core.times import iso_time
+from magnetar.metadata.policies.namespace import BacklogQuota
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
+    from magnetar.broker.session.session import Session
+    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar.broker.topics.topic import Topic
+    from magnetar.core.names import TopicName
+
+NOTHING: Final = BitMap()
+NO_QUOTA: Final = BacklogQuota()
+
+
+Steps = Generator[None, None, dict[str, Any]]
+"""Makes statistics, a few clients, subscriptions or ledgers in a step: whoever runs it lets others have their turn in between.
+What is told may change meanwhile."""
+
+CLIENTS_A_STEP: Final = 20
+"""Producers or consumers: some 0.3 ms."""
+
+
+def at_once(steps: Steps) -> dict[str, Any]:
+    """What comes of steps, for those who ask of few clients."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def topic_stats(broker: "Broker", topic: "Topic", *, publishers: bool = True, consumers: bool = True) -> Steps:
+    """Pulsar's stats of one topic or partition.
+
+    Args:
+        broker, topic: whose.
+        publishers: with producers.
+        consumers: with consumers of each subscription.
+    """
+    subscriptions: dict[str, dict[str, Any]] = {}
+    replicated = frozenset(topic.replicated.subscriptions() if topic.replicated is not None else ())
+    for name, subscription in list(topic.subscriptions.items()):
+        shown = subscription.stats(consumers=False)
+        shown["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
+        if name in replicated and topic.replicated is not None:
+            shown["replicatedMode"] = broker.replication.mode_of(topic)
+        if consumers:
+            shown["consumers"] = yield from _consumers(broker, subscription)
+        subscriptions[name] = shown
+        yield
+    shown_publishers = (yield from _publishers(broker, topic)) if publishers else []
+    earliest = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
+    last = topic.last_message_position()
+    return (
+        rates_in(topic.meter)
+        | statkeys.of_topics()
+        | _backlog(broker, topic, subscriptions)
+        | {
+            **{key: sum(subscription[key] for subscription in subscriptions.values()) for key in SUMMED},
+            "msgInCounter": topic.messages_in,
+            "bytesInCounter": topic.bytes_in,
+            "msgOutCounter": topic.traffic().messages_out,
+            "bytesOutCounter": topic.traffic().bytes_out,
+            "systemTopicBytesInCounter": topic.bytes_in if topic.name.local.startswith("__") else 0,
+            "msgChunkPublished": topic.chunked,
+            "publishRateLimitedTimes": topic.publish_limited,
+            "storageSize": topic.log.bytes_retained,
+            "earliestMsgPublishTimeInBacklogs": min(filter(None, earliest), default=0),
+            "topicCreationTimeStamp": topic.record.created_ms,
+            "lastPublishTimeStamp": topic.log.time_at(last) if topic.log.valid(last) else 0,
+            "publishers": shown_publishers,
+            "waitingPublishers": len(topic.producers.waiting),
+            "subscriptions": subscriptions,
+            "replication": broker.links.topic_stats(topic),
+            "deduplicationStatus": (
+                Status.DISABLED if topic.deduplication is None else topic.deduplication.status
+            ).value,
+            "compaction": broker.compactions.status(topic).stats(),
+            "idempotency": topic.idempotency.stats() if topic.idempotency is not None else None,
+            "ownerBroker": _owner(broker),
+            "originIndexNext": topic.log.next_index,
+            "incarnation": topic.record.incarnation,
+        }
+        | _epoch(topic)
+    )
+
+
+SUMMED: Final = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+    "delayedMessageIndexSizeInBytes",
+)
+"""Of a topic: what is the sum of its subscriptions'."""
+
+
+def _earliest(topic: "Topic", subscription: "Subscription") -> int:
+    """When the first message that a subscription has not acknowledged was published, ms; 0 when there is none."""
+    first = subscription.nth_unacknowledged(1)
+    return topic.log.time_at(first) if first is not None else 0
+
+
+def _backlog(broker: "Broker", topic: "Topic", subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What a topic keeps for its subscriptions, and may keep. As for the quotas, its age is that of the durable ones alone."""
+    quotas = broker.resources.backlog_quotas(topic.name)
+    size, age = quotas.get("destination_storage", NO_QUOTA), quotas.get("message_age", NO_QUOTA)
+    times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items() if s["isDurable"]}
+    oldest_ms, oldest = min(((at_ms, name) for name, at_ms in times.items() if at_ms), default=(0, ""))
+    return {
+        "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
+        "backlogQuotaLimitSize": size.limit_size,
+        "backlogQuotaLimitTime": age.limit_time,
+        "oldestBacklogMessageAgeSeconds": max(0, broker.outbox.day_ms - oldest_ms) // 1000 if oldest else -1,
+        "oldestBacklogMessageSubscriptionName": oldest,
+    }
+
+
+def _epoch(topic: "Topic | NonPersistentTopic") -> dict[str, int]:
+    """Of its producers; as in Pulsar, nothing before the first one with exclusive access."""
+    epoch = topic.producers.topic_epoch
+    return {"topicEpoch": epoch} if epoch else {}
+
+
+def _owner(broker: "Broker") -> str:
+    """As Pulsar names a broker: host and port of its admin interface, as in `/admin/v2/brokers`."""
+    return broker.resources.cluster_data(broker.cluster).service_url.partition("://")[2]
+
+
+def passing_stats(
+    broker: "Broker", topic: "NonPersistentTopic", *, publishers: bool = True, consumers: bool = True
+) -> Steps:
+    """The same of a topic, or partition, that stores nothing."""
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        subscriptions[name] = subscription.stats(consumers=False)
+        if consumers:
+            subscriptions[name]["consumers"] = yield from _consumers(broker, subscription)
+        yield
+    shown = topic.stats(subscriptions) | {"ownerBroker": _owner(broker)} | _epoch(topic)
+    if publishers:
+        # A producer that is too fast is slowed down by its socket: nothing is dropped before the subscriptions.
+        shown["publishers"] = [one | {"msgDropRate": 0.0} for one in (yield from _publishers(broker, topic))]
+    return shown
+
+
+def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
+    """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
+    nothing = NonPersistentTopic(name, broker.outbox, ledger=0)
+    return at_once(passing_stats(broker, nothing)) | {"topicCreationTimeStamp": 0}
+
+
+_Shown = Generator[None, None, list[dict[str, Any]]]
+
+
+def _publishers(broker: "Broker", topic: "Topic | NonPersistentTopic") -> _Shown:
+    """Producers, with what their connections alone know."""
+    found: list[dict[str, Any]] = []
+    for producer in list(topic.producers.live.values()):
+        shown = producer.stats()
+        _add_client(broker, producer.connection, shown)
+        found.append(shown)
+        if len(found) % CLIENTS_A_STEP == 0:
+            yield
+    return found
+
+
+def _consumers(broker: "Broker", subscription: "Subscription | NonPersistentSubscription") -> _Shown:
+    """Consumers of a subscription, likewise."""
+    found: list[dict[str, Any]] = []
+    for consumer in list(subscription.consumers):
+        shown = subscription.stats_of(consumer)
+        session = _add_client(broker, consumer.connection, shown)
+        if session is not None and broker.access.enabled:
+            shown["appId"] = session.identity.role
+        found.append(shown)
+        if len(found) % CLIENTS_A_STEP == 0:
+            yield
+    return found
+
+
+def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Session | None":
+    """What a client calls itself; links and clients that are just going have no session."""
+    session = broker.sessions.get(connection)
+    if session is not None and session.client_version:
+        shown["clientVersion"] = session.client_version
+    return session
+
+
+def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
+    """Pulsar's internal stats of one topic or partition."""
+    log = topic.log
+    cursors: dict[str, dict[str, Any]] = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        cursors[name] = subscription.internal_stats()
+        yield
+    for state in broker.replication.states(topic):
+        if state["subscription"] in cursors:  # others came meanwhile
+            cursors[state["subscription"]]["replicatedState"] = state
+    yield
+    ledgers = log.ledger_infos()
+    cursors |= broker.links.cursor_stats(topic)
+    if topic.deduplication is not None:
+        cursors[CURSOR_NAME] = topic.deduplication.internal_stats()
+    current = ledgers[-1] if ledgers else None
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": sum(ledger.entries for ledger in ledgers),
+        "totalSize": log.bytes_retained,
+        "currentLedgerEntries": current.entries if current else 0,
+        "currentLedgerSize": current.bytes if current else 0,
+        "lastLedgerCreatedTimestamp": iso_time(current.created_ms) if current else "",
+        "lastConfirmedEntry": str(log.last) if log.last != NONE else "-1:-1",
+        "waitingCursorsCount": sum(cursor.get("waitingReadOp", False) for cursor in cursors.values()),
+        "pendingAddEntriesCount": topic.entries_pending,
+        "state": "Terminated" if topic.terminated else "Fenced" if topic.fenced else "LedgerOpened",
+        "ledgers": [
+            statkeys.LEDGER
+            | {
+                "ledgerId": ledger.ledger,
+                "entries": ledger.entries,
+                "size": ledger.bytes,
+                # Pulsar: when it was closed, 0 before. Of that only the time of the last entry is kept.
+                "timestamp": ledger.newest_ms if ledger.closed else 0,
+            }
+            for ledger in ledgers
+        ],
+        "cursors": cursors,
+        "schemaLedgers": [],
+        "compactedLedger": _compacted(topic),
+        "compactedUpTo": str(topic.compacted.horizon),
+        "watermarks": {source: str(position) for source, position in log.watermarks().items()},
+    }
+
+
+def _compacted(topic: "Topic") -> dict[str, Any]:
+    """With Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not counted."""
+    return statkeys.LEDGER | {"ledgerId": -1, "entries": compacted_entries(topic), "size": -1}
+
+
+def compacted_entries(topic: "Topic") -> int:
+    """Entries that one who reads compacted is given of what is compacted; -1 when the topic never was."""
+    horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
+    deletions = topic.compacted.deletions
+    if horizon == NONE:
+        return -1
+    kept = 0
+    for ledger, first, end in topic.log.pieces(NONE, horizon):
+        gone = deletions.beside(ledger.ledger, superfluous.get(ledger.ledger, NOTHING)).rank(end - 1)
+        kept += end - first - ledger.markers_in(first, end) - gone
+    return kept
+
+
+def broker_stats(broker: "Broker") -> dict[str, Any]:
+    """Figures of the whole broker; counters since its start."""
+    topics = broker.topics.values()
+    subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
+    return {
+        "connections": len(broker.sessions),
+        "producers": sum(len(topic.producers.live) for topic in topics),
+        "consumers": sum(len(subscription.consumers) for subscription in subscriptions),
+        "topics": len(broker.topics),
+        "subscriptions": len(subscriptions),
+        "msgInCounter": sum(topic.messages_in for topic in topics),
+        "bytesInCounter": sum(topic.bytes_in for topic in topics),
+        "msgOutCounter": sum(subscription.messages_out for subscription in subscriptions),
+        "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
+        "pendingPublishBytes": broker.pending_bytes,
+        "cacheSize": broker.cache.bytes,
+        "cacheEntries": broker.cache.entries,
+        "storageSize": sum(topic.log.bytes_retained for topic in topics),
+        "cursorRangesLeftOut": broker.ranges_left_out,
+        "unknownTopics": len(broker.proofs.unknown),
+        "lostEntries": broker.lost_entries,
+        "damagedGivenUp": broker.damage.given_up,
+        "deduplication": broker.deduplications.stats(),
+        "idempotency": broker.idempotencies.stats(),
+        "schemas": broker.schemas.stats(),
+        "security": broker.access.stats(),
+        "ready": broker.healthy,
+        "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
+    }

@@ -1,0 +1,183 @@
+"""One consumer of one subscription: what it may still be sent and what it has not acknowledged."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from magnetar.broker.client_bytes import NOTHING_HELD, Held
+from magnetar.core.ids import Position
+from magnetar.core.meter import Meter
+from magnetar.core.times import iso_time
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscriptions.subscription import Subscription
+
+
+class SubType(IntEnum):
+    """Pulsar's subscription types (CommandSubscribe.SubType)."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def shown(self) -> str:
+        """As statistics write it."""
+        return _SHOWN[self]
+
+
+_SHOWN = {
+    SubType.EXCLUSIVE: "Exclusive",
+    SubType.SHARED: "Shared",
+    SubType.FAILOVER: "Failover",
+    SubType.KEY_SHARED: "Key_Shared",
+}
+
+PERMITS_MAX = (1 << 31) - 1
+"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue. It is the highest number that
+clients can read in statistics (Java's int)."""
+
+
+class Counters(NamedTuple):
+    """What grows only: of one consumer, or summed over several."""
+
+    messages_out: int = 0
+    bytes_out: int = 0
+    messages_redelivered: int = 0
+    messages_acked: int = 0
+    chunks_out: int = 0
+
+    @classmethod
+    def of(cls, consumer: "Consumer") -> "Counters":
+        """A consumer's."""
+        return cls(
+            consumer.messages_out,
+            consumer.bytes_out,
+            consumer.messages_redelivered,
+            consumer.messages_acked,
+            consumer.chunks_out,
+        )
+
+    def __add__(self, other: tuple[int, ...]) -> "Counters":  # type: ignore[override]
+        """Sum, number by number."""
+        return Counters(*map(add, self, other))
+
+
+def rates_out(meter: Meter) -> dict[str, float]:
+    """Of `Counters`, with Pulsar's keys."""
+    messages_out, bytes_out, redelivered, acked, chunks = meter.per_s
+    return {
+        "msgRateOut": messages_out,
+        "msgThroughputOut": bytes_out,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
+        "chunkedMessageRate": chunks,
+    }
+
+
+@dataclass(slots=True, eq=False)
+class Consumer:
+    """A client's consumer, from SUBSCRIBE to its end.
+
+    Attributes:
+        connection: whose connection it is on.
+        consumer_id: its number on that connection.
+        name: given by the client, or made up by the broker.
+        priority: 0 is the highest.
+        epoch: CommandSubscribe.consumer_epoch, or None; echoed in every MESSAGE (PIP-84).
+        protocol_version: agreed with the client.
+        permits: messages that it may still be sent; below zero after a batch larger than what was left.
+        paused: its connection takes no more bytes for now.
+        blocked: it holds too many unacknowledged messages (Shared and Key_Shared).
+        returning: what it gave back is still coming back; until it has, it is sent nothing (Shared and Key_Shared).
+        pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
+            Shared and Key_Shared only, in order of sending.
+        unacked: messages in `pending`.
+        first_flow_ms, flow_ms: when it first and last asked for messages, wall clock; 0 for never. So `first_sent_ms`,
+            `last_consumed_ms` of what it was sent, `last_acked_ms` of what it acknowledged.
+        cumulative: it acknowledged cumulatively at least once.
+        remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
+        learns_end: its client can be sent REACHED_END_OF_TOPIC (`Session.learns_end`); once it was, no more.
+        held: what it takes of the room for what clients say of themselves.
+        auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
+    """
+
+    connection: int
+    consumer_id: int
+    name: str
+    sub_type: SubType
+    priority: int = 0
+    epoch: int | None = None
+    protocol_version: int = 0
+    address: str = ""
+    connected_ms: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    permits: int = 0
+    paused: bool = False
+    blocked: bool = False
+    returning: bool = False
+    pending: dict[Position, int] = field(default_factory=dict)
+    unacked: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    entries_out: int = 0
+    messages_redelivered: int = 0
+    messages_acked: int = 0
+    chunks_out: int = 0
+    first_flow_ms: int = 0
+    flow_ms: int = 0
+    first_sent_ms: int = 0
+    last_consumed_ms: int = 0
+    last_acked_ms: int = 0
+    cumulative: bool = False
+    remembers: bool = False
+    learns_end: bool = False
+    auto_schema: bool = False
+    held: Held = NOTHING_HELD
+    meter: Meter = field(init=False)
+    owner: "Subscription | None" = None
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(len(Counters._fields), self.connected_ms)
+
+    @property
+    def subscription(self) -> "Subscription":
+        """The subscription that took it."""
+        assert self.owner is not None, f"consumer {self.name} was not taken by a subscription"
+        return self.owner
+
+    @property
+    def can_receive(self) -> bool:
+        """Whether an entry may be sent to it now."""
+        return self.permits > 0 and not self.paused and not self.blocked and not self.returning
+
+    def grant(self, permits: int, now_ms: int) -> None:
+        """It asked for so many messages more."""
+        self.permits = min(self.permits + permits, PERMITS_MAX)
+        self.flow_ms = now_ms
+        if not self.first_flow_ms:
+            self.first_flow_ms = now_ms
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys (ConsumerStats)."""
+        return rates_out(self.meter) | {
+            "consumerName": self.name,
+            "msgOutCounter": self.messages_out,
+            "bytesOutCounter": self.bytes_out,
+            "availablePermits": self.permits,
+            "unackedMessages": self.unacked,
+            "blockedConsumerOnUnackedMsgs": self.blocked,
+            "avgMessagesPerEntry": round(self.messages_out / self.entries_out) if self.entries_out else 0,
+            "address": self.address,
+            "connectedSince": iso_time(self.connected_ms),
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastAckedTime": iso_time(self.last_acked_ms),
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastConsumedTime": iso_time(self.last_consumed_ms),
+            "firstMessagesSentTimestamp": self.first_sent_ms,
+            "lastConsumedFlowTimestamp": self.flow_ms,
+            "firstConsumedFlowTimestamp": self.first_flow_ms,
+            "metadata": self.properties,
+        }

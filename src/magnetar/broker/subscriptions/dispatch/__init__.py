@@ -1,0 +1,1 @@
+"""Dispatch: which message goes to which consumer next, one module a subscription type."""

@@ -1,0 +1,254 @@
+"""What all dispatch policies share: their surroundings, the reading of new entries, and the bytes of a MESSAGE.
+
+A policy is entered by the subscription only, one call at a time. It sends what it may send, as one effect per consumer
+and call, and asks for what it has to read. Nothing is sent to a consumer without permits, whose connection takes no more
+bytes, or that holds too many unacknowledged messages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.log_reader import Reading
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Send, Timer
+from magnetar.storage.cursor import words_of
+from magnetar.storage.entries import EntryFlags, StoredEntry
+from magnetar.storage.positions import PositionSet
+from magnetar.wire import commands
+
+ACTIVE_CHANGE_VERSION: Final = 12
+"""Clients below this protocol version do not know ACTIVE_CONSUMER_CHANGE."""
+
+TURN_MS: Final = 1
+"""By so much who was served last is behind others that wait for the same rate."""
+
+WAKE_MS_MIN: Final = 5
+"""Between two looks at a dispatch rate: at high rates many messages go at a time, not each by its own timer."""
+
+MARKER: Final = int(EntryFlags.MARKER)
+CHUNK: Final = int(EntryFlags.CHUNK)
+
+
+NOTHING_DRAINS: Final = {
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
+"""Statistics of a subscription, or consumer, without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """What a Key_Shared consumer asks for (KeySharedMeta).
+
+    Attributes:
+        sticky: the consumers name their hash ranges; else the ranges are split between them automatically.
+        ranges: of hash slots, both ends inclusive, when sticky.
+        out_of_order: order by key is not needed.
+    """
+
+    sticky: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+    @property
+    def mode(self) -> str:
+        """As statistics write it."""
+        return "STICKY" if self.sticky else "AUTO_SPLIT"
+
+
+class Dispatcher(ABC):
+    """The policy of one subscription type.
+
+    Attributes:
+        consumers: in the order of their coming.
+    """
+
+    sub_type: SubType
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.around = surroundings
+        self.consumers: list[Consumer] = []
+        self.reading = Reading(surroundings, self.dispatch)
+        self.closed = False
+        self._again_at_end = False
+        self._rate_due_ms = 0
+        """When a timer goes on with what a rate holds back; 0: none is set, or the rate is another since."""
+
+    # -------------------------------------------------------------------------------------------------- to implement
+
+    @abstractmethod
+    def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """Whether one more consumer may come.
+
+        Raises:
+            BrokerError: it may not.
+        """
+
+    @abstractmethod
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """A consumer came; `check` said yes."""
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer is gone; what it did not acknowledge goes to others."""
+
+    @abstractmethod
+    def remove_all(self) -> None:
+        """All consumers are gone at once: nobody takes over from anybody."""
+
+    @abstractmethod
+    def dispatch(self) -> None:
+        """Send what can be sent now."""
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """Send again what a consumer did not acknowledge: all of it, or the entries at `positions`."""
+
+    @abstractmethod
+    def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """These entries are acknowledged; `consumer` said so."""
+
+    @abstractmethod
+    def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """So many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
+
+    @abstractmethod
+    def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
+        """Another cluster's consumers acknowledged entries, and so many messages of batches; the cursor has it.
+
+        Nothing is sent by that: more may follow in the same event. `dispatch` comes at its end.
+        """
+
+    @abstractmethod
+    def mark_delete_moved(self) -> None:
+        """The cursor moved forward by other means than a consumer's acknowledgements."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """The cursor was moved anywhere: forget everything and read from it. There are no consumers."""
+
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Messages that the consumers were sent and did not acknowledge."""
+
+    def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
+        """Who has the place, or some of the hash slots, that a newcomer of this type wants for itself; None: nobody."""
+        return None
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one that gets everything, of the types that have such a one."""
+        return None
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody could take more, and everything there is was read."""
+        return self._at_end and any(consumer.can_receive for consumer in self.consumers)
+
+    @property
+    def _at_end(self) -> bool:
+        return not self.around.held and not self.reading.in_flight and self.reading.after >= self.around.log.last
+
+    @property
+    def stopped(self) -> tuple[Position, str] | None:
+        """The entry that could not be read, in front of which everything waits, and why; None: none."""
+        return self.reading.stopped
+
+    @property
+    def reads_again(self) -> int:
+        """Reads under way of entries that are to be sent again."""
+        return 0
+
+    def stats(self) -> dict[str, Any]:
+        """The policy's part of the subscription's statistics, with Pulsar's keys."""
+        return {}
+
+    def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
+        """The policy's part of a consumer's."""
+        return NOTHING_DRAINS
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.reading.validate()
+        assert len({id(consumer) for consumer in self.consumers}) == len(self.consumers), "a consumer is listed twice"
+
+    # -------------------------------------------------------------------------------------------------------- shared
+
+    def close(self) -> None:
+        """Nothing more is sent or read; timers and reads that come back find nothing to do."""
+        self.closed = True
+        self.reading.stop()
+
+    def dispatch_again(self) -> None:
+        """Go on in an event of its own: one call must not fill the outbox with more than a consumer's socket takes."""
+        if not self._again_at_end:
+            self._again_at_end = True
+            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._go_on))
+
+    def throttled(self) -> bool:
+        """Whether nothing may be sent now because of a rate; a timer goes on when something may."""
+        if not self.around.rates or self.around.messages_by_rate() > 0:
+            return False
+        if not self._rate_due_ms:
+            self.around.count_throttled()
+            outbox = self.around.outbox
+            # Others wait for the same rate: who just had something of it comes behind those who had nothing.
+            behind = TURN_MS if self.around.served else 0
+            self.around.served = False
+            self._rate_due_ms = outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN) + behind
+            outbox.put(Timer(self._rate_due_ms, self._rate_due))
+        return True
+
+    def _rate_due(self, now_ms: int) -> None:
+        if now_ms >= self._rate_due_ms:
+            self._rate_due_ms = 0
+        if not self.closed:
+            self.dispatch()
+
+    def limits_changed(self) -> None:
+        """The surroundings' limits are others: what they held back may go, and the next wait is as long as the new rate says."""
+        self._rate_due_ms = 0
+        if not self.closed:
+            self.dispatch()
+
+    def _go_on(self, now_ms: int) -> None:
+        self._again_at_end = False
+        if not self.closed:
+            self.dispatch()
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """ACTIVE_CONSUMER_CHANGE, to clients that know it."""
+        if consumer.protocol_version >= ACTIVE_CHANGE_VERSION:
+            command = commands.active_consumer_change(consumer.consumer_id, active)
+            self.around.outbox.put(Send(consumer.connection, (command,)))
+
+
+def append_message(
+    buffers: list[bytes], consumer: Consumer, partition: int, entry: StoredEntry, redelivery: int, ack_bits: int
+) -> None:
+    """Add one MESSAGE to what is sent: its header and the stored bytes, not copied."""
+    data = entry.data
+    words: Sequence[int] = words_of(ack_bits) if ack_bits else ()
+    buffers.append(
+        commands.message_header(
+            consumer.consumer_id, entry.ledger, entry.entry, partition, redelivery, words, consumer.epoch, len(data)
+        )
+    )
+    buffers.append(data)
+
+
+def count_sent(consumer: Consumer, entries: int, messages: int, size: int, now_ms: int) -> None:
+    """Count what was just put into a consumer's Send."""
+    consumer.permits -= messages
+    consumer.messages_out += messages
+    consumer.entries_out += entries
+    consumer.bytes_out += size
+    if entries:  # of what was looked at, all may have been acknowledged before
+        consumer.last_consumed_ms = now_ms
+        if not consumer.first_sent_ms:
+            consumer.first_sent_ms = now_ms

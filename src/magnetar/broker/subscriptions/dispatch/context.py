@@ -1,0 +1,174 @@
+"""What a dispatch policy works with, and its limits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from magnetar.core.hints import command
+from magnetar.core.ids import Position
+from magnetar.core.rates import UNLIMITED, Rate
+from magnetar.effects.outbox import Outbox
+from magnetar.storage.cursor import Cursor, CursorLog
+from magnetar.storage.entries import StoredEntry
+
+
+class DispatchLog(CursorLog, Protocol):
+    """What dispatch asks of the topic's log (`storage.topiclog.TopicLog`)."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of all entries that `cached` gave last."""
+
+    def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        """Entries from `start` on that are in memory, in order; none if the first is not."""
+
+    def count_hits(self, entries: int, size: int) -> None:
+        """So many entries, of so many bytes, were taken from memory."""
+
+    def cached_at(self, position: Position) -> StoredEntry | None:
+        """The entry at a position, if it is in memory."""
+
+    def seek_time(self, publish_time_ms: int) -> Position:
+        """The first entry published at that time or later."""
+
+    def first_since(self, time_ms: int) -> Position:
+        """The first message that was not there before that time, whatever its producer's clock said."""
+
+    def size_at(self, position: Position) -> int:
+        """Bytes of an entry that is there."""
+
+    def bytes_between(self, after: Position, up_to: Position) -> int:
+        """Bytes of the entries with after < p <= up_to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one subscription.
+
+    Attributes:
+        unacked_per_consumer_max: back-pressure on Shared and Key_Shared consumers that do not acknowledge (Pulsar's
+            maxUnackedMessagesPerConsumer); dispatch goes on when half of them are acknowledged.
+        unacked_per_subscription_max: the same for all consumers of a subscription (Pulsar's
+            maxUnackedMessagesPerSubscription).
+        dispatch_bytes_max: back-pressure: what one event may put into the outbox for a subscription; the next event goes
+            on. As much as a connection's write buffer takes before it says stop.
+        dispatch_entries_max: the same in entries: some 0.5 ms, after which it is somebody else's turn. Permits are the
+            client's wish, and of small messages 4 MiB are tens of thousands.
+        read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
+            read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
+        read_entries_max: of one read from disk: what a reader thread, and then the loop, does in one go. With 400 small
+            entries instead of 60 a subscription that catches up gets 1.1 times as many, and publishes beside it take
+            1.5 to 2 times as long (docs/decisions/0022).
+        delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
+            until some are due. 22 bytes each: 88 MiB for four millions.
+        redeliveries_max: entries whose redeliveries are counted, per subscription; of more the count stays 0. About 150
+            bytes each.
+        look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others go
+            on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
+        look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
+        again_entries_max: of one read of entries that are wanted again (redelivered, or delayed and due), wherever they
+            lie: 50 of them take a reader thread, and their dispatch the loop, some 0.5 ms each.
+        again_reads_max: such reads that are under way at a time for one subscription. Two, in two threads, held up each other
+            and everybody else by taking turns at the interpreter, and brought less. With `read_bytes_max` a bound of memory.
+        failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
+            acknowledgements before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
+    """
+
+    unacked_per_consumer_max: int = 50_000
+    unacked_per_subscription_max: int = 200_000
+    dispatch_bytes_max: int = 4 * 1024 * 1024
+    dispatch_entries_max: int = 60
+    read_bytes_max: int = 1024 * 1024
+    read_entries_max: int = 60
+    delayed_entries_max: int = 4_000_000
+    redeliveries_max: int = 100_000
+    look_ahead_entries_max: int = 20_000
+    look_ahead_bytes_max: int = 8 * 1024 * 1024
+    again_entries_max: int = 50
+    again_reads_max: int = 1
+    failover_delay_ms: int = 1_000
+
+
+@dataclass(slots=True)
+class Throttled:
+    """How often a subscription had to wait for a rate of dispatch (of messages, of bytes): its own, its topic's, its broker's."""
+
+    messages_own: int = 0
+    bytes_own: int = 0
+    messages_topic: int = 0
+    bytes_topic: int = 0
+    messages_broker: int = 0
+    bytes_broker: int = 0
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """One subscription's part of the world.
+
+    Attributes:
+        topic, subscription: names, for reads and for messages to people.
+        partition: the topic's number, -1 when it is no partition.
+        held: nothing is sent, whoever is connected: the subscription is fenced (`broker.failover.fencing`).
+        rates: dispatch rates, the broker's, the topic's and the subscription's own; usually none.
+        broker_rate: the one of `rates` that all subscriptions of the broker share.
+        own_rate: the one of `rates` that is the subscription's own.
+        delays: whether entries wait for their `deliver_at_time`.
+        served: something was sent since the subscription last waited for a rate.
+        throttled: since the subscription was loaded.
+        command: words of a command of `magnetar` -> as messages print it.
+    """
+
+    outbox: Outbox
+    log: DispatchLog
+    cursor: Cursor
+    topic: str
+    subscription: str
+    partition: int = -1
+    limits: Limits = field(default_factory=Limits)
+    held: bool = False
+    rates: tuple[Rate, ...] = ()
+    broker_rate: Rate | None = None
+    own_rate: Rate | None = None
+    delays: bool = True
+    served: bool = False
+    throttled: Throttled = field(default_factory=Throttled)
+    command: Callable[..., str] = command
+
+    def messages_by_rate(self) -> int:
+        """Messages that the rates let go now."""
+        now_ms = self.outbox.now_ms
+        return min((rate.messages(now_ms) for rate in self.rates), default=UNLIMITED)
+
+    def bytes_by_rate(self) -> int:
+        """Bytes that the rates let go now."""
+        now_ms = self.outbox.now_ms
+        return min((rate.bytes(now_ms) for rate in self.rates), default=UNLIMITED)
+
+    def sent(self, messages: int, size: int) -> None:
+        """So much went to consumers."""
+        for rate in self.rates:
+            self.served = True
+            rate.take(messages, size)
+
+    def count_throttled(self) -> None:
+        """Nothing may be sent now: count whose rate says so, and of what."""
+        told, now_ms = self.throttled, self.outbox.now_ms
+        for rate in self.rates:
+            messages, size = rate.used_up(now_ms)
+            if rate is self.own_rate:
+                told.messages_own += messages
+                told.bytes_own += size
+            elif rate is self.broker_rate:
+                told.messages_broker += messages
+                told.bytes_broker += size
+            else:
+                told.messages_topic += messages
+                told.bytes_topic += size
+
+    def wait_ms(self) -> int:
+        """Until the rates let something go; 0: now."""
+        now_ms = self.outbox.now_ms
+        return max((rate.wait_ms(now_ms) for rate in self.rates), default=0)
+
+    def __str__(self) -> str:
+        return f"subscription {self.subscription} of {self.topic}"

@@ -1,0 +1,194 @@
+"""Where a dispatcher's new entries come from: memory if they are recent, else one read from disk at a time.
+
+    at the tail:      peek -> entries of the log's cache, nothing kept here
+    catching up:      peek -> nothing there: Read ... ahead -> peek -> take -> (half empty: Read) ...
+    after a rewind:   what was read ahead and a read in flight belong to an older generation and are dropped
+    damaged entry:    everything stops in front of it, and it is tried again and again, until an operator gives it up
+                      (`broker.topics.damaged_entries`): then it counts as acknowledged, and is passed over. A damaged marker
+                      always is
+
+While one chunk is being consumed the next one is read; both together are bounded by twice `read_bytes_max`.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Read, Timer
+from magnetar.storage.entries import EntryFlags, StoredEntry
+
+_MARKER: Final = int(EntryFlags.MARKER)
+
+RETRY_MS: Final = 1_000
+"""After a read that failed. A disk that fails does not get better by being asked at once."""
+
+
+def nobody(*_told: object) -> None:
+    """Who is told what nobody wants to know any more."""
+
+
+class Reading:
+    """The read position of one subscription.
+
+    Args:
+        surroundings: the subscription's.
+        wake: called when entries came that were missing before.
+
+    Attributes:
+        after: everything at or below was taken.
+        in_flight: a read is under way.
+        stopped: the entry that could not be read, and why; None: none.
+    """
+
+    def __init__(self, surroundings: Surroundings, wake: Callable[[], None]) -> None:
+        self._around = surroundings
+        self._wake = wake
+        self.after = surroundings.cursor.mark_delete
+        self._ahead: deque[StoredEntry] = deque()
+        self._ahead_bytes = 0
+        self.in_flight = False
+        self.stopped: tuple[Position, str] | None = None
+        self._failed = False
+        self._passed: set[Position] = set()
+        """Entries that cannot be read, and that nobody is to be given."""
+        self._generation = 0
+
+    def rewind(self, after: Position) -> None:
+        """The next entry is the one behind `after`, whatever was taken before."""
+        self._generation += 1
+        self.in_flight = False
+        self._failed = False
+        self.stopped = None
+        self._passed.clear()
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self.after = after
+
+    def stop(self) -> None:
+        """Nothing is read any more, and nobody woken: reads that come back find nothing to do."""
+        self.rewind(self._around.cursor.mark_delete)
+        self._wake = nobody  # else dispatcher and reading refer to each other for ever
+
+    def peek(self, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        """The next entries, at least one if there is one at hand; none when there is none or it has to be read first."""
+        around = self._around
+        if self.after < around.cursor.mark_delete:
+            self._skip_to(around.cursor.mark_delete)
+        if self._ahead:
+            return list(islice(self._ahead, entries_max))
+        if self.in_flight or self._failed or self.after >= around.log.last:
+            return []
+        start = self._next(self.after)
+        if self._passed and start != around.log.next_after(self.after):
+            # What lies between can never be read: it is dealt with.
+            self.after = around.log.position_before(start) if start is not None else around.log.last
+        if start is None:
+            return []
+        entries = around.log.cached(start, entries_max, bytes_max)
+        if not entries:
+            self._ask(start)
+        return entries
+
+    def take(self, entries: list[StoredEntry], count: int) -> None:
+        """The first `count` of the entries last peeked at are dealt with."""
+        if not count:
+            return
+        last = entries[count - 1]
+        self.after = Position(last.ledger, last.entry)
+        ahead = self._ahead
+        if not ahead:
+            log = self._around.log
+            whole = count == len(entries)
+            log.count_hits(
+                count, log.cached_bytes if whole else sum(len(entry.data) for entry in islice(entries, count))
+            )
+            return
+        for _ in range(count):
+            self._ahead_bytes -= len(ahead.popleft().data)
+        if not self.in_flight and not self._failed and self._ahead_bytes * 2 < self._around.limits.read_bytes_max:
+            newest = ahead[-1] if ahead else last
+            start = self._next(Position(newest.ledger, newest.entry))
+            if start is not None:
+                self._ask(start)
+
+    def _next(self, after: Position) -> Position | None:
+        """The first entry behind a position that may be read."""
+        start = self._around.log.next_after(after)
+        while start in self._passed:
+            start = self._around.log.next_after(start)
+        return start
+
+    def _skip_to(self, position: Position) -> None:
+        self.after = position
+        while self._ahead and self._ahead[0].position <= position:
+            self._ahead_bytes -= len(self._ahead.popleft().data)
+
+    def _ask(self, start: Position) -> None:
+        self.in_flight = True
+        generation = self._generation
+        limits = self._around.limits
+
+        def answer(entries: list[StoredEntry], error: str) -> None:
+            if generation == self._generation:
+                self._answered(start, entries, error)
+
+        self._around.outbox.put(Read(self._around.topic, start, limits.read_entries_max, limits.read_bytes_max, answer))
+
+    def _answered(self, start: Position, entries: list[StoredEntry], error: str) -> None:
+        self.in_flight = False
+        around = self._around
+        # An answer may be overtaken: the cursor moved on, or retention deleted what was asked for.
+        fresh = [entry for entry in entries if entry.position > self.after]
+        if fresh:
+            self.stopped = None
+            self._ahead.extend(fresh)
+            self._ahead_bytes += sum(len(entry.data) for entry in fresh)
+        elif error or (not entries and around.log.valid(start)):
+            problem = error or "the log gave nothing"
+            if self._pass(start, problem):
+                self._wake()
+                return
+            self._failed = True
+            self.stopped = start, problem
+            way_out = around.command("topics", "give-up", around.topic, str(start))
+            around.outbox.put(
+                Note(
+                    "error", f"{around}: cannot read from {start} on: {problem}; trying again; to give it up: {way_out}"
+                )
+            )
+            generation = self._generation
+            around.outbox.put(Timer(around.outbox.now_ms + RETRY_MS, lambda now_ms: self._retry(generation)))
+            return
+        self._wake()
+
+    def _pass(self, position: Position, problem: str) -> bool:
+        """Pass over an entry that cannot be read, if nobody is to be given it: it counts as acknowledged, or is a marker."""
+        around = self._around
+        if not around.log.valid(position):
+            return False
+        if position not in around.cursor.acked:
+            if not around.log.flags_at(position) & _MARKER:
+                return False
+            around.outbox.put(
+                Note("error", f"{around}: the marker at {position} cannot be read and is left out: {problem}")
+            )
+        self.stopped = None
+        self._passed.add(position)
+        return True
+
+    def _retry(self, generation: int) -> None:
+        if generation == self._generation and self._failed:
+            self._failed = False
+            self._wake()
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self._ahead_bytes == sum(len(entry.data) for entry in self._ahead), "read-ahead is counted wrongly"
+        positions = [entry.position for entry in self._ahead]
+        assert positions == sorted(positions), "read-ahead is out of order"
+        assert not positions or positions[0] > self.after, "read-ahead holds what was taken"
+        limit = 2 * self._around.limits.read_bytes_max
+        assert len(positions) <= 1 or self._ahead_bytes - len(self._ahead[-1].data) <= limit, "read-ahead is too large"

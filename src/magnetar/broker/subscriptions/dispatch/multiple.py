@@ -1,0 +1,644 @@
+r"""What Shared and Key_Shared have in common: several consumers at once, each with its own pending entries.
+
+    new entry ----------------------> sent: pending on one consumer ---- acknowledged ----> forgotten
+              \                        |            ^
+               > delayed --(due)--+     | redeliver,  | sent again
+                                  v     v its end     |
+                               to be sent again ------+
+
+What a consumer has that gives everything back, or goes, may be tens of thousands of entries: some come back at once, the
+next ones in events of their own, lowest first. Until all have, it is sent nothing, and the others get nothing that has to be
+behind them: what is left counts as pending on it, also when it is gone.
+
+An entry is in at most one of the places delayed, pending (on one consumer), to be sent again. All of this is memory only:
+with the last consumer it is forgotten, and the next one makes the reading start again behind mark-delete. Only how often
+an entry was redelivered is kept until it is acknowledged.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.dispatch.base import (
+    CHUNK,
+    MARKER,
+    Dispatcher,
+    KeySharedPolicy,
+    append_message,
+    count_sent,
+)
+from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.delayed import DELAYED, EVER_MS, Delayed
+from magnetar.broker.subscriptions.dispatch.log_reader import nobody
+from magnetar.broker.subscriptions.dispatch.refetch import Refetch
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Send, Timer
+from magnetar.storage.entries import StoredEntry
+from magnetar.storage.positions import PositionSet
+
+DELAYED_OR_MARKER = DELAYED | MARKER
+
+DUE_WAITING_MAX = 500
+"""So many entries whose time has come are taken out of the delayed ones, in order of their times: the rest stays packed
+until there is somebody who takes them."""
+
+DUE_TAKEN_MAX = 60
+"""Of them so many in one event, some 0.2 ms; the next event goes on. All five hundred took 2 ms, before anything was sent."""
+
+PASSED_OVER_MAX = 200
+"""New entries that one event passes over because they are delayed, acknowledged or markers, some 1 ms of delayed ones; the next
+event goes on."""
+
+RETURNED_MAX = 200
+"""Entries of one consumer that come back in one event, some 0.7 ms with Key_Shared."""
+
+
+class Returning:
+    """What is still to come back from one consumer, lowest first, as far as it is pending by then.
+
+    Attributes:
+        everything: all that is pending on it.
+    """
+
+    __slots__ = ("_known", "_queue", "everything")
+
+    def __init__(self, positions: list[Position], *, everything: bool) -> None:
+        self._queue = deque(positions)
+        self._known = set(positions)
+        self.everything = everything
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._known
+
+    def add(self, positions: Iterable[Position]) -> None:
+        """These, too. They come last, which nobody sees: the consumer is sent nothing until all came back."""
+        for position in positions:
+            if position not in self._known:
+                self._known.add(position)
+                self._queue.append(position)
+
+    def take(self) -> list[Position]:
+        """The next ones."""
+        queue = self._queue
+        taken = [queue.popleft() for _ in range(min(len(queue), RETURNED_MAX))]
+        self._known.difference_update(taken)
+        return taken
+
+
+class MultipleConsumers(Dispatcher):
+    """The base of the policies with several active consumers."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self.redeliveries: dict[Position, int] = {}
+        self.delayed = Delayed(surroundings.outbox, self.dispatch)
+        # In an event of its own: to take in what was read, to send it, and to ask for the next ones was 1 ms in one.
+        self.refetch = Refetch(surroundings, self.is_waiting, self.lost, self.dispatch_again)
+        self.unacked = 0
+        self.blocked = False
+        self._groups: dict[int, list[Consumer]] = {}
+        self._turns: dict[int, int] = {}
+        self._buffers: dict[Consumer, list[bytes]] = {}
+        self._given = 0
+        """Entries that this event gave to consumers, or took out of the delayed ones for them."""
+        self._told: set[str] = set()
+        self._returning: dict[Consumer, Returning] = {}
+        """By consumer, perhaps gone."""
+        self._return_due = False
+
+    def close(self) -> None:
+        """Nothing more is sent or read; what its parts are told from now on is nobody's business."""
+        super().close()
+        # They call this dispatcher: circles, that would wait for Python's collector to look completely.
+        self.delayed = Delayed(self.around.outbox, nobody)
+        self.refetch = Refetch(self.around, lambda _position: False, nobody, nobody)
+
+    # -------------------------------------------------------------------------------------------------- to implement
+
+    @abstractmethod
+    def is_waiting(self, position: Position) -> bool:
+        """Whether an entry has to be sent again."""
+
+    @abstractmethod
+    def waiting_count(self) -> int:
+        """How many entries have to be sent again."""
+
+    @abstractmethod
+    def to_send_again(self, positions: list[Position]) -> None:
+        """These entries have to be sent again; they are pending nowhere (any more)."""
+
+    @abstractmethod
+    def not_to_send(self, position: Position) -> None:
+        """An entry is acknowledged: if it was to be sent again, it is not."""
+
+    @abstractmethod
+    def forget_up_to(self, mark_delete: Position) -> None:
+        """What is at or below mark-delete is not to be sent again."""
+
+    @abstractmethod
+    def forget_all(self) -> None:
+        """Nothing is to be sent again."""
+
+    @abstractmethod
+    def send_ready(self) -> None:
+        """Put what can be sent into the buffers (`give`)."""
+
+    def not_pending(self, position: Position) -> None:
+        """An entry is no longer pending on the consumer it was pending on."""
+
+    def consumers_changed(self) -> None:
+        """Consumers came or went."""
+
+    def came_due(self, position: Position, tag: int) -> None:
+        """A delayed entry has to be sent; `tag` is what `hold_back` kept with it."""
+
+    # ---------------------------------------------------------------------------------------------------- consumers
+
+    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+        """One more shares in; the first one makes the reading start."""
+        if not self.consumers:
+            self.reading.rewind(self.around.cursor.mark_delete)
+        self.consumers.append(consumer)
+        self._regroup()
+        self.consumers_changed()
+
+    def remove(self, consumer: Consumer) -> None:
+        """What was pending on it goes to the others, in order."""
+        self.consumers.remove(consumer)
+        self._regroup()
+        if not self.consumers:
+            self._let_go(consumer)
+            self._forget()
+            return
+        positions = sorted(consumer.pending)
+        freed = self._take_pending(consumer, positions[:RETURNED_MAX])
+        self._returning.pop(consumer, None)
+        if consumer.pending:
+            self._return_later(consumer, positions[RETURNED_MAX:], everything=True)
+        self.consumers_changed()
+        self.to_send_again(freed)
+        self._check_blocked()
+        self.dispatch()
+
+    def remove_all(self) -> None:
+        """What was pending is forgotten; the next consumer makes the reading start again."""
+        for consumer in self.consumers:
+            self._let_go(consumer)
+        self.consumers.clear()
+        self._regroup()
+        self._forget()
+
+    def _regroup(self) -> None:
+        priorities = sorted({consumer.priority for consumer in self.consumers})
+        self._groups = {
+            priority: [each for each in self.consumers if each.priority == priority] for priority in priorities
+        }
+        self._turns = dict.fromkeys(priorities, 0)
+
+    def whose_turn(self) -> Consumer | None:
+        """Of the highest priority in which anyone can receive, the next one; it stays its turn until `turn_taken`."""
+        for priority, group in self._groups.items():
+            turn = self._turns[priority]
+            for step in range(len(group)):
+                consumer = group[(turn + step) % len(group)]
+                if consumer.can_receive:
+                    self._turns[priority] = (turn + step) % len(group)
+                    return consumer
+        return None
+
+    def turn_taken(self, consumer: Consumer) -> None:
+        """Whose turn it was has something: the next one of its priority comes."""
+        self._turns[consumer.priority] = (self._turns[consumer.priority] + 1) % len(self._groups[consumer.priority])
+
+    def room(self, consumer: Consumer) -> int:
+        """Messages that a consumer which can receive may be sent now; the last batch may go over."""
+        limits = self.around.limits
+        return min(
+            consumer.permits,
+            self.around.messages_by_rate(),
+            limits.unacked_per_consumer_max - consumer.unacked,
+            limits.unacked_per_subscription_max - self.unacked,
+        )
+
+    def restart(self) -> None:
+        """Read from the cursor's new place, and count redeliveries anew."""
+        self.redeliveries.clear()
+        self._forget()
+
+    def holding(self) -> list[Consumer]:
+        """Those on whom entries may be pending: the consumers, and those that are gone and from whom not all came back yet."""
+        if not self._returning:
+            return self.consumers
+        return [*self.consumers, *(consumer for consumer in self._returning if consumer not in self.consumers)]
+
+    def _let_go(self, consumer: Consumer) -> None:
+        """Nothing is pending on it; who had what is forgotten next (`_forget`)."""
+        consumer.pending.clear()
+        consumer.unacked = 0
+        consumer.returning = False
+
+    def _forget(self) -> None:
+        for consumer in self._returning:
+            self._let_go(consumer)
+        self._returning.clear()
+        self.unacked = 0
+        self.blocked = False
+        self.delayed.clear()
+        self.refetch.clear()
+        self.forget_all()
+        self.reading.rewind(self.around.cursor.mark_delete)
+
+    # ------------------------------------------------------------------------------------------------------- sending
+
+    def dispatch(self) -> None:
+        """Send what can be sent now, in one effect per consumer."""
+        if self.closed or self.around.held or not self.consumers or self.blocked or self.throttled():
+            return
+        self._given = 0
+        more = bool(self.delayed) and self._admit_due()
+        self.send_ready()
+        buffers, self._buffers = self._buffers, {}
+        for consumer, parts in buffers.items():
+            self.around.outbox.put(Send(consumer.connection, parts))
+        if more and self.due_room() > 0:
+            self.dispatch_again()
+
+    def enough(self, budget: int) -> bool:
+        """Whether one event took and sent as much as it may, of `budget` bytes too; then the next one goes on."""
+        if budget > 0 and self._given < self.around.limits.dispatch_entries_max:
+            return False
+        self.dispatch_again()
+        return True
+
+    def due_room(self) -> int:
+        """How many entries whose time has come may be among those to be sent, beside those that are.
+
+        None before half of them went: they are read by many at a time, and few more would be a read of their own.
+        """
+        most = self.due_waiting_max()
+        room = min(most - self.waiting_count(), DUE_WAITING_MAX)
+        return room if room * 2 >= min(most, DUE_WAITING_MAX) else 0
+
+    def due_waiting_max(self) -> int:
+        """Entries to be sent again above which no due ones are added."""
+        return DUE_WAITING_MAX
+
+    def _admit_due(self) -> bool:
+        """Take some of the delayed entries whose time has come, as far as there is room; whether more are due."""
+        up_to_ms = self.around.outbox.day_ms if self.around.delays else EVER_MS
+        room = min(self.due_room(), DUE_TAKEN_MAX)
+        if room > 0 and self.delayed.is_due(up_to_ms):
+            due = []
+            for position, tag in self.delayed.take(up_to_ms, room):
+                if not self.around.cursor.is_acked(position):
+                    self.came_due(position, tag)
+                    due.append(position)
+            self.to_send_again(due)
+            self._given = len(due)
+        return self.delayed.is_due(up_to_ms)
+
+    def take_new(self, entries_max: int, messages_max: int, bytes_max: int) -> list[StoredEntry]:
+        """The next new entries that are not acknowledged, no markers and not delayed; they count as taken.
+
+        The last one may go over `messages_max`. None: nothing is at hand, or as much is delayed as may be remembered.
+        """
+        passed_over = 0
+        while len(self.delayed) < self.around.limits.delayed_entries_max:
+            peeked = self.reading.peek(entries_max, bytes_max)
+            if not peeked:
+                return []
+            entries = first_messages(peeked, messages_max)
+            self.reading.take(peeked, len(entries))
+            passed_over += len(entries)
+            acked = self.around.cursor.acked
+            if acked:
+                entries = [entry for entry in entries if (entry.ledger, entry.entry) not in acked]
+            flags = 0
+            for entry in entries:
+                flags |= entry.flags
+            if flags & DELAYED_OR_MARKER:
+                entries = [entry for entry in entries if not self._left_out(entry)]
+            if entries:
+                return entries
+            if passed_over >= PASSED_OVER_MAX:
+                self.dispatch_again()
+                return []
+        self._tell_once(
+            "delayed_messages_max",
+            lambda: (
+                f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
+                "them is read when some of them are due"
+            ),
+        )
+        return []
+
+    def _tell_once(self, limit: str, text: Callable[[], str]) -> None:
+        """Warn of a limit that was reached, the first time; whoever is at it may come here with every message."""
+        if limit not in self._told:
+            self._told.add(limit)
+            self.around.outbox.put(Note("warning", text()))
+
+    def _left_out(self, entry: StoredEntry) -> bool:
+        if entry.flags & MARKER:
+            return True
+        return bool(entry.flags & DELAYED) and self.around.delays and self.hold_back(entry)
+
+    def hold_back(self, entry: StoredEntry) -> bool:
+        """Whether a delayed entry has to wait; if so it is remembered."""
+        return self.delayed.hold_back(entry)
+
+    def give(self, consumer: Consumer, entries: list[StoredEntry]) -> int:
+        """Put entries into a consumer's buffers; they are pending on it. Their bytes."""
+        partials = self.around.cursor.partial
+        redeliveries = self.redeliveries
+        partition = self.around.partition
+        pending = consumer.pending
+        buffers = self._buffers.setdefault(consumer, [])
+        messages = size = chunks = 0
+        for entry in entries:
+            position = Position(entry.ledger, entry.entry)
+            count = entry.count
+            bits = 0
+            if partials and position in partials:
+                bits = partials[position].bits
+                count = bits.bit_count()
+            again = redeliveries.get(position, 0) if redeliveries else 0
+            if again:
+                consumer.messages_redelivered += count
+            append_message(buffers, consumer, partition, entry, again, bits)
+            pending[position] = count
+            chunks += entry.flags & CHUNK
+            messages += count
+            size += len(entry.data)
+        self._given += len(entries)
+        consumer.chunks_out += chunks // CHUNK
+        count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
+        if self.around.rates:
+            self.around.sent(messages, size)
+        consumer.unacked += messages
+        self.unacked += messages
+        limits = self.around.limits
+        if consumer.unacked >= limits.unacked_per_consumer_max:
+            consumer.blocked = True
+        if self.unacked >= limits.unacked_per_subscription_max:
+            self.blocked = True
+        return size
+
+    # ----------------------------------------------------------------------------------------------- acknowledgements
+
+    def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
+        room = False
+        for position in positions:
+            if not self.around.cursor.is_acked(position) and self.around.log.valid(position):
+                continue
+            # What retention deleted under a reader is no more to be acknowledged, nor to be sent again.
+            holder = consumer if position in consumer.pending else self._holder(position)
+            if holder is not None:
+                holder.messages_acked += self._release(holder, position)
+            elif self.is_waiting(position):
+                self.not_to_send(position)
+                self.refetch.drop(position)
+                room = True  # what waits holds back what is new
+            if self.redeliveries:
+                self.redeliveries.pop(position, None)
+        if self._check_blocked() or room:
+            self.dispatch()
+
+    def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """A batch stays pending with fewer messages.
+
+        Nothing is sent by that: the cursor may know of entries of the same ACK that `settled` has yet to tell of, and
+        those must not be sent again.
+        """
+        holder = consumer if position in consumer.pending else self._holder(position)
+        if holder is not None:
+            holder.pending[position] -= messages
+            holder.unacked -= messages
+            holder.messages_acked += messages
+            self.unacked -= messages
+
+    def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
+        """As `settled`, but no consumer here is counted as having acknowledged anything."""
+        for position in self._concerned(entries):
+            holder = self._holder(position)
+            if holder is not None:
+                self._release(holder, position)
+            elif self.is_waiting(position):
+                self.not_to_send(position)
+                self.refetch.drop(position)
+            if self.redeliveries:
+                self.redeliveries.pop(position, None)
+        for position, messages in parts.items():
+            holder = self._holder(position)
+            if holder is not None:
+                holder.pending[position] -= messages
+                holder.unacked -= messages
+                self.unacked -= messages
+        self._forget_below()
+
+    def _concerned(self, entries: PositionSet) -> Iterable[Position]:
+        """Those of the entries that may be pending or waiting: a long run costs no more than what is."""
+        if not self.consumers:
+            return ()
+        holding = self.holding()
+        pending = sum(len(consumer.pending) for consumer in holding)
+        if len(entries) <= 64 + pending or self.waiting_count() or self.redeliveries:
+            return entries
+        return [position for consumer in holding for position in consumer.pending if position in entries]
+
+    def mark_delete_moved(self) -> None:
+        """What is at or below it is pending nowhere and not sent again."""
+        self._forget_below()
+        self.dispatch()
+
+    def _forget_below(self) -> None:
+        mark_delete = self.around.cursor.mark_delete
+        if mark_delete >= self.reading.after:
+            self.delayed.clear()  # nothing that was read is left
+        for consumer in self.holding():
+            for position in [position for position in consumer.pending if position <= mark_delete]:
+                self._release(consumer, position)
+        self.forget_up_to(mark_delete)
+        for position in [position for position in self.redeliveries if position <= mark_delete]:
+            del self.redeliveries[position]
+        self._check_blocked()
+
+    def _holder(self, position: Position) -> Consumer | None:
+        return next((consumer for consumer in self.holding() if position in consumer.pending), None)
+
+    def _release(self, consumer: Consumer, position: Position) -> int:
+        messages = consumer.pending.pop(position)
+        consumer.unacked -= messages
+        self.unacked -= messages
+        self.not_pending(position)
+        return messages
+
+    def _check_blocked(self) -> bool:
+        """Let those go on who acknowledged half of what they may hold; whether anyone can who could not."""
+        limits = self.around.limits
+        freed = False
+        for consumer in self.consumers:
+            if consumer.blocked and consumer.unacked <= limits.unacked_per_consumer_max // 2:
+                consumer.blocked = False
+                freed = True
+        if self.blocked and self.unacked <= limits.unacked_per_subscription_max // 2:
+            self.blocked = False
+            freed = True
+        return freed
+
+    def limits_changed(self) -> None:
+        """Others may be blocked now, and delayed entries free."""
+        limits = self.around.limits
+        for consumer in self.consumers:
+            consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
+        self.blocked = self.unacked >= limits.unacked_per_subscription_max
+        super().limits_changed()
+
+    # ---------------------------------------------------------------------------------------------------- redelivery
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """What is pending on this consumer, all or some, is sent again, to it or to others.
+
+        A consumer that held as much as it may can receive again at once, as in Pulsar, not only when it holds half of that: an
+        application may well acknowledge the rest when these are done.
+        """
+        everything = positions is None
+        returning = self._returning.get(consumer)
+        if returning is not None:
+            # However often it asks meanwhile: that must not cost as much again.
+            if not returning.everything:
+                wanted = consumer.pending if positions is None else positions
+                returning.add(position for position in wanted if position in consumer.pending)
+                returning.everything = everything
+            return
+        wanted = consumer.pending if positions is None else {each for each in positions if each in consumer.pending}
+        again = sorted(wanted)
+        self._return_now(consumer, again[:RETURNED_MAX])
+        if len(again) > RETURNED_MAX:
+            self._return_later(consumer, again[RETURNED_MAX:], everything=everything)
+        elif again:
+            self._returned(consumer)
+        self._check_blocked()
+        self.dispatch()
+
+    def _return_now(self, consumer: Consumer, positions: list[Position]) -> None:
+        """These are pending on a consumer, and have to be sent again."""
+        if consumer in self.consumers:
+            for position in positions:
+                self._count_redelivery(position)
+        self.to_send_again(self._take_pending(consumer, positions))
+
+    def _returned(self, consumer: Consumer) -> None:
+        """All came back that it gave back."""
+        consumer.returning = False
+        consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
+
+    def _return_later(self, consumer: Consumer, positions: list[Position], *, everything: bool) -> None:
+        """These come back in events of their own; what is acknowledged until then does not."""
+        consumer.returning = True
+        self._returning[consumer] = Returning(positions, everything=everything)
+        self._return_again()
+
+    def _return_again(self) -> None:
+        if self._returning and not self._return_due:
+            self._return_due = True
+            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._return_some))
+
+    def _return_some(self, _now_ms: int) -> None:
+        """The next ones, of whoever began first."""
+        self._return_due = False
+        if self.closed or not self._returning:
+            return
+        consumer, returning = next(iter(self._returning.items()))
+        self._return_now(consumer, [position for position in returning.take() if position in consumer.pending])
+        if not returning:
+            del self._returning[consumer]
+            self._returned(consumer)
+        self._return_again()
+        self._check_blocked()
+        self.dispatch()
+
+    def _take_pending(self, consumer: Consumer, positions: list[Position]) -> list[Position]:
+        for position in positions:
+            self._release(consumer, position)
+        return positions
+
+    def _count_redelivery(self, position: Position) -> None:
+        known = self.redeliveries.get(position, 0)
+        if known or len(self.redeliveries) < self.around.limits.redeliveries_max:
+            self.redeliveries[position] = known + 1
+        else:
+            self._tell_once(
+                "redeliveries_max",
+                lambda: (
+                    f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
+                    "(redeliveries_max); their consumers see a redelivery count of 0"
+                ),
+            )
+
+    def lost(self, position: Position) -> None:
+        """An entry that was to be sent again exists no more."""
+        self.not_to_send(position)
+        self.redeliveries.pop(position, None)
+
+    # ------------------------------------------------------------------------------------------------------ watching
+
+    def in_flight(self) -> int:
+        """What is pending on the consumers."""
+        return self.unacked
+
+    @property
+    def reads_again(self) -> int:
+        """Reads under way of entries that are to be sent again."""
+        return self.refetch.reads
+
+    def stats(self) -> dict[str, Any]:
+        """With Pulsar's keys."""
+        return {
+            "msgDelayed": len(self.delayed),
+            "delayedMessageIndexSizeInBytes": self.delayed.bytes,
+            "msgInReplay": self.waiting_count(),
+            "blockedSubscriptionOnUnackedMsgs": self.blocked,
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        super().validate()
+        self.delayed.validate()
+        self.refetch.validate()
+        cursor = self.around.cursor
+        seen: set[Position] = set()
+        holding = self.holding()
+        for consumer in holding:
+            assert consumer.returning == (consumer in self._returning), f"{consumer.name} is not sent anything for ever"
+            returning = self._returning.get(consumer)
+            if returning is not None and (returning.everything or consumer not in self.consumers):
+                assert all(position in returning for position in consumer.pending), "what is to come back is forgotten"
+            assert consumer.unacked == sum(consumer.pending.values()), f"{consumer.name}: unacked is miscounted"
+            for position, count in consumer.pending.items():
+                assert position not in seen, f"{position} is pending at two consumers"
+                assert not cursor.is_acked(position), f"{position} is pending and acknowledged"
+                assert not self.is_waiting(position), f"{position} is pending and to be sent again"
+                assert position <= self.reading.after, f"{position} is pending and not yet read"
+                partial = cursor.partial.get(position)
+                expected = partial.bits.bit_count() if partial is not None else self.around.log.count_at(position)
+                assert count == expected, f"{position} has {expected} messages left, not {count}"
+                seen.add(position)
+        assert self.unacked == sum(consumer.unacked for consumer in holding), "unacked is miscounted"
+        assert not self._buffers, "something was put into buffers and not sent"
+
+
+def first_messages(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:
+    """The first entries, until they hold `messages_max` messages or more."""
+    messages = 0
+    for number, entry in enumerate(entries):
+        if messages >= messages_max:
+            return entries[:number]
+        messages += entry.count
+    return entries

@@ -1,0 +1,210 @@
+"""A topic without partitions becomes partitioned and loses nothing: it is the first partition from then on.
+
+The way out when a topic of one name got partitions in one cluster and none in another: neither can take the other's messages.
+
+    close      its clients are told to go; nobody opens it or its partitions until this is over
+    drain      what is on its way to the log gets there
+    store      one transaction: its record, cursors and link cursors under the first partition's name, the other partitions, the
+               partitioned topic's metadata
+    take over  the topic ends in memory, and its log goes on under the other name; other partitions get its subscriptions
+
+No message moves. A ledger's opening holds the name that the topic had when it began; the record says so (`stored_as`), and a
+start looks under both. What follows from the log alone is made anew: states of replicated subscriptions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from magnetar.broker.admin.control import Done
+from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
+from magnetar.broker.topics.changes import subscribe_as_the_first
+from magnetar.broker.topics.compaction import PREFIX as COMPACTED_PREFIX
+from magnetar.broker.topics.deletion_marks import keys
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import NONE
+from magnetar.core.names import TopicName
+from magnetar.effects.outbox import Note, Store
+from magnetar.effects.store_batches import Piece, cut, store_in_turn, whole_or_cut
+from magnetar.metadata.change import Change
+from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord, cursor_key
+from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.topiclog import RecoveredTopic
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.topics.topic import Topic
+
+
+@dataclass
+class _Moving:
+    """What of a topic goes on under another name.
+
+    Attributes:
+        record: of the first partition.
+        cursors: its durable subscriptions, as stored.
+        links: its place on each link.
+        deduplication, compacted: as stored; None: there is none.
+        puts, deletes: keys of the transaction.
+    """
+
+    record: TopicRecord
+    cursors: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, LinkTopicRecord] = field(default_factory=dict)
+    deduplication: bytes | None = None
+    compacted: bytes | None = None
+    puts: dict[str, bytes] = field(default_factory=dict)
+    deletes: list[str] = field(default_factory=list)
+
+
+def adopt_partitions(broker: "Broker", name: TopicName, partitions: int, done: Done) -> None:
+    """Give a topic partitions; its messages and subscriptions are in the first one.
+
+    Args:
+        broker: whose.
+        name: of a topic without partitions.
+        partitions: how many it gets.
+        done: called when it is in force or refused.
+
+    Raises:
+        NotFound: there is none. Conflict: it has partitions. PreconditionFailed: something of it stands in the way, or the clock
+            is wrong. NotAcceptable: the number.
+        BrokerError: it is being deleted, or there are too many topics.
+    """
+    topic = _checked(broker, name, partitions)
+    change = broker.metasync.stamped(
+        broker.resources.create_partitioned(name, partitions, dict(topic.record.properties))
+    )
+    try:
+        broker.resources.begin(change)
+    except MagnetarError:
+        broker.metasync.aborted(change)
+        raise
+    topic.deleting = True
+    broker.catalog.partitioning(name, True)
+    broker.close_clients(topic)
+    topic.when_drained(lambda: _store(broker, topic, partitions, change, done))
+
+
+def _checked(broker: "Broker", name: TopicName, partitions: int) -> "Topic":
+    if present := broker.resources.partitions(name):
+        raise Conflict(f"topic {name} is partitioned already: it has {present} partitions")
+    topic = broker.topics.get(str(name))
+    if topic is None:
+        raise NotFound(f"topic {name} does not exist")
+    topic.check_stays()
+    first = name.with_partition(0)
+    if str(first) in broker.topics or broker.catalog.coming(str(first)):
+        raise Conflict(f"topic {first} exists: {name} cannot become it")
+    if broker.metasync.machine is not None and broker.metasync.text == str(name):
+        raise PreconditionFailed(f"{name} is the topic of synchronisation: it has no partitions")
+    if broker.fences.deletion(topic.text):
+        raise PreconditionFailed(f"subscriptions of {name} are moving or were moved by a failover; end that first")
+    if topic.idempotency is not None:
+        off = broker.command("topics", "set-idempotency", str(name), "--off")
+        raise PreconditionFailed(f"{name} has idempotency keys; switch them off first: {off}")
+    if len(broker.topics) + partitions > broker.config.topics_max:
+        raise BrokerError(ErrorCode.NOT_ALLOWED, f"more than {broker.config.topics_max} topics (topics_max)")
+    return topic
+
+
+def _move(broker: "Broker", topic: "Topic", first: str) -> _Moving:
+    """What has to be stored for a topic to go on under another name."""
+    log, text = topic.log, topic.text
+    watermarks = {source: (position[0], position[1]) for source, position in log.watermarks().items()}
+    record = replace(
+        topic.record, next_index=log.next_index, watermarks=watermarks, end=(log.last[0], log.last[1]), stored_as=text
+    )
+    moving = _Moving(record)
+    moving.puts[TOPIC_PREFIX + first] = record.encode()
+    moving.deletes.append(TOPIC_PREFIX + text)
+    for subscription in topic.durable_subscriptions():
+        data = moving.cursors[subscription.name] = subscription.encode()
+        moving.puts[cursor_key(first, subscription.name)] = data
+        moving.deletes.append(cursor_key(text, subscription.name))
+        broker.keeper.forget(cursor_key(text, subscription.name))
+    for target, source in broker.links.sources.items():
+        state = source.topics.get(text)
+        if state is not None:
+            moving.links[target] = state.record()
+            moving.puts[link_cursor_key(first, target)] = moving.links[target].encode()
+    moving.deletes += broker.links.deletion(topic.name)
+    deduplication = topic.deduplication
+    if deduplication is not None and deduplication.status is Status.ENABLED:
+        moving.deduplication = deduplication.encode()
+        moving.puts[cursor_key(first, CURSOR_NAME)] = moving.deduplication
+    moving.deletes += broker.deduplications.deletion(topic)
+    moving.deletes += broker.replication.deletion(topic)
+    if topic.compacted.horizon != NONE:
+        moving.compacted = topic.compacted.encode()
+        moving.puts[COMPACTED_PREFIX + first] = moving.compacted
+    moving.deletes += broker.compactions.deletion(topic)
+    return moving
+
+
+def _store(broker: "Broker", topic: "Topic", partitions: int, change: Change, done: Done) -> None:
+    name, catalog = topic.name, broker.catalog
+    others = [name.with_partition(number) for number in range(1, partitions)]
+    others = [other for other in others if str(other) not in broker.topics and not catalog.coming(str(other))]
+    moving = _move(broker, topic, str(name.with_partition(0)))
+    records: dict[TopicName, TopicRecord] = {}
+    pieces = []
+    for other in others:
+        puts, records[other] = catalog.creation(other)
+        pieces.append(Piece((str(other),), puts))
+    marks = catalog.deleted.family(name)
+    last = Piece((), {**change.puts, **moving.puts}, (*change.deletes, *moving.deletes, *keys(marks)))
+
+    def stored(error: str, before: Sequence[Piece]) -> None:
+        catalog.partitioning(name, False)
+        if error:
+            gone = [key for batch in before for key in batch.puts if key != LAST_LEDGER_KEY]
+            for part in cut(Piece((), {}, (key,)) for key in gone):
+                broker.outbox.put(Store({}, part.deletes, None))
+            _failed(broker, topic, change)
+            done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
+            return
+        catalog.deleted.drop(marks)
+        _take_over(broker, topic, moving)
+        for other, record in records.items():
+            broker.add_topic(other, record)
+        broker.resources.apply(change)
+        broker.metasync.committed(change)
+        catalog.partitioned(name)
+        broker.links.partitions_changed(name)
+        broker.outbox.put(Note("info", f"topic {name} has {partitions} partitions now; its messages are in the first"))
+        subscribe_as_the_first(broker, name, others, done)
+
+    store_in_turn(broker.outbox, whole_or_cut(pieces, last), stored)
+
+
+def _failed(broker: "Broker", topic: "Topic", change: Change) -> None:
+    """The store refused: the topic is what it was."""
+    topic.deleting = False
+    broker.deduplications.added(topic)
+    broker.deletion_failed(topic)
+    broker.resources.abort(change)
+    broker.metasync.aborted(change)
+
+
+def _take_over(broker: "Broker", topic: "Topic", moving: _Moving) -> None:
+    """The first partition is there, with all that the topic had."""
+    name, log = topic.name.with_partition(0), topic.log
+    held = RecoveredTopic({info.ledger: info for info in log.ledger_infos()}, log.next_index, log.watermarks())
+    broker.remove_topic(topic)
+    for target, record in moving.links.items():
+        broker.links.sources[target].moved(str(name), record)
+    made = broker.add_topic(name, moving.record, held, fresh=False)
+    for subscription, data in moving.cursors.items():
+        cursor = Cursor.decode(made.log, data)
+        made.subscriptions[subscription] = broker.make_subscription(made, subscription, cursor, durable=True)
+    broker.replication.added(made)
+    broker.deduplications.added(made, moving.deduplication)
+    broker.idempotencies.added(made)
+    if moving.compacted is not None:
+        made.compacted.load(moving.compacted)
+    broker.watches.added(made)

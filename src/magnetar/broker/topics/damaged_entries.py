@@ -1,0 +1,93 @@
+"""Entries that cannot be read: which subscriptions stand in front of one, and how an operator gives it up (decision 39).
+
+A damaged entry is never passed over by itself: that would lose a message without anybody's decision. Given up, its messages are
+withdrawn from the topic (`broker.publish.idempotency.withdrawals`): they count as acknowledged in every subscription that is
+there, is made later, or
+is moved back, also in readers. No other cluster is told, and a link that is blocked by the entry stays so: what a link gives up
+is a decision of its own (`magnetar links skip`), for the other cluster may still get the messages by another way.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.publish.idempotency.withdrawals import PREFIX, Loser
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import Position
+from magnetar.effects.outbox import Note, Read, Store
+from magnetar.metadata.errors import NotFound, PreconditionFailed
+from magnetar.storage.entries import StoredEntry
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.topics.topic import Topic
+
+Done = Callable[[MagnetarError | None], None]
+
+
+def stopped(topic: "Topic") -> list[dict[str, Any]]:
+    """The subscriptions and readers of a topic that stand in front of an entry that cannot be read."""
+    found = [(one.name, one.stopped) for one in topic.subscriptions.values()]
+    return [
+        {"subscription": name, "position": str(where[0]), "reason": where[1]}
+        for name, where in sorted(found)
+        if where is not None
+    ]
+
+
+class Damage:
+    """What a broker gives up of its log.
+
+    Args:
+        broker: whose.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.given_up = 0
+        """Messages since the start, for metrics."""
+
+    def give_up(self, topic: "Topic", position: Position, done: Done) -> None:
+        """Give up an entry, if it cannot be read.
+
+        Raises or answers:
+            NotFound: there is none. PreconditionFailed: it can be read; or too many messages of the topic are withdrawn.
+        """
+        if not topic.log.valid(position):
+            raise NotFound(f"{topic.text} has no entry at {position}")
+
+        def read(entries: list[StoredEntry], error: str) -> None:
+            if entries:
+                done(PreconditionFailed(f"the entry at {position} of {topic.text} can be read: nothing is given up"))
+            elif not topic.log.valid(position):
+                done(NotFound(f"{topic.text} has no entry at {position} any more"))
+            else:
+                self._withdraw(topic, position, error or "the log gave nothing", done)
+
+        self._broker.outbox.put(Read(topic.text, position, 1, 1, read))
+
+    def _withdraw(self, topic: "Topic", position: Position, reason: str, done: Done) -> None:
+        withdrawals, loser = topic.withdrawals, Loser(position, -1)
+        known = withdrawals.has(loser)
+        topic.withdraw([loser])
+        if not withdrawals.has(loser):
+            done(
+                PreconditionFailed(
+                    f"{withdrawals.messages} messages of {topic.text} are withdrawn, the most there may be"
+                )
+            )
+            return
+        messages = topic.log.count_at(position)
+        version = withdrawals.version
+
+        def stored(problem: str) -> None:
+            if problem:
+                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {problem}"))
+                return
+            withdrawals.stored(version)
+            if not known:
+                self.given_up += messages
+                text = f"gave up {messages} messages at {position} of {topic.text}, as an operator said: {reason}"
+                self._broker.outbox.put(Note("warning", text))
+            done(None)
+
+        self._broker.outbox.put(Store({PREFIX + topic.text: withdrawals.encode()}, (), stored))

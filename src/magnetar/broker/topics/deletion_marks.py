@@ -1,0 +1,100 @@
+"""Marks of deleted topics: what keeps links from bringing back a topic that somebody deleted here.
+
+A topic is deleted in one cluster. Its *lives* elsewhere go on, and their links must not make it again. A life that began after
+the deletion is another topic of the same name, and comes like any other. Which one a link brings is told by its incarnation,
+the id of its first ledger. Ids of one cluster only grow, and follow its clock:
+
+    at or below what was known of that source here     the life that was deleted, or one before it: refused
+    at or below the time of the deletion               a life that was not known here and was there already: refused
+    above both                                         made after the deletion: let in
+
+A mark ends when somebody here makes the topic again. One that a link makes leaves the mark in force: for other sources, and for
+tasks of a former life that wake up late.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final
+
+from magnetar.core.errors import NameNotValid
+from magnetar.core.names import TopicName
+from magnetar.metadata.topic_records import DELETED_PREFIX, DeletedMark
+
+WHOLE: Final = -1
+"""In place of a partition's number: the topic itself."""
+
+
+class Deletions:
+    """The marks of one broker.
+
+    Args:
+        stored: the metadata store's content at start.
+    """
+
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        self._marks: dict[str, dict[int, DeletedMark]] = {}
+        for key, data in stored.items():
+            if key.startswith(DELETED_PREFIX):
+                text = key.removeprefix(DELETED_PREFIX)
+                mark = DeletedMark.decode(text, data)
+                with suppress(NameNotValid):  # nobody can make it again, or bring it
+                    self.put(TopicName.parse(text), mark)
+
+    def put(self, name: TopicName, mark: DeletedMark) -> None:
+        """A topic, a partition, or a partitioned topic as a whole was deleted (durably)."""
+        self._marks.setdefault(str(name.base), {})[name.partition] = mark
+
+    def of(self, name: TopicName) -> list[DeletedMark]:
+        """The marks that a topic's links have to pass: its own, and that of its partitioned topic."""
+        known = self._marks.get(str(name.base))
+        if known is None:
+            return []
+        return [known[number] for number in {name.partition, WHOLE} if number in known]
+
+    def lives(self, name: TopicName) -> dict[str, int]:
+        """What marks of a topic and its partitions know of lives in other clusters: by cluster the highest ledger."""
+        found: dict[str, int] = {}
+        for mark in self._marks.get(str(name.base), {}).values():
+            for source, ledger in mark.lives.items():
+                found[source] = max(ledger, found.get(source, -1))
+        return found
+
+    def refuses(self, name: TopicName, source: str, incarnation: int | None) -> DeletedMark | None:
+        """The mark that keeps out what a source's life of a topic brings; None: it may come.
+
+        Args:
+            name: of the topic.
+            source: the cluster that it comes from.
+            incarnation: of the topic there; None: not known, as of what is restored.
+        """
+        for mark in self.of(name):
+            if incarnation is None or incarnation <= max(mark.deleted_ms, mark.lives.get(source, -1)):
+                return mark
+        return None
+
+    def family(self, name: TopicName) -> tuple[str, ...]:
+        """Full names with a mark that ends when a topic of that name is made here: of a partitioned one all that it had."""
+        known = self._marks.get(str(name.base), {})
+        if name.partition >= 0:
+            return (str(name),) if name.partition in known else ()
+        return tuple(str(name if number == WHOLE else name.with_partition(number)) for number in known)
+
+    def drop(self, texts: Iterable[str]) -> None:
+        """Marks that are no more (durably)."""
+        for text in texts:
+            name = TopicName.parse(text)
+            known = self._marks.get(str(name.base), {})
+            known.pop(name.partition, None)
+            if not known:
+                self._marks.pop(str(name.base), None)
+
+    def __iter__(self) -> Iterator[str]:
+        """Full names."""
+        for base, known in self._marks.items():
+            for number in known:
+                yield base if number == WHOLE else f"{base}-partition-{number}"
+
+
+def keys(texts: Iterable[str]) -> tuple[str, ...]:
+    """Where the marks of some names are stored."""
+    return tuple(DELETED_PREFIX + text for text in texts)

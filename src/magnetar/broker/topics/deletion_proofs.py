@@ -1,0 +1,294 @@
+"""Proof in the metadata store that a life of a topic was deleted, for as long as its log may still hold some of it.
+
+A segment holds entries of many topics, so what is left of a deleted topic is found at every start until the last of its
+segments is deleted. A store that went back in time (an older copy, a lost or cut write-ahead log) or is damaged does not know
+topics that the log holds either. Only the proof tells the two apart: it is stored in the transaction that deletes the topic. What
+has none is kept.
+
+    deletions/<incarnation>           of one topic; the value is its name
+    deletions/from-<incarnation>      of many: JSON, the first incarnation and the distances to the next ones
+
+Stores of versions without proofs have no `broker/deletions`. There, once, the highest incarnation decides: the store has known
+every topic up to it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from magnetar.broker.topics.former_names import by_present_name, former_names
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import NONE
+from magnetar.effects.outbox import Note, Store
+from magnetar.effects.store_batches import Piece, cut
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
+from magnetar.storage.recovery import Recovered
+from magnetar.storage.topiclog import RecoveredTopic
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.topics.topic import Topic
+
+DELETION_PREFIX: Final = "deletions/"
+PROVES_KEY: Final = "broker/deletions"
+"""There since this store has a proof of every deletion."""
+
+SINGLE_MAX: Final = 256
+"""So many are joined in one value: 5 bytes each instead of a hundred."""
+
+CHUNKS_MAX: Final = 4_096
+"""A ceiling on joined proofs, of a million topics, 5 MB. What is left of one whose proof was given up is kept and reported."""
+
+_FROM: Final = "from-"
+_CHUNK: Final = msgspec.json.Decoder(list[int])
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """A life of a topic that the log holds, of which the store knows neither that it exists nor that it was deleted.
+
+    Attributes:
+        topic: full name.
+        incarnation: which life.
+        messages, bytes: what the log holds of it.
+    """
+
+    topic: str
+    incarnation: int
+    messages: int
+    bytes: int
+
+
+def deletion_key(incarnation: int) -> str:
+    """Of one proof."""
+    return f"{DELETION_PREFIX}{incarnation}"
+
+
+def proven(stored: Mapping[str, bytes]) -> dict[int, str]:
+    """Incarnations that were deleted, each with the key that says so.
+
+    Raises:
+        StorageError: a proof is damaged.
+    """
+    found: dict[int, str] = {}
+    for key, value in stored.items():
+        if not key.startswith(DELETION_PREFIX):
+            continue
+        name = key.removeprefix(DELETION_PREFIX)
+        try:
+            if not name.startswith(_FROM):
+                found[int(name)] = key
+                continue
+            at = 0
+            for distance in _CHUNK.decode(value):
+                at += distance
+                found[at] = key
+        except (ValueError, msgspec.DecodeError) as error:
+            raise StorageError(f"the stored record {key} is damaged: {error}") from error
+    return found
+
+
+def chunk(incarnations: Iterable[int]) -> tuple[str, bytes]:
+    """Key and value that prove many at once; not empty."""
+    ascending = sorted(incarnations)
+    distances = [after - before for before, after in zip([0, *ascending], ascending, strict=False)]
+    return f"{DELETION_PREFIX}{_FROM}{ascending[0]}", msgspec.json.encode(distances)
+
+
+def current(stored: Mapping[str, bytes], topic: str, incarnation: int) -> bool:
+    """Whether the store knows this life of a topic as the one that exists."""
+    data = stored.get(TOPIC_PREFIX + topic)
+    return data is not None and TopicRecord.decode(topic, data).incarnation == incarnation
+
+
+def sort_out(
+    stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]
+) -> tuple[list[int], list[Unknown]]:
+    """What of a log the store does not list as existing.
+
+    Returns:
+        Ledgers that were deleted for certain; lives of topics that may have been lost, by name.
+
+    Raises:
+        StorageError: a record is damaged.
+    """
+    proofs = proven(stored)
+    known_up_to = _known_up_to(stored)
+    dead: list[int] = []
+    unknown: list[Unknown] = []
+    for (topic, incarnation), found in by_present_name(stored, recovered).items():
+        if current(stored, topic, incarnation) or not found.ledgers:
+            continue
+        if incarnation in proofs or incarnation <= known_up_to:
+            dead += found.ledger_ids()
+        else:
+            ledgers = found.ledgers.values()
+            messages = sum(ledger.messages_in(0, ledger.entries) for ledger in ledgers)
+            unknown.append(Unknown(topic, incarnation, messages, sum(ledger.bytes for ledger in ledgers)))
+    return dead, sorted(unknown, key=lambda each: (each.topic, each.incarnation))
+
+
+def _known_up_to(stored: Mapping[str, bytes]) -> int:
+    """Up to this incarnation a topic that is not in the store was deleted, as a store without proofs says."""
+    return -1 if PROVES_KEY in stored else int(stored.get(LAST_LEDGER_KEY, b"-1"))
+
+
+def begin_proving(stored: Mapping[str, bytes], recovered: Iterable[tuple[str, int]]) -> list[Piece]:
+    """What makes a store without proofs one that has them, to be stored in this order; nothing for one that has.
+
+    Args:
+        stored: the metadata store's content.
+        recovered: (topic, incarnation) of what the log holds.
+
+    Raises:
+        StorageError: a record is damaged.
+    """
+    if PROVES_KEY in stored:
+        return []
+    up_to = _known_up_to(stored)
+    former = former_names(stored)
+    dead = sorted(
+        {
+            life
+            for topic, life in recovered
+            if life <= up_to and not current(stored, topic, life) and (topic, life) not in former
+        }
+    )
+    chunks = [chunk(dead[at : at + SINGLE_MAX]) for at in range(0, len(dead), SINGLE_MAX)]
+    return [*cut(Piece((), {key: value}) for key, value in chunks), Piece((), {PROVES_KEY: b"1"})]
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Entries of a ledger that were stored and are not in the log.
+
+    Attributes:
+        topic: full name.
+        ledger: which of its ledgers.
+        entries: how many are missing.
+        stored: how many there were.
+    """
+
+    topic: str
+    ledger: int
+    entries: int
+    stored: int
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic}: {self.entries} of {self.stored} stored entries of ledger {self.ledger} are not in the log: a "
+            "segment is missing, cut or damaged"
+        )
+
+
+def missing(stored: Mapping[str, bytes], recovered: Recovered) -> tuple[list[Loss], list[int]]:
+    """Compare what should be in the log with what is.
+
+    Returns:
+        What is missing of topics that exist, or of which nobody knows, by topic and ledger; ledgers that were dropped for certain
+        and that the file of ledgers still names.
+
+    Raises:
+        StorageError: a record is damaged.
+    """
+    proofs = proven(stored)
+    losses: list[Loss] = []
+    dropped: list[int] = []
+    records: dict[str, TopicRecord | None] = {}
+    for ledger, known in recovered.known.items():
+        if known.topic not in records:
+            data = stored.get(TOPIC_PREFIX + known.topic)
+            records[known.topic] = None if data is None else TopicRecord.decode(known.topic, data)
+        record = records[known.topic]
+        if record is not None and record.incarnation == known.incarnation:
+            dead = ledger < record.first_ledger
+        else:
+            dead = known.incarnation in proofs
+        if dead:
+            dropped.append(ledger)
+            continue
+        topic = recovered.topics.get((known.topic, known.incarnation))
+        found = None if topic is None else topic.ledgers.get(ledger)
+        lost = known.entries - (0 if found is None else found.entries - found.missing)
+        if lost > 0:
+            losses.append(Loss(known.topic, ledger, lost, known.entries))
+    return sorted(losses, key=lambda each: (each.topic, each.ledger)), dropped
+
+
+class Proofs:
+    """The proofs of one broker.
+
+    Args:
+        broker: whose.
+        stored: the metadata store's content at start.
+        recovered: what the log holds.
+
+    Attributes:
+        dead: ledgers that were deleted for certain, found at the start.
+        unknown: what the log holds and the store does not know, found at the start. It is kept.
+    """
+
+    def __init__(
+        self, broker: "Broker", stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]
+    ) -> None:
+        self._outbox = broker.outbox
+        self.dead, self.unknown = sort_out(stored, recovered)
+        self._single: set[int] = set()
+        self._chunks: list[str] = []
+        self._joining = False
+        self._load(stored, {incarnation for _, incarnation in recovered})
+        for each in self.unknown:
+            self._outbox.put(
+                Note(
+                    "error",
+                    f"topic {each.topic} (incarnation {each.incarnation}, {each.messages} messages) is in the log, and the "
+                    f"metadata store knows neither it nor its deletion: it is kept; see magnetar recover {broker.cluster}",
+                )
+            )
+
+    def _load(self, stored: Mapping[str, bytes], held: Collection[int]) -> None:
+        """Take the proofs over; those of which the log holds nothing any more have served."""
+        proofs = proven(stored)
+        needed = sorted(proofs.keys() & held)
+        keys = set(proofs.values())
+        puts: dict[str, bytes] = {}
+        deletes: list[str] = []
+        if len(needed) == len(proofs):
+            self._single = {incarnation for incarnation, key in proofs.items() if key == deletion_key(incarnation)}
+            self._chunks = sorted(keys - {deletion_key(incarnation) for incarnation in self._single})
+        else:
+            for at in range(0, len(needed), SINGLE_MAX):
+                key, value = chunk(needed[at : at + SINGLE_MAX])
+                puts[key] = value
+                self._chunks.append(key)
+            deletes = sorted(keys - puts.keys())
+        pieces = [Piece((), {key: value}) for key, value in puts.items()]
+        for part in cut(pieces + [Piece((), {}, (key,)) for key in deletes]):
+            self._outbox.put(Store(dict(part.puts), part.deletes, None))
+
+    def deletion(self, topic: "Topic") -> dict[str, bytes]:
+        """What is stored with the deletion of a topic, in the same transaction."""
+        if topic.log.last == NONE:
+            return {}  # nothing of it was ever confirmed, so the log has nothing to delete
+        return {deletion_key(topic.record.incarnation): topic.text.encode()}
+
+    def deleted(self, topic: "Topic") -> None:
+        """That is durable."""
+        if topic.log.last == NONE:
+            return
+        self._single.add(topic.record.incarnation)
+        if len(self._single) >= SINGLE_MAX and not self._joining:
+            self._join()
+
+    def _join(self) -> None:
+        joined = set(self._single)
+        key, value = chunk(joined)
+        given_up = self._chunks[: max(0, len(self._chunks) + 1 - CHUNKS_MAX)]
+        self._joining = True
+
+        def stored(error: str) -> None:
+            self._joining = False
+            if not error:
+                self._single -= joined
+                self._chunks = [*self._chunks[len(given_up) :], key]
+
+        self._outbox.put(Store({key: value}, (*map(deletion_key, joined), *given_up), stored))

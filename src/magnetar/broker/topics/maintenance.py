@@ -1,0 +1,443 @@
+"""What a broker does to its topics now and then: retention, expiry, backlog quotas.
+
+expiry      messages older than the namespace's TTL are acknowledged on every subscription (links never expire: the
+publish time is the producer's clock, and what a link has not sent would be lost, geo-replication.md)
+quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
+as its policy says; links do not count, they hold data until an operator says otherwise
+unused      subscriptions that had no consumer for long are deleted where a policy asks for it
+inactive    topics that nobody uses are deleted where a policy asks for it
+retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.topic import QuotaStop, Topic
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.core.meter import Meter
+from magnetar.effects.outbox import Drop, Note, Store
+from magnetar.metadata.policies.namespace import BacklogQuota
+from magnetar.metadata.topic_records import TOPIC_PREFIX
+from magnetar.storage.topiclog import Retention
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+
+_CODES = {
+    "producer_request_hold": ErrorCode.BACKLOG_QUOTA_HOLD,
+    "producer_exception": ErrorCode.BACKLOG_QUOTA_EXCEPTION,
+}
+
+
+RETRY_MS: Final = 500
+"""Between two attempts to store that ledgers are to be deleted."""
+
+STEP_MS: Final = 20
+"""Between two parts of a round."""
+
+STEP_TOPICS_MIN: Final = 10
+"""Topics of one part; few enough that it takes some 0.4 ms."""
+
+
+def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
+    """End the interval over which the rates of a topic, its producers, subscriptions and links are told, and begin another."""
+    topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
+    if isinstance(topic, Topic):
+        topic.read_meter.update(now_ms, (topic.log.read_entries,))
+    if isinstance(topic, Topic) and topic.writes is not None:
+        topic.writes.end(now_ms)
+    for producer in topic.producers.live.values():
+        producer.meter.update(now_ms, producer.counted)
+    for subscription in topic.subscriptions.values():
+        subscription.update_rates(now_ms)
+    if isinstance(topic, Topic):
+        for flow in topic.flows.values():
+            flow.update(now_ms)
+
+
+class Totals(NamedTuple):
+    """Sums over all topics, each as it was when the last round came to it."""
+
+    messages_in_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    messages_out_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    entries_written_per_s: float = 0.0
+    entries_read_per_s: float = 0.0
+    backlog: int = 0
+
+    def plus(self, topic: Topic | NonPersistentTopic) -> "Totals":
+        """With one topic more."""
+        messages_in, bytes_in = topic.meter.per_s
+        out = [one.meter.per_s for one in topic.subscriptions.values()]
+        written, read, backlog = 0.0, 0.0, 0
+        if isinstance(topic, Topic):
+            read = topic.read_meter.per_s[0]
+            written = topic.writes.latency.told.per_s if topic.writes is not None else 0.0
+            backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
+        return Totals(
+            self.messages_in_per_s + messages_in,
+            self.bytes_in_per_s + bytes_in,
+            self.messages_out_per_s + sum(each[0] for each in out),
+            self.bytes_out_per_s + sum(each[1] for each in out),
+            self.entries_written_per_s + written,
+            self.entries_read_per_s + read,
+            self.backlog + backlog,
+        )
+
+
+class CacheRates(NamedTuple):
+    """Of the recent entries in memory, over the interval between the last two rounds.
+
+    Attributes:
+        hits_per_s, hit_bytes_per_s: entries that readers found there.
+        misses_per_s, miss_bytes_per_s: entries that they had to read from the disk.
+        evictions: how often entries went to make room.
+    """
+
+    hits_per_s: float = 0.0
+    hit_bytes_per_s: float = 0.0
+    misses_per_s: float = 0.0
+    miss_bytes_per_s: float = 0.0
+    evictions: int = 0
+
+
+READER_BACK_MS: Final = 60_000
+"""How long a reader that was told to go and come back (a seek, an unloaded topic) finds its place: clients wait no longer
+between two attempts. After that nobody will: its next life has another name, as a rule."""
+
+
+CONSUMERS_BACK_MS: Final = 10 * 60_000
+"""After a broker's start consumers have this long to come back before their subscription is taken for unused."""
+
+USE_STEPS: Final = 10
+"""Of the expiration time, one step is how much of a subscription's use may be missing in the store after a crash."""
+
+
+def _nobody(_error: str) -> None:
+    """Nobody waits for the answer."""
+
+
+class Upkeep:
+    """The regular work of one broker.
+
+    Args:
+        broker: whose; the first round comes after `retention_interval_ms`.
+
+    Attributes:
+        totals, cache: of the last round that ended.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._trimming: set[str] = set()
+        self.totals = Totals()
+        self.cache = CacheRates()
+        self._cache_meter = Meter(4, broker.outbox.now_ms)
+        self._evictions = 0
+        self._summed = Totals()
+        self._left: list[Topic] = []
+        self._at_a_time = 0
+        self._next_ms = 0
+        broker.timer(broker.outbox.now_ms + broker.config.retention_interval_ms, self._round)
+
+    def _round(self, now_ms: int) -> None:
+        """Begin anew. Thousands of topics are spread over the interval: all in one event would hold up everybody."""
+        interval_ms = self._broker.config.retention_interval_ms
+        self._left = list(self._broker.topics.values())
+        self._at_a_time = max(STEP_TOPICS_MIN, -(-len(self._left) * STEP_MS // interval_ms))
+        self._next_ms = now_ms + interval_ms
+        self._step(now_ms)
+
+    def _step(self, now_ms: int) -> None:
+        """Some more topics of this round."""
+        broker = self._broker
+        for topic in self._left[: self._at_a_time]:
+            if broker.topics.get(topic.text) is topic:
+                self._look_after(topic, now_ms)
+        del self._left[: self._at_a_time]
+        if self._left:
+            broker.timer(now_ms + STEP_MS, self._step)
+            return
+        for unkept in broker.nonpersistent.topics.values():
+            update_rates(unkept, now_ms)
+            self._summed = self._summed.plus(unkept)
+        self.totals, self._summed = self._summed, Totals()
+        self._look_at_cache(now_ms)
+        broker.links.tick(broker.outbox.day_ms)
+        broker.timer(max(self._next_ms, now_ms + 1), self._round)
+
+    def _look_at_cache(self, now_ms: int) -> None:
+        cache, meter = self._broker.cache, self._cache_meter
+        meter.update(now_ms, (cache.hits, cache.hit_bytes, cache.misses, cache.miss_bytes))
+        hits, hit_bytes, misses, miss_bytes = meter.per_s
+        self.cache = CacheRates(hits, hit_bytes, misses, miss_bytes, cache.evictions - self._evictions)
+        self._evictions = cache.evictions
+
+    def _look_after(self, topic: Topic, now_ms: int) -> None:
+        broker = self._broker
+        day_ms = broker.outbox.day_ms
+        self.inactive(topic, day_ms)
+        self.forget_readers(topic, now_ms)
+        self.forget_unused(topic, day_ms)
+        update_rates(topic, now_ms)
+        self._summed = self._summed.plus(topic)
+        if topic.log.last == NONE or topic.deleting:
+            return
+        self.enforce(topic, day_ms)
+        broker.deduplications.tick(topic, now_ms)
+        broker.idempotencies.tick(topic, now_ms)
+        broker.compactions.tick(topic)
+        if topic.replicated is not None:
+            topic.replicated.tick(now_ms, now_ms - broker.config.retention_interval_ms)
+        self.trim(topic)
+
+    def forget_readers(self, topic: Topic, now_ms: int) -> None:
+        """Subscriptions that are not kept end with their consumer, also with one that was told to come back and did not."""
+        for subscription in list(topic.subscriptions.values()):
+            alone = not subscription.durable and not subscription.consumers
+            if alone and now_ms - subscription.left_ms > READER_BACK_MS:
+                self._broker.forget_subscription(topic, subscription)
+
+    def forget_unused(self, topic: Topic, day_ms: int) -> None:
+        """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
+
+        Not one that is replicated or fenced: its consumers may be in another cluster.
+        """
+        limit_ms = topic.limits.expiration_ms
+        if not limit_ms or topic.deleting:
+            return
+        for subscription in list(topic.durable_subscriptions()):
+            if subscription.replicated or subscription.held:
+                subscription.used_ms = (
+                    day_ms  # there, perhaps, and should it end to be replicated, its time begins then
+                )
+                continue
+            subscription.note_use(limit_ms // USE_STEPS)
+            subscription.used_ms = min(subscription.used_ms, day_ms)  # else it was told by a clock that was wrong
+            back = self._broker.outbox.now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
+            if not subscription.consumers and not back and day_ms - subscription.used_ms > limit_ms:
+                self._forget(topic, subscription, limit_ms)
+
+    def _forget(self, topic: Topic, subscription: Subscription, limit_ms: int) -> None:
+        def told(error: BrokerError | None) -> None:
+            named = f"subscription {subscription.name} of {topic.text}, without consumers for {limit_ms // 60_000} min or more,"
+            outcome = f"cannot be deleted: {error}" if error is not None else "is deleted"
+            note = Note("info", f"{named} {outcome}, as policy subscription-expiration-time says")
+            self._broker.outbox.put(note)
+
+        self._broker.catalog.delete_subscription(subscription, told)
+
+    # ---------------------------------------------------------------------------------------------- expiry and quotas
+
+    def enforce(self, topic: Topic, day_ms: int) -> None:
+        """Expiry and quotas of one topic, as its policies are now, at a time of day (`Outbox.day_ms`)."""
+        if topic.log.last != NONE and not topic.deleting:
+            self.expire(topic, day_ms)
+            self.check_quota(topic, day_ms)
+
+    def expire(self, topic: Topic, day_ms: int) -> None:
+        """Acknowledge what is older than the namespace's TTL."""
+        ttl_s = self._broker.resources.message_ttl_s(topic.name)
+        if ttl_s:
+            for subscription in topic.durable_subscriptions():
+                subscription.expire(day_ms - ttl_s * 1000)
+
+    def inactive(self, topic: Topic, day_ms: int) -> None:
+        """Delete a topic that nobody uses, where a policy says so: never by itself, never one that a link concerns, and no
+        single partition.
+        """
+        if topic.producers.live or topic.producers.waiting or topic.consumer_count():
+            topic.used_ms = day_ms
+        topic.used_ms = min(topic.used_ms, day_ms)  # else it was told by a clock that was wrong
+        policy = topic.limits.inactive
+        if policy is None or day_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
+            return
+        broker, name = self._broker, topic.name
+        kept = name.partition >= 0 and broker.resources.partitions(name.base) is not None
+        if (
+            kept
+            or name.local.startswith("__")
+            or broker.links.replicated(name)
+            or broker.links.durable_low(topic) is not None
+        ):
+            return
+        left = list(topic.durable_subscriptions())
+        if policy.mode == "delete_when_no_subscriptions" and left:
+            return
+        if any(subscription.backlog_entries() for subscription in left):
+            return
+
+        def told(error: BrokerError | None) -> None:
+            outcome = (
+                f"cannot be deleted: {error}" if error is not None else "is deleted, as policy inactive-topics says"
+            )
+            broker.outbox.put(Note("info", f"topic {topic.text}, unused for {policy.duration_s} s or more, {outcome}"))
+
+        broker.catalog.delete(topic, force=False, done=told)
+
+    def stop_now(self, topic: Topic) -> QuotaStop | None:
+        """Why a producer that comes cannot have its place for a quota; None: it can.
+
+        A stop ends when the slowest subscription has caught up, and not in the next round: it is looked at again when it is in
+        somebody's way. So acknowledgements need not know of quotas.
+        """
+        if topic.quota_stop is not None:
+            self.check_quota(topic, self._broker.outbox.day_ms)
+        return topic.quota_stop
+
+    def check_quota(self, topic: Topic, day_ms: int) -> None:
+        """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
+        quotas = self._broker.resources.backlog_quotas(topic.name)
+        stop = None
+        for kind, quota in quotas.items():
+            over = self._over(topic, kind, quota, day_ms)
+            if over and quota.policy == "consumer_backlog_eviction":
+                self._evict(topic, kind, quota, day_ms)
+            elif over:
+                stop = self._stop(topic, kind, quota)
+        if stop is not None and topic.quota_stop is None:
+            self._broker.outbox.put(Note("warning", f"producers of {topic.text} are stopped: {stop.reason}"))
+        elif stop is None and topic.quota_stop is not None:
+            self._broker.outbox.put(
+                Note("info", f"producers of {topic.text} may come again: its backlog is within its quota")
+            )
+        topic.quota_stop = stop
+        if stop is not None:
+            for producer in list(topic.producers.live.values()):
+                self._broker.close_producer(producer)
+
+    def _stop(self, topic: Topic, kind: str, quota: BacklogQuota) -> QuotaStop:
+        if kind == "destination_storage":
+            policy, most = "backlog-quota", f"{quota.limit_size} bytes"
+        else:
+            policy, most = "backlog-quota-age", f"{quota.limit_time} s"
+        source = self._broker.resources.policy_source(policy, topic.name)
+        reason = f"the slowest subscription of {topic.text} is more than {most} behind ({source})"
+        return QuotaStop(_CODES[quota.policy], reason)
+
+    def _over(self, topic: Topic, kind: str, quota: BacklogQuota, day_ms: int) -> bool:
+        log = topic.log
+        slowest = min((one.mark_delete for one in topic.durable_subscriptions()), default=log.last)
+        if kind == "destination_storage":
+            return 0 <= quota.limit_size < log.bytes_between(slowest, log.last)
+        oldest = log.next_after(slowest)
+        return oldest is not None and 0 <= quota.limit_time * 1000 < day_ms - log.stored_by(oldest)
+
+    def _evict(self, topic: Topic, kind: str, quota: BacklogQuota, day_ms: int) -> None:
+        """Acknowledge the oldest messages of the subscriptions that lag too much, ledger by ledger or by time."""
+        log = topic.log
+        for subscription in topic.durable_subscriptions():
+            before = subscription.backlog_entries()
+            if kind == "message_age":
+                subscription.expire(day_ms - quota.limit_time * 1000)
+            else:
+                for ledger in log.ledger_infos():
+                    if log.bytes_between(subscription.mark_delete, log.last) <= quota.limit_size:
+                        break
+                    subscription.advance_to(Position(ledger.ledger, ledger.entries - 1))
+            lost = before - subscription.backlog_entries()
+            if lost:
+                topic.evictions[kind] = topic.evictions.get(kind, 0) + 1
+                text = f"{lost} entries of subscription {subscription.name} of {topic.text} were given up: over the backlog quota"
+                self._broker.outbox.put(Note("warning", text))
+
+    # ------------------------------------------------------------------------------------------------------- retention
+
+    def keep_from(self, topic: Topic) -> Position | None:
+        """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything.
+
+        A subscription that was put back, by a seek that is not stored and answered yet, needs what is behind its new place.
+        """
+        marks = [min(one.durable_mark_delete, one.mark_delete) for one in topic.durable_subscriptions()]
+        broker = self._broker
+        lows = (
+            broker.links.durable_low(topic),
+            broker.deduplications.durable_low(topic),
+            broker.idempotencies.durable_low(topic),
+            broker.compactions.durable_low(topic),
+            broker.replication.durable_low(topic),
+        )
+        return min([*marks, *(low for low in lows if low is not None)], default=None)
+
+    def _retention(self, topic: Topic) -> Retention:
+        policy = self._broker.resources.retention(topic.name)
+        if any(True for _ in topic.durable_subscriptions()):
+            return Retention(policy.time_ms, policy.size_bytes)
+        # Nobody has subscribed yet: what is published must be there for the first one to come, within limits.
+        config = self._broker.config
+        return Retention(
+            _longer(policy.time_ms, config.retention_unsubscribed_ms),
+            _longer(policy.size_bytes, config.retention_unsubscribed_bytes),
+        )
+
+    def trim(self, topic: Topic, *, everything: bool = False, then: Callable[[str], None] = _nobody) -> None:
+        """Delete what retention lets go.
+
+        Args:
+            topic: of which.
+            everything: an administrator asks to keep nothing that nobody needs.
+            then: called once with "" when nobody is given it any more, at once if there is nothing or it is under way
+                already; or with why the store refused: then it is tried again until it does not.
+        """
+        if topic.text in self._trimming or topic.deleting:
+            then("")
+            return
+        broker = self._broker
+        retention = Retention(0, 0) if everything else self._retention(topic)
+        # While nothing can be stored, all room that is given back counts: no new entry will close a topic's last ledger.
+        trim = topic.log.trim(self.keep_from(topic), broker.outbox.day_ms, retention, whole=not broker.healthy)
+        if trim is None:
+            then("")
+            return
+        self._trimming.add(topic.text)
+        record = topic.record
+        record.first_ledger = max(record.first_ledger, trim.first_ledger)
+        record.next_index = max(record.next_index, trim.next_index)
+        for source, position in trim.watermarks.items():
+            record.watermarks[source] = (position.ledger, position.entry)
+        if trim.end != NONE:
+            record.end = (trim.end.ledger, trim.end.entry)
+        broker.links.restores.trimming(topic, trim)
+
+        def store(answer: Callable[[str], None]) -> None:
+            broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
+
+        def again(_now_ms: int) -> None:
+            if broker.topics.get(topic.text) is not topic:
+                self._trimming.discard(topic.text)
+            elif topic.deleting:
+                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+            else:
+                store(_nobody)
+
+        def stored(answer: Callable[[str], None], error: str) -> None:
+            if error and broker.topics.get(topic.text) is topic:
+                # Whatever stores the record next says that these are deleted, and who subscribes until then is given them.
+                answer(error)
+                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+                return
+            self._trimming.discard(topic.text)
+            if error or broker.topics.get(topic.text) is not topic:
+                answer(error)
+                return
+            if topic.replicated is not None:
+                topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
+            topic.log.forget(trim)
+            topic.withdrawals.trim()
+            topic.compacted.trim()
+            broker.links.trimmed(topic)
+            broker.replication.trimmed(topic)
+            broker.outbox.put(Drop(tuple(trim.ledgers)))
+            answer("")
+
+        store(then)
+
+
+def _longer(policy: int, default: int) -> int:
+    """The longer of two limits; -1 is for ever."""
+    return -1 if -1 in (policy, default) else max(policy, default)

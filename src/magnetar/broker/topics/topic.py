@@ -1,0 +1,612 @@
+"""One topic: its log, its producers, its subscriptions.
+
+    publish:  entries -> TopicLog.stage -> Write ... appended -> TopicLog.confirm -> receipts, dispatch, links
+    failure:  append_failed -> fenced: nothing more is staged, producers are told and come back -> healed -> unfenced
+
+A receipt cannot exist before its append was confirmed: it is made while handling that event and nowhere else. Nothing
+that is not confirmed is read by a subscription or by a link.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from magnetar.broker.links.flow import LinkFlow
+from magnetar.broker.publish.deduplication import TopicDeduplication
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
+from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
+from magnetar.broker.publish.producers import Producer, Producers
+from magnetar.broker.publish.sequence_numbers import Mark, Numbers
+from magnetar.broker.publish.throttling import PublishThrottle
+from magnetar.broker.statistics.cardinality import Traffic
+from magnetar.broker.statistics.latency import Writes
+from magnetar.broker.subscriptions.consumer import Counters
+from magnetar.broker.subscriptions.subscribe_rate import Subscribing
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.compaction import Compacted
+from magnetar.broker.topics.limits import TopicLimits
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import NONE, Position
+from magnetar.core.meter import Meter
+from magnetar.core.names import TopicName
+from magnetar.core.rates import Rate
+from magnetar.effects.outbox import Outbox, Send, Timer, Write
+from magnetar.metadata.topic_records import TopicRecord
+from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import commands
+from magnetar.wire.metadata import Inspected
+from magnetar.wire.pulsar_pb2 import CommandProducer
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+
+
+class MessageNotAllowed(BrokerError):
+    """A policy does not allow one message: it is too large, or wants to wait for too long. NOT_ALLOWED, as Pulsar's.
+
+    Java's client fails the message alone, if it is the oldest that it has pending. Clients over the C++ client answer that (and
+    every other error of a SEND) by closing the connection, connecting anew and sending the same message again, for ever:
+    reconnecting starts their send timeout anew. There is one error of which they fail the message alone, that of a checksum.
+    They are given that one (decision 0013).
+    """
+
+
+def check_size(seen: Inspected, size: int, limits: TopicLimits, topic: str) -> None:
+    """Refuse a message that is larger than the limits of its topic allow; chunks are cut by another measure.
+
+    Raises:
+        MessageNotAllowed: NOT_ALLOWED.
+    """
+    if size > limits.message_bytes and not seen.flags & EntryFlags.CHUNK:
+        raise MessageNotAllowed(
+            ErrorCode.NOT_ALLOWED,
+            f"a message of {size} bytes is over the {limits.message_bytes} that {limits.sources['max-message-size']} allows on "
+            f"{topic}",
+        )
+
+
+def check_encrypted(seen: Inspected, limits: TopicLimits, topic: str) -> None:
+    """Refuse a message that is not encrypted where the namespace wants all to be.
+
+    Raises:
+        MessageNotAllowed: METADATA, as in Pulsar.
+    """
+    if limits.encrypted and not seen.metadata.encryption_keys:
+        raise MessageNotAllowed(
+            ErrorCode.METADATA,
+            f"the message for {topic} is not encrypted, and {limits.sources['encryption-required']} says it must be",
+        )
+
+
+def check_encrypts(command: CommandProducer, limits: TopicLimits, topic: str) -> None:
+    """Refuse a producer that does not say that it encrypts where the namespace wants all messages to be encrypted.
+
+    Raises:
+        BrokerError: METADATA, as in Pulsar.
+    """
+    if limits.encrypted and not command.encrypted:
+        raise BrokerError(
+            ErrorCode.METADATA,
+            f"{topic} lets only producers in that encrypt ({limits.sources['encryption-required']}): give yours keys",
+        )
+
+
+class AppendToken(Protocol):
+    """Who asked for an append: called once with the outcome, "" when it is durable."""
+
+    def __call__(self, append: Append, error: str) -> None:
+        """Take the outcome."""
+
+
+class PublishToken:
+    """A producer's batch on its way to the log.
+
+    Args:
+        topic, producer: whose.
+        receipts: (sequence id, highest sequence id) of each entry, in order.
+        mark: with deduplication, how far the producer's numbers are with this batch.
+
+    Attributes:
+        repeated: duplicates that came behind the batch, as `receipts`: a client takes receipts in the order of sending.
+    """
+
+    __slots__ = ("mark", "numbers", "producer", "receipts", "repeated", "topic")
+
+    def __init__(
+        self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]], mark: Mark | None = None
+    ) -> None:
+        self.topic = topic
+        self.producer = producer
+        self.receipts = receipts
+        self.mark = mark
+        self.numbers: Numbers | None = producer.numbers
+        self.repeated: list[tuple[int, int]] = []
+
+    def __call__(self, append: Append, error: str) -> None:
+        """Answer the producer."""
+        producer = self.producer
+        producer.pending -= len(self.receipts)
+        if self.mark is not None and self.numbers is not None and not error:
+            self.numbers.persist(self.mark)
+        if producer.last_publish is self:
+            producer.last_publish = None
+        if producer.closed:
+            return
+        outbox = self.topic.outbox
+        if error:
+            buffer = commands.send_error(producer.producer_id, max(self.receipts[0]), ErrorCode.PERSISTENCE, error)
+        else:
+            buffer = commands.receipts(
+                producer.producer_id,
+                [
+                    (sequence, highest, entry.ledger, entry.entry)
+                    for (sequence, highest), entry in zip(self.receipts, append.entries, strict=True)
+                ]
+                + [(sequence, highest, -1, -1) for sequence, highest in self.repeated],
+            )
+        outbox.put(Send(producer.connection, [buffer]))
+
+
+class QuotaStop(NamedTuple):
+    """Why producers are stopped: a subscription lags more than a backlog quota allows.
+
+    Attributes:
+        code: for their clients.
+        reason: one line.
+    """
+
+    code: ErrorCode
+    reason: str
+
+
+_CHUNK: Final = int(EntryFlags.CHUNK)
+
+SENDING_AT_ONCE: Final = 2
+"""Of the subscriptions that one event tells of new entries, so many may send what their consumers have room for: 0.2 ms each."""
+
+WOKEN_AT_ONCE: Final = 32
+"""So many may have nothing to send: nobody is there, or nobody has room. That takes 10 us each."""
+
+
+class Topic:
+    """A persistent topic (or one partition) of this broker.
+
+    Args:
+        name: fully qualified.
+        record: its durable facts.
+        log: its part of the broker's log.
+        outbox: the broker's.
+        limits: what its policies say; kept up to date by `broker.topics.policy_limits`.
+        on_confirmed: called with this topic after entries became readable (links and statistics).
+
+    Attributes:
+        entries_staged, entries_in: entries that were sent on their way to the log, and those of them that it has.
+        chunked: a producer published a message in chunks since the topic was loaded.
+        publish_limited: how often SENDs had to wait for the publish rate.
+        flows: by cluster, what links moved from and to it.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        record: TopicRecord,
+        log: TopicLog,
+        outbox: Outbox,
+        *,
+        limits: TopicLimits,
+        on_confirmed: Callable[["Topic"], None],
+    ) -> None:
+        self.name = name
+        self.text = str(name)
+        self.record = record
+        self.log = log
+        self.outbox = outbox
+        self.limits = limits
+        self.publish_throttle: PublishThrottle | None = None
+        self.dispatch_rate: Rate | None = None
+        self.subscribing: Subscribing | None = None
+        self.used_ms = outbox.now_ms
+        """When something was last stored, or somebody was seen to be connected."""
+        self.producers = Producers(limits.producers, record.topic_epoch)
+        self.epoch_stored = record.topic_epoch
+        """The last epoch of its producers that is durable."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.durable = True
+        self.fenced = False
+        self.ended = record.terminated
+        """It is terminated, durably, and nothing is on its way any more."""
+        self.deleting = False
+        self.quota_stop: QuotaStop | None = None
+        self.deduplication: TopicDeduplication | None = None
+        self.idempotency: TopicIdempotency | None = None
+        self.withdrawals = Withdrawals(log)
+        self.compacted = Compacted(log)
+        self.replicated: ReplicatedTopic | None = None
+        self.in_flight = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.meter = Meter(2, outbox.now_ms)
+        self.read_meter = Meter(1, outbox.now_ms)
+        self.flows: dict[str, LinkFlow] = {}
+        self.entries_staged = 0
+        self.entries_in = 0
+        self.chunked = False
+        self.publish_limited = 0
+        self.writes: Writes | None = None
+        """None until something is written: of thousands of topics most may be idle."""
+        self.evictions: dict[str, int] = {}
+        """Kind of backlog quota -> how often it took messages from subscriptions."""
+        self.gone_out = Counters()
+        """What subscriptions that are gone had sent."""
+        self._on_confirmed = on_confirmed
+        self._newest: Append | None = None
+        """The newest append that is in flight."""
+        self._after_drain: list[Callable[[], None]] = []
+        self._to_wake: dict[str, None] = {}
+        """Subscriptions that have to be told of new entries, longest waiting first."""
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    @property
+    def leaving(self) -> BrokerError | None:
+        """Why nothing of the topic may be changed: it is being deleted; None: it stays.
+
+        Stored behind the deletion, a change would be found by the next topic of this name.
+        """
+        if not self.deleting:
+            return None
+        return BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {self.text} is being deleted")
+
+    def published(self) -> tuple[int, int]:
+        """Messages and bytes that came since the topic was loaded."""
+        return self.messages_in, self.bytes_in
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it takes no messages any more."""
+        return self.record.terminated
+
+    def check_stays(self) -> None:
+        """Refuse a change of a topic that is being deleted.
+
+        Raises:
+            BrokerError: SERVICE_NOT_READY.
+        """
+        if leaving := self.leaving:
+            raise leaving
+
+    def check_writable(self, *, marker: bool = False) -> None:
+        """Refuse when nothing may be appended now.
+
+        Args:
+            marker: also a terminated topic takes it: its subscriptions go on.
+
+        Raises:
+            BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
+        """
+        self.check_stays()
+        if self.terminated and not marker:
+            raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
+        if self.fenced:
+            raise BrokerError(
+                ErrorCode.SERVICE_NOT_READY,
+                f"topic {self.text} waits for its storage to come back",
+            )
+
+    def check_entry(self, seen: Inspected, size: int) -> None:
+        """Refuse what a client's message may not be by policy.
+
+        Args:
+            seen: the message, or batch.
+            size: its bytes.
+
+        Raises:
+            MessageNotAllowed: NOT_ALLOWED: it is too large, or wants to wait for too long; METADATA: it is not encrypted.
+        """
+        limits = self.limits
+        if size > limits.message_bytes:
+            check_size(seen, size, limits, self.text)
+        check_encrypted(seen, limits, self.text)
+        if seen.flags & EntryFlags.DELAYED and limits.delayed.active and limits.delayed.delay_ms_max:
+            wait_ms = seen.metadata.deliver_at_time - self.outbox.day_ms
+            if wait_ms > limits.delayed.delay_ms_max:
+                raise MessageNotAllowed(
+                    ErrorCode.NOT_ALLOWED,
+                    f"a delay of {wait_ms} ms is over the {limits.delayed.delay_ms_max} that "
+                    f"{limits.sources['delayed-delivery']} allows on {self.text}",
+                )
+
+    def append(
+        self,
+        entries: list[NewEntry],
+        token: AppendToken,
+        *,
+        durable: bool | None = None,
+        marker: bool = False,
+    ) -> Append:
+        """Send entries on their way to the log; `token` is told the outcome.
+
+        Returns:
+            The append, with the positions that the entries will have.
+
+        Raises:
+            BrokerError: nothing may be appended now.
+        """
+        self.check_writable(marker=marker)
+        append = self.log.stage(
+            entries,
+            self.outbox.day_ms,
+            durable=self.durable if durable is None else durable,
+            token=token,
+        )
+        append.asked_s = self.outbox.moment_s
+        self.in_flight += 1
+        self.entries_staged += len(entries)
+        self._newest = append
+        if self.idempotency is not None:
+            self.idempotency.staged(append)
+        self.outbox.put(Write(append))
+        return append
+
+    def publish(
+        self,
+        producer: Producer,
+        entries: list[NewEntry],
+        receipts: list[tuple[int, int]],
+        mark: Mark | None = None,
+    ) -> Append:
+        """Append what a producer sent; its receipts follow when it is durable.
+
+        Args:
+            producer, entries, receipts: see `PublishToken`.
+            mark: with deduplication, how far its numbers are with these entries.
+
+        Raises:
+            BrokerError: nothing may be appended now.
+        """
+        token = PublishToken(self, producer, receipts, mark)
+        append = self.append(entries, token)
+        producer.last_publish = token
+        producer.pending += len(entries)
+        producer.entries += len(entries)
+        size = count = chunks = 0
+        for entry in entries:
+            size += len(entry.data)
+            count += entry.count
+            chunks += entry.flags & _CHUNK
+        producer.messages += count
+        producer.bytes += size
+        if chunks:
+            producer.chunks += chunks // _CHUNK
+            self.chunked = True
+        if self.publish_throttle is not None:
+            self.publish_throttle.take(count, size)
+        return append
+
+    def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
+        """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
+        behind = self._newest is not None and "behind" in self._newest.extra
+        if self.idempotency is not None or behind:
+            self.answer(producer, receipt, NONE)
+        elif producer.last_publish is not None:
+            producer.last_publish.repeated.append(receipt)
+        else:
+            buffer = commands.receipts(producer.producer_id, [(*receipt, -1, -1)])
+            self.outbox.put(Send(producer.connection, [buffer]))
+
+    def answer(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
+        """Answer a message as stored, as soon as everything that is staged now is in the log; never, if that fails.
+
+        Args:
+            producer: who sent it.
+            receipt: its (sequence id, highest sequence id).
+            stored: where it is, or NONE.
+        """
+        if self._newest is not None:
+            self._newest.extra.setdefault("behind", []).append((producer, receipt, stored))
+        elif not producer.closed:
+            buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+            self.outbox.put(Send(producer.connection, [buffer]))
+
+    def answer_behind(self, append: Append) -> None:
+        """An append is in the log and answered: answer what waited for it (see `answer`)."""
+        for producer, receipt, stored in append.extra.pop("behind", ()):
+            if producer.closed:
+                continue
+            if isinstance(stored, BrokerError):
+                self._tell_refusal(producer, receipt[0], stored)
+            else:
+                buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+                self.outbox.put(Send(producer.connection, [buffer]))
+
+    @property
+    def appending(self) -> bool:
+        """Whether something is on its way to the log, and not failed so far."""
+        return self._newest is not None
+
+    def when_answered(self, then: Callable[[], None]) -> None:
+        """Call `then` behind the answers to all that is staged now (at once if nothing is), whatever they are."""
+        if self._newest is None:
+            then()
+        else:
+            self._newest.extra.setdefault("answered", []).append(then)
+
+    def answered(self, append: Append) -> None:
+        """An append is answered, and what waited for it: tell who waits for that (see `when_answered`)."""
+        for then in append.extra.pop("answered", ()):
+            then()
+
+    def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+        """Tell a client that one message is refused, behind the receipts of what it sent before: of another than the oldest that
+        it has pending, Java's client passes over the error, and the C++ client closes its connection.
+        """
+        if self._newest is not None:
+            self._newest.extra.setdefault("behind", []).append((producer, (sequence_id, sequence_id), error))
+        else:
+            self._tell_refusal(producer, sequence_id, error)
+
+    def _tell_refusal(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+        buffer = commands.send_error(producer.producer_id, sequence_id, error.code, error.message)
+        self.outbox.put(Send(producer.connection, [buffer]))
+
+    def confirm(self, append: Append, location: Location) -> None:
+        """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
+        self.in_flight -= 1
+        self.used_ms = self.outbox.now_ms
+        self.log.confirm(append, location)
+        if self.deduplication is not None:
+            self.deduplication.confirmed(append.entries)
+        if self.idempotency is not None:
+            self.idempotency.confirmed(append)
+        if self._newest is append:
+            self._newest = None
+        entries = append.entries
+        self.entries_in += len(entries)
+        for entry in entries:
+            self.messages_in += entry.count
+        if self.writes is None:
+            self.writes = Writes(self.outbox.now_ms)
+        self.bytes_in += self.writes.add(entries, self.outbox.moment_s - append.asked_s)
+
+    def dispatch(self) -> None:
+        """New entries are readable: wake the subscriptions and the links."""
+        going_on = bool(self._to_wake)
+        self._to_wake.update(dict.fromkeys(self.subscriptions))
+        if len(self._to_wake) > SENDING_AT_ONCE and not going_on:
+            self._wake_on()  # not in this event: receipts wait for its end
+        elif not going_on:
+            self._wake()
+        self._on_confirmed(self)
+        self._drained()
+
+    def _wake(self) -> None:
+        """Some subscriptions; the next ones in an event of their own, so that others get their turn."""
+        sending = 0
+        for name in list(islice(self._to_wake, WOKEN_AT_ONCE)):
+            del self._to_wake[name]
+            subscription = self.subscriptions.get(name)
+            if subscription is not None:
+                before = len(self.outbox.effects)
+                subscription.available()
+                sending += len(self.outbox.effects) > before
+                if sending >= SENDING_AT_ONCE:
+                    break
+        if self._to_wake:
+            self._wake_on()
+
+    def _wake_on(self) -> None:
+        self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake()))
+
+    def fail(self) -> bool:
+        """An append failed: whatever was staged never was; no position is given until the storage healed.
+
+        Returns:
+            Whether that is news, see `TopicLog.fail`.
+        """
+        self.in_flight -= 1
+        if not self.log.fail():
+            return False
+        self.fenced = True
+        self.entries_staged = self.entries_in
+        if self.deduplication is not None:
+            self.deduplication.fail()
+        if self.idempotency is not None:
+            self.idempotency.fail()
+        if self._newest is not None and self._newest.epoch != self.log.epoch:
+            self._newest = None
+        return True
+
+    def failed_all(self) -> None:
+        """Every append of the failure is reported."""
+        self._drained()
+
+    def unfence(self) -> None:
+        """The storage is sound again."""
+        self.fenced = False
+
+    def when_drained(self, then: Callable[[], None]) -> None:
+        """Call `then` when no append is in flight (at once if none is)."""
+        if self.in_flight == 0:
+            then()
+        else:
+            self._after_drain.append(then)
+
+    def _drained(self) -> None:
+        if self.in_flight == 0 and self._after_drain:
+            waiting, self._after_drain = self._after_drain, []
+            for then in waiting:
+                then()
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def consumer_count(self) -> int:
+        """Consumers of all subscriptions."""
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
+
+    def in_use(self) -> bool:
+        """Whether anybody publishes, reads with an idea of the bytes, or anything is stored: a schema that comes now is too
+        late to be the topic's by itself (pulsar-facts F.3).
+        """
+        readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
+        return bool(self.producers.live) or self.log.bytes_retained > 0 or any(not one.auto_schema for one in readers)
+
+    def forget(self, subscription: Subscription) -> None:
+        """A subscription is none of the topic's any more; what it sent stays counted."""
+        del self.subscriptions[subscription.name]
+        self.gone_out += subscription.counters()
+
+    def traffic(self) -> Traffic:
+        """What went in and out since the topic was loaded; it never falls."""
+        out = sum((one.counters() for one in self.subscriptions.values()), self.gone_out)
+        return Traffic(self.messages_in, self.bytes_in, out.messages_out, out.bytes_out)
+
+    def durable_subscriptions(self) -> Iterable[Subscription]:
+        """The subscriptions that hold back retention."""
+        return (subscription for subscription in self.subscriptions.values() if subscription.durable)
+
+    def last_message_position(self) -> Position:
+        """The newest entry that a consumer can be given (markers and withdrawn ones are not), or NONE."""
+        return self.withdrawals.last()
+
+    def withdraw(self, losers: list[Loser]) -> tuple[int, int]:
+        """Give messages that are in the log to nobody any more (`broker.publish.idempotency.withdrawals`).
+
+        Returns:
+            How many were taken back before anybody had them, and how many were not: a subscription may have been given them, or
+            too many are withdrawn.
+        """
+        fresh = self.withdrawals.add(losers)
+        positions = {loser.position for loser in fresh}
+        had: set[Position] = set()
+        for subscription in self.subscriptions.values():
+            had |= subscription.withdrawn(positions)
+        given = sum(loser.position in had for loser in fresh)
+        known = sum(self.withdrawals.has(loser) for loser in losers)
+        return len(fresh) - given, given + len(losers) - known
+
+    # --------------------------------------------------------------------------------------------------- statistics
+
+    @property
+    def entries_pending(self) -> int:
+        """Entries on their way to the log."""
+        return self.entries_staged - self.entries_in
+
+    def flow(self, cluster: str) -> LinkFlow:
+        """What links move from and to a cluster, for them to count."""
+        found = self.flows.get(cluster)
+        if found is None:
+            # Nothing moved so far in the interval that is running for the topic.
+            found = self.flows[cluster] = LinkFlow(self.meter.since_ms)
+        return found
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self.in_flight >= 0, "more appends answered than sent"
+        assert self.entries_pending >= 0, "more entries are in the log than were sent there"
+        assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
+        assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
+        self.producers.validate()
+        self.compacted.validate()
+        if self.publish_throttle is not None:
+            self.publish_throttle.validate()

@@ -1,0 +1,682 @@
+"""Who wants to be told which topics match a pattern, and what they are told (PIP-145).
+
+A watcher is one client's wish. All watchers of one pattern in one namespace share one list of names, which is kept up to
+date by every topic that comes into being or ends, whoever makes or deletes it. A role that may look up some topics of a
+namespace alone has a list of its own, of these.
+
+    event                              what happens
+    ---------------------------------  ------------------------------------------------------------------------------------
+    a client watches                   it is answered with the list as it is; changes from then on are told
+    a topic comes or ends              it goes into the window of each list that it matches; after `TELL_MS` windows are told
+    a window is told                   one UPDATE to every watcher that the list had when the window was closed
+    a socket takes no more             what would be told is merged, and told when it takes more
+    permissions change                 the watcher's list is looked up again; the difference is told
+
+Changes are told in the order in which they came, and behind the answer that they change. A topic that is deleted and
+made anew within one window is told as both: clients first leave the old one, then open the new one. Much work is done in
+turns, so that nobody waits for a thousand watchers of a hundred thousand topics; and a list is only begun when as much
+time has passed as the one before it took, those of each connection in turn, so that whoever asks for ever new ones waits.
+"""
+
+import struct
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from magnetar.broker.security.authorization import Operation
+from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.patterns import PatternNotValid, TopicPattern
+from magnetar.wire import commands
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.session.session import Session
+    from magnetar.broker.topics.topic import Topic
+
+TELL_MS: Final = 100
+"""How long changes are gathered: a program that makes a thousand topics makes ten updates a second of them, and nobody
+who looks at it notices."""
+
+UPDATE_BYTES_MAX: Final = 1024 * 1024
+"""A ceiling on one update, below every client's on a frame: larger ones are told in parts."""
+
+NAMES_MAX: Final = 10_000_000
+"""A ceiling on the names in all lists together, when one is made: 80 MB. A broker has 100,000 topics (`topics_max`)."""
+
+TURN_STEPS: Final = 5_000
+"""Names that are looked at in one event, or what takes as long: some 5 ms."""
+
+TELLING_STEPS: Final = 20
+"""What telling one watcher takes beside the names."""
+
+STEPS_PER_MS: Final = 1_000
+"""Of making lists: a step is about a microsecond."""
+
+INSTRUCTIONS_MAX: Final = 100_000
+"""A ceiling on the programs of all patterns that are watched together: a new topic is matched with all of its namespace at
+once, in 4 us a pattern and at worst 0.4 us an instruction. A pattern of people has a hundred."""
+
+REMAKING_STEPS_MAX: Final = 200_000
+"""What making a list anew may take when permissions changed, which is done in one go: nobody must be told a name in between.
+Whose list would take longer loses the connection, comes back and gets a new one in turns."""
+
+REFUSED_STEPS: Final = 2_000
+"""What a pattern that is refused may have taken, at most."""
+
+PASSING_STEP: Final = 10
+"""So many topics of other namespaces are passed in one step."""
+
+ASKING_STEPS: Final = 4
+"""For each topic of which is asked whether a role may look it up."""
+
+_Key = tuple[str, int, int]
+"""The pattern; and for a list that is one watcher's own its connection and number, else zeros."""
+
+
+def topics_hash(names: Iterable[str]) -> str:
+    """What clients compare lists by: CRC32C of the names in Java's order, with commas, its lowest byte first.
+
+    Java compares halves of characters beyond U+FFFF; so do those who sort here.
+    """
+    ordered = sorted(names)
+    text = ",".join(ordered)
+    if not text.isascii():
+        text = ",".join(sorted(ordered, key=lambda name: name.encode("utf-16-be")))
+    return struct.pack("<I", crc32c(text.encode())).hex()
+
+
+@dataclass(slots=True)
+class Changes:
+    """What happened to a list.
+
+    Attributes:
+        gone: of what was told before, what has ended meanwhile.
+        new: of what is there, what was not told; or it was, and ended, and is there again: then it is in both.
+    """
+
+    gone: set[str] = field(default_factory=set)
+    new: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.new)
+
+    def ended(self, name: str) -> None:
+        """A topic is gone; if it was never told of, that is nobody's business."""
+        if name in self.new:
+            self.new.discard(name)
+        else:
+            self.gone.add(name)
+
+    def came(self, name: str) -> None:
+        """There is a topic."""
+        self.new.add(name)
+
+    def merged(self, later: "Changes") -> "Changes":
+        """These, and others that came later."""
+        made = Changes(set(self.gone), set(self.new))
+        for name in later.gone:
+            made.ended(name)
+        for name in later.new:
+            made.came(name)
+        return made
+
+    def parts(self, bytes_max: int) -> list[tuple[list[str], list[str]]]:
+        """(new, gone) for as many updates as it takes; what is gone first."""
+        made: list[tuple[list[str], list[str]]] = [([], [])]
+        size = 0
+        for place, names in ((1, self.gone), (0, self.new)):
+            for name in sorted(names):
+                length = (len(name) if name.isascii() else len(name.encode())) + 4
+                if size and size + length > bytes_max:
+                    made.append(([], []))
+                    size = 0
+                made[-1][place].append(name)
+                size += length
+        return made
+
+
+class TopicList:
+    """Names of the topics of a namespace that match a pattern.
+
+    Args:
+        namespace, pattern: of which.
+        owner: whose own list it is, of what its role may look up; None: of everything.
+
+    Attributes:
+        names: sorted.
+        watchers: whoever is told.
+        window: what has not been told yet.
+    """
+
+    __slots__ = ("_beginning", "_hash", "key", "names", "namespace", "owner", "pattern", "watchers", "window")
+
+    def __init__(self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: "Session | None") -> None:
+        self.namespace = namespace
+        self.pattern = pattern
+        self.key = key
+        self.owner = owner
+        self.names: list[str] = []
+        self.watchers: dict[Watcher, None] = {}
+        self.window = Changes()
+        self._beginning = f"{namespace}/"
+        self._hash = ""
+
+    def takes(self, name: TopicName) -> bool:
+        """Whether a topic belongs into it. A partition does by the name of the topic it is of."""
+        local = name.local if "-partition-" not in name.local else name.base.local
+        if not self.pattern.matches(self._beginning + local):
+            return False
+        if self.owner is None:
+            return True
+        authorizer = self.owner.broker.access.authorizer
+        return authorizer.allowed(self.owner.identity, Operation.LOOK, name)
+
+    def has(self, text: str) -> bool:
+        """Whether it holds a name."""
+        at = bisect_left(self.names, text)
+        return at < len(self.names) and self.names[at] == text
+
+    def put(self, text: str) -> None:
+        """A topic is there."""
+        insort(self.names, text)
+        self._hash = ""
+        self.window.came(text)
+
+    def drop(self, text: str) -> None:
+        """A topic is not there any more."""
+        del self.names[bisect_left(self.names, text)]
+        self._hash = ""
+        self.window.ended(text)
+
+    def fill(self, names: Iterable[str]) -> None:
+        """What it begins with: nobody has been told of it."""
+        self.names = sorted(names)
+        self._hash = ""
+
+    @property
+    def hash(self) -> str:
+        """Of the names."""
+        self._hash = self._hash or topics_hash(self.names)
+        return self._hash
+
+
+class Watcher:
+    """One client's wish to be told.
+
+    Args:
+        session: of the client.
+        number: the client's, which updates carry.
+        found: the list it is told of.
+
+    Attributes:
+        pending: what it has to be told when its socket takes more; None: nothing.
+        hash: behind that.
+    """
+
+    __slots__ = ("closed", "found", "hash", "number", "pending", "session")
+
+    def __init__(self, session: "Session", number: int, found: TopicList) -> None:
+        self.session = session
+        self.number = number
+        self.found = found
+        self.pending: Changes | None = None
+        self.hash = ""
+        self.closed = False
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A client's request to watch, which may have to wait.
+
+    Attributes:
+        session, number: of the client.
+        namespace, pattern: what it wants to watch.
+        then: told itself and the watcher or the error, once, unless it is closed before.
+        closed: the client does not want it any more, or is gone.
+        again: permissions changed since it was begun with.
+    """
+
+    session: "Session"
+    number: int
+    namespace: NamespaceName
+    pattern: str
+    then: Callable[["Asked", Watcher | None, BrokerError | None], None]
+    closed: bool = False
+    again: bool = False
+
+
+@dataclass(slots=True)
+class _Making:
+    """A list that is being made.
+
+    Attributes:
+        asked: for whom.
+        found: what it becomes.
+        topics, at: of the namespace, as they were at first, and how many of them were looked at.
+        names: those that belong into it.
+        late: what came (true) or ended meanwhile.
+        steps: that it took so far.
+    """
+
+    asked: Asked
+    found: TopicList | None = None
+    topics: "list[Topic]" = field(default_factory=list)
+    at: int = 0
+    names: set[str] = field(default_factory=set)
+    late: dict[str, bool] = field(default_factory=dict)
+    steps: int = 0
+
+    def notice(self, topic: "Topic", there: bool) -> None:
+        """A topic came or ended."""
+        found = self.found
+        if found is not None and topic.name.namespace_name == found.namespace:
+            self.late[topic.text] = there and found.takes(topic.name)
+
+
+@dataclass(slots=True)
+class _Round:
+    """Something that some watchers are told, one after the other.
+
+    Attributes:
+        changes, hash: what is told; without a hash nothing but what they have pending.
+        left: who has not been told yet.
+        parts: `changes`, as updates.
+    """
+
+    changes: Changes
+    hash: str
+    left: deque[Watcher]
+    parts: list[tuple[list[str], list[str]]]
+
+
+class TopicWatches:
+    """All lists of a broker that are watched.
+
+    Args:
+        broker: whose.
+
+    Attributes:
+        count: watchers.
+        updates: told since the start.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._lists: dict[NamespaceName, dict[_Key, TopicList]] = {}
+        self._rounds: deque[_Round] = deque()
+        self._changed: dict[TopicList, None] = {}
+        self._doubted: dict[Watcher, None] = {}
+        self._asked: dict[int, deque[Asked]] = {}
+        self._making: _Making | None = None
+        self._free_ms = 0
+        self._wakes_ms: int | None = None
+        self._update_bytes_max = min(UPDATE_BYTES_MAX, broker.config.message_bytes_max)
+        self.count = 0
+        self.updates = 0
+
+    @property
+    def patterns(self) -> int:
+        """How many lists there are."""
+        return sum(map(len, self._lists.values()))
+
+    @property
+    def instructions(self) -> int:
+        """How large their patterns are together."""
+        return sum(found.pattern.instructions for lists in self._lists.values() for found in lists.values())
+
+    # ------------------------------------------------------------------------------------------------------- watching
+
+    def ask(self, asked: Asked) -> None:
+        """Begin to tell a client which topics of a namespace match a pattern; `Watcher.found` is what it begins with.
+
+        It is answered at once, or when its turn comes. Refused (BrokerError) is a pattern that is not served, and a client
+        that may look up nothing there, or when there are too many lists.
+        """
+        waiting = self._asked.get(asked.session.number)
+        first = waiting is None and (self._making is None or self._making.asked.session is not asked.session)
+        idle = not self._asked and self._making is None and self._broker.outbox.now_ms >= self._free_ms
+        if first and (idle or self._is_there(asked)):
+            self._begin(asked)
+            return
+        if waiting is None:
+            waiting = self._asked[asked.session.number] = deque()
+        waiting.append(asked)
+        self._wake(max(self._free_ms, self._broker.outbox.now_ms))
+
+    def _is_there(self, asked: Asked) -> bool:
+        """Whether everybody's list is what is asked for, and there is one."""
+        there = (asked.pattern, 0, 0) in self._lists.get(asked.namespace, {})
+        return there and self._sees_all(asked.session, asked.namespace)
+
+    def _answer_next(self) -> int:
+        """Answer who asked first of the connection that waits longest; how many steps that took."""
+        number = next(iter(self._asked))
+        waiting = self._asked.pop(number)
+        asked = waiting.popleft()
+        if waiting:
+            self._asked[number] = waiting
+        return 1 if asked.closed else self._begin(asked)
+
+    def _begin(self, asked: Asked) -> int:
+        """Answer with a list that is there, or begin to make it; how many steps that took."""
+        asked.again = False
+        making = _Making(asked)
+        try:
+            found = self._found(making)
+        except BrokerError as error:
+            self._spent(making)
+            asked.then(asked, None, error)
+            return 1 + making.steps
+        if found is not None:
+            self._let_in(asked, found)
+            return TELLING_STEPS
+        self._making = making
+        before = making.steps
+        self._go_on(TURN_STEPS)
+        return 1 + before
+
+    def _found(self, making: "_Making") -> TopicList | None:
+        """The list that is asked for, if there is one; else it is to be made.
+
+        Raises:
+            BrokerError: it is refused.
+        """
+        session, namespace, text = making.asked.session, making.asked.namespace, making.asked.pattern
+        if len(text.encode()) > self._broker.config.topic_pattern_bytes_max:
+            most = self._broker.config.topic_pattern_bytes_max
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"the pattern is longer than {most} bytes (topic_pattern_bytes_max)"
+            )
+        everything = self._sees_all(session, namespace)
+        if not everything:
+            # As when a list is asked for: who may look up single topics sees these, who may look up none is refused.
+            topics = self._broker.catalog.topics_of(namespace)
+            making.steps += ASKING_STEPS * len(topics)
+            if not self._broker.access.authorizer.visible(session.identity, topics):
+                session.check(Operation.LOOK, namespace)
+        key: _Key = (text, 0, 0) if everything else (text, session.number, making.asked.number + 1)
+        found = self._lists.get(namespace, {}).get(key)
+        if found is not None:
+            if found.owner is not None:  # asked for once more, maybe just after permissions changed
+                for watcher in [one for one in found.watchers if one in self._doubted]:
+                    self._look_again(watcher)
+            return found
+        most = self._broker.config.topic_patterns_max
+        if self.patterns >= most:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"{most} patterns are watched, the most allowed (topic_patterns_max)"
+            )
+        try:
+            pattern = TopicPattern(text)
+        except PatternNotValid as error:
+            making.steps += REFUSED_STEPS
+            # Not InvalidTopicName: Java's client tries again after that for half a minute before it goes on without.
+            raise BrokerError(ErrorCode.NOT_ALLOWED, str(error)) from error
+        making.steps += pattern.making_steps
+        if pattern.instructions + self.instructions > INSTRUCTIONS_MAX:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"the patterns that are watched have {INSTRUCTIONS_MAX} instructions together, the most allowed",
+            )
+        making.found = TopicList(namespace, pattern, key, None if everything else session)
+        making.topics = self._topics_of(namespace)
+        making.steps += len(self._broker.topics) // PASSING_STEP
+        return None
+
+    def _go_on(self, steps: int) -> int:
+        """Go on with the list that is being made; how many steps that took."""
+        making = self._making
+        assert making is not None, "nothing is being made"
+        found = making.found
+        assert found is not None, "something is being made, and not said what"
+        if making.asked.closed:
+            self._making = None
+            self._spent(making)
+            return 1
+        each = found.pattern.matching_steps
+        end = making.at + max(1, steps // each)
+        portion = making.topics[making.at : end]
+        making.names.update(topic.text for topic in portion if found.takes(topic.name))
+        making.at = end
+        making.steps += each * len(portion)
+        if end < len(making.topics):
+            self._wake(self._broker.outbox.now_ms + 1)
+        else:
+            self._making = None
+            self._spent(making)
+            self._made(making, found)
+        return 1 + each * len(portion)
+
+    def _made(self, making: "_Making", found: TopicList) -> None:
+        """A list is complete: whoever asked is answered."""
+        asked = making.asked
+        if asked.again:
+            self._asked.setdefault(asked.session.number, deque()).appendleft(asked)
+            self._wake(self._free_ms)
+            return
+        for text, there in making.late.items():
+            (making.names.add if there else making.names.discard)(text)
+        found.fill(making.names)
+        names = len(found.names) + sum(len(one.names) for lists in self._lists.values() for one in lists.values())
+        if names > NAMES_MAX:
+            reason = f"{NAMES_MAX} names of topics are watched, the most allowed"
+            asked.then(asked, None, BrokerError(ErrorCode.NOT_ALLOWED, reason))
+            return
+        # Somebody else's permissions may have made the same one meanwhile.
+        self._let_in(asked, self._lists.get(found.namespace, {}).get(found.key, found))
+
+    def _spent(self, making: "_Making") -> None:
+        self._free_ms = max(self._free_ms, self._broker.outbox.now_ms) - (-making.steps // STEPS_PER_MS)
+
+    def _let_in(self, asked: Asked, found: TopicList) -> None:
+        watcher = Watcher(asked.session, asked.number, found)
+        self._join(watcher, found)
+        self.count += 1
+        asked.then(asked, watcher, None)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """A client does not want to be told any more, or is gone."""
+        if not watcher.closed:
+            watcher.closed = True
+            watcher.pending = None
+            self.count -= 1
+            self._doubted.pop(watcher, None)
+            self._leave(watcher, watcher.found)
+
+    def resume(self, watcher: Watcher) -> None:
+        """A client's socket takes more again."""
+        if watcher.pending is not None:
+            self._tell_soon(Changes(), "", [watcher])
+
+    def doubt(self, watcher: Watcher) -> None:
+        """Permissions changed: what a client may be told of is to be found out anew, before anything else is told."""
+        self._doubted[watcher] = None
+        self._wake(self._broker.outbox.now_ms)
+
+    def _sees_all(self, session: "Session", namespace: NamespaceName) -> bool:
+        access = self._broker.access
+        return not access.enabled or access.authorizer.allowed(session.identity, Operation.LOOK, namespace)
+
+    def _matching(self, found: TopicList) -> list[str]:
+        """The names that belong into a list."""
+        return [topic.text for topic in self._topics_of(found.namespace) if found.takes(topic.name)]
+
+    def _topics_of(self, namespace: NamespaceName) -> "list[Topic]":
+        prefix = f"persistent://{namespace}/"
+        return [topic for text, topic in self._broker.topics.items() if text.startswith(prefix)]
+
+    def _join(self, watcher: Watcher, found: TopicList) -> None:
+        """From now on a watcher is told of a list; what the list has not told the others yet, it knows."""
+        self._close(found)
+        self._lists.setdefault(found.namespace, {})[found.key] = found
+        found.watchers[watcher] = None
+        watcher.found = found
+
+    def _leave(self, watcher: Watcher, found: TopicList) -> None:
+        del found.watchers[watcher]
+        if not found.watchers:
+            self._changed.pop(found, None)
+            lists = self._lists[found.namespace]
+            del lists[found.key]
+            if not lists:
+                del self._lists[found.namespace]
+
+    # ------------------------------------------------------------------------------------------------------- changes
+
+    def added(self, topic: "Topic") -> None:
+        """A topic exists from now on."""
+        if self._making is not None:
+            self._making.notice(topic, there=True)
+        name = topic.name
+        for found in self._lists.get(name.namespace_name, {}).values() if self._lists else ():
+            if found.takes(name) and not found.has(topic.text):
+                found.put(topic.text)
+                self._tell_later(found)
+
+    def removed(self, topic: "Topic") -> None:
+        """A topic is gone."""
+        if self._making is not None:
+            self._making.notice(topic, there=False)
+        for found in self._lists.get(topic.name.namespace_name, {}).values() if self._lists else ():
+            if found.has(topic.text):
+                found.drop(topic.text)
+                self._tell_later(found)
+
+    def _tell_later(self, found: TopicList) -> None:
+        if found not in self._changed:
+            self._changed[found] = None
+            self._wake(self._broker.outbox.now_ms + TELL_MS)
+
+    def _close(self, found: TopicList) -> None:
+        """What a list's window holds is for those who watch it now."""
+        self._changed.pop(found, None)
+        if found.window:
+            window, found.window = found.window, Changes()
+            self._tell_soon(window, found.hash, found.watchers)
+
+    def _tell_soon(self, changes: Changes, behind: str, watchers: Iterable[Watcher]) -> None:
+        self._rounds.append(_Round(changes, behind, deque(watchers), changes.parts(self._update_bytes_max)))
+        self._wake(self._broker.outbox.now_ms)
+
+    # --------------------------------------------------------------------------------------------------------- turns
+
+    def _wake(self, at_ms: int) -> None:
+        if self._wakes_ms is None or at_ms < self._wakes_ms:
+            self._wakes_ms = at_ms
+            self._broker.timer(at_ms, self._turn)
+
+    def _turn(self, now_ms: int) -> None:
+        """Do what waits, as much of it as one event may take."""
+        if self._wakes_ms is None or now_ms < self._wakes_ms:
+            return  # a timer that an earlier one made needless
+        self._wakes_ms = None
+        steps = TURN_STEPS
+        while steps > 0:
+            if self._doubted:
+                steps -= self._look_again(next(iter(self._doubted)))
+            elif self._rounds:
+                steps -= self._tell_one(self._rounds[0])
+            elif self._changed:
+                found = next(iter(self._changed))
+                steps -= 1 + len(found.names) // TELLING_STEPS
+                self._close(found)
+            elif self._making is not None:
+                steps -= self._go_on(steps)
+            elif self._asked and now_ms >= self._free_ms:
+                steps -= self._answer_next()
+            else:
+                break
+        if self._doubted or self._rounds or self._changed or self._making is not None:
+            self._wake(now_ms + 1)
+        elif self._asked:
+            self._wake(max(self._free_ms, now_ms + 1))
+
+    def _tell_one(self, told: _Round) -> int:
+        """Tell the next watcher; how many steps that took."""
+        if not told.left:
+            self._rounds.popleft()
+            return 1
+        watcher = told.left.popleft()
+        if watcher.closed:
+            return 1
+        watcher.hash = told.hash or watcher.hash
+        if watcher.pending is None and watcher.session.writable:
+            self._send(watcher, told.parts)
+            return TELLING_STEPS + len(told.changes.new) + len(told.changes.gone)
+        changes = (watcher.pending or Changes()).merged(told.changes)
+        if watcher.session.writable:
+            watcher.pending = None
+            self._send(watcher, changes.parts(self._update_bytes_max))
+        else:
+            watcher.pending = changes or None
+        return TELLING_STEPS + len(changes.new) + len(changes.gone)
+
+    def _send(self, watcher: Watcher, parts: list[tuple[list[str], list[str]]]) -> None:
+        for new, gone in parts:
+            if new or gone:
+                self.updates += 1
+                watcher.session.send(commands.watch_topic_update(watcher.number, new, gone, watcher.hash))
+
+    def _look_again(self, watcher: Watcher) -> int:
+        """Find out what a client may be told of now; how many steps that took."""
+        del self._doubted[watcher]
+        before, session = watcher.found, watcher.session
+        everything = self._sees_all(session, before.namespace)
+        if everything and before.owner is None:
+            return 1
+        if before.pattern.matching_steps * len(self._topics_of(before.namespace)) > REMAKING_STEPS_MAX:
+            session.close("its list of topics takes too long to be made anew at once, after permissions changed")
+            return 1
+        if not everything and before.owner is not None:
+            seen = set(self._matching(before))
+            for text in [text for text in before.names if text not in seen]:
+                before.drop(text)
+            for text in sorted(seen.difference(before.names)):
+                before.put(text)
+            if before.window:
+                self._tell_later(before)
+        else:
+            self._move(watcher, everything=everything)
+        return len(self._broker.topics) or 1
+
+    def _move(self, watcher: Watcher, *, everything: bool) -> None:
+        """Give a watcher another list, its own or everybody's, and tell it the difference."""
+        before, session = watcher.found, watcher.session
+        key: _Key = (before.key[0], 0, 0) if everything else (before.key[0], session.number, watcher.number + 1)
+        # No limit is asked: nobody goes on to see what it may not because there are too many lists.
+        found = self._lists[before.namespace].get(key)
+        if found is None:
+            found = TopicList(before.namespace, before.pattern, key, None if everything else session)
+            found.fill(self._matching(found))
+        told = set(before.names) - before.window.new | before.window.gone
+        names = set(found.names)
+        self._tell_soon(Changes(told - names, names - told), found.hash, [watcher])
+        self._join(watcher, found)
+        self._leave(watcher, before)
+
+    # ------------------------------------------------------------------------------------------------------ checking
+
+    def validate(self) -> None:
+        """Check what must hold after every event."""
+        count = 0
+        for namespace, lists in self._lists.items():
+            assert lists, "a namespace without lists"
+            for key, found in lists.items():
+                count += len(found.watchers)
+                assert (found.namespace, found.key) == (namespace, key), "a list in another's place"
+                assert found.watchers, "a list that nobody watches"
+                assert not found.window or found in self._changed, "changes that nobody will be told of"
+                assert found.names == sorted(set(found.names)), "names twice, or not in order"
+                if found.owner is None:
+                    assert found.names == sorted(self._matching(found)), "a list that is not what is there"
+                for watcher in found.watchers:
+                    assert watcher.found is found, "a watcher of another list"
+                    assert not watcher.closed, "a closed watcher"
+        assert count == self.count, "watchers that are not counted"
+        waits = self._rounds or self._changed or self._doubted or self._asked or self._making is not None
+        assert not waits or self._wakes_ms is not None, "what waits is never looked at"

@@ -1,0 +1,78 @@
+"""`magnetar bench`: the benchmark suite of the source tree."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.cli.shared.common import JsonOption, print_json, print_line
+from magnetar.core.config import nearest
+from magnetar.core.errors import MagnetarError
+
+EXAMPLE = "magnetar bench broker --quick"
+
+MARK = "def main("
+"""What makes a module of `bench/` a suite, beside storing figures."""
+
+
+QUICK = "--quick"
+
+
+def bench(
+    suites: Annotated[
+        list[str] | None, typer.Argument(metavar="[SUITE]...", help="Default: all.", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option(QUICK, help="Less of the work; the figures are rough.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure, print tables, and keep the figures in bench/results/."""
+    root = source_tree()
+    known = suites_of(root / "bench")
+    chosen = suites or known
+    for name in chosen:
+        if name not in known:
+            near = nearest(name, known)
+            guess = f"did you mean {near}? " if near else ""
+            raise MagnetarError(f"no benchmark suite {name!r}: {guess}there is {', '.join(known)}")
+    results: dict[str, Any] = {}
+    for name in chosen:
+        command = [sys.executable, "-m", f"bench.{name}", *([QUICK] if quick and takes_quick(root, name) else [])]
+        done = subprocess.run(command, cwd=root, check=False, stdout=sys.stderr if as_json else None)
+        if done.returncode != 0:
+            raise MagnetarError(f"benchmark {name} ended with exit code {done.returncode}; its lines above say why")
+        results[name] = json.loads((root / "bench" / "results" / f"{name}.json").read_text())
+    if as_json:
+        print_json(results)
+    else:
+        print_line(f"kept in {root / 'bench' / 'results'}")
+
+
+def source_tree() -> Path:
+    """The folder of the project's sources.
+
+    Raises:
+        MagnetarError: this is an installed package without them.
+    """
+    root = Path(__file__).resolve().parents[4]
+    if not (root / "bench" / "results.py").exists():
+        raise MagnetarError(
+            "the benchmarks are part of the source tree: clone the repository and run `make bench` there"
+        )
+    return root
+
+
+def takes_quick(root: Path, name: str) -> bool:
+    """Whether a suite has a short form; the others are short."""
+    return QUICK in (root / "bench" / f"{name}.py").read_text()
+
+
+def suites_of(folder: Path) -> list[str]:
+    """Modules that measure and store figures, by name."""
+    return sorted(
+        path.stem
+        for path in folder.glob("*.py")
+        if MARK in (text := path.read_text()) and f'store("{path.stem}"' in text
+    )

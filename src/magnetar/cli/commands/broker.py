@@ -1,0 +1,78 @@
+"""`magnetar broker`: one cluster's broker in the foreground."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from magnetar.cli.shared.common import ConfigOption, found_file, load
+from magnetar.core import config as configuration
+from magnetar.core.config import Address, ClusterConfig, Config
+from magnetar.core.errors import ConfigError
+
+EXAMPLE = "magnetar broker us-west -c clusters.toml"
+
+
+def broker(
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Which cluster of the configuration to be.")],
+    config: ConfigOption = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Without a file: where data goes.")] = None,
+    pulsar_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Without a file: port of the Pulsar protocol.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Without a file: port of REST and metrics.")
+    ] = None,
+    fsync: Annotated[
+        Literal["always", "interval", "never"] | None,
+        typer.Option(help="When a publish is answered: after the disk has it (always), or earlier, at the named risk."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine although nobody has to say who they are.")
+    ] = False,
+) -> None:
+    """Run one cluster's broker in the foreground, until Ctrl-C or SIGTERM."""
+    chosen = choose(config, cluster, data_dir, pulsar_port, http_port)
+    if fsync is not None:
+        chosen = msgspec.structs.replace(chosen, broker=msgspec.structs.replace(chosen.broker, fsync=fsync))
+    from magnetar.app import run_broker
+
+    raise typer.Exit(run_broker(chosen, cluster, insecure))
+
+
+def choose(
+    path: Path | None, cluster: str, data_dir: Path | None, pulsar_port: int | None, http_port: int | None
+) -> Config:
+    """The configuration of one broker from its file or its options.
+
+    Raises:
+        ConfigError: options beside a file, an unknown cluster, or anything wrong in the file.
+    """
+    options = {"--data-dir": data_dir, "--pulsar-port": pulsar_port, "--http-port": http_port}
+    given = [name for name, value in options.items() if value is not None]
+    path = path or (None if given else found_file())
+    if path is not None:
+        if given:
+            raise ConfigError(f"{given[0]} is for a broker without a file; {path} says it: leave the option or -c out")
+        config = load(path)
+        config.cluster(cluster)
+        return config
+    return _without_file(cluster, data_dir or Path("data"), pulsar_port, http_port)
+
+
+def _without_file(cluster: str, data_dir: Path, pulsar_port: int | None, http_port: int | None) -> Config:
+    """One of the built-in three, or a cluster of any other name on its own."""
+    built_in = configuration.builtin(data_dir)
+    if cluster not in built_in.clusters:
+        return configuration.single(
+            cluster,
+            data_dir,
+            pulsar_port or configuration.BUILTIN_PULSAR_PORT,
+            http_port or configuration.BUILTIN_HTTP_PORT,
+        )
+    known = built_in.clusters[cluster]
+    pulsar = Address(known.pulsar.host, pulsar_port or known.pulsar.port)
+    http = Address(known.http.host, http_port or known.http.port)
+    own = ClusterConfig(name=cluster, pulsar=pulsar, http=http, advertised=str(pulsar))
+    return msgspec.structs.replace(built_in, clusters=built_in.clusters | {cluster: own})

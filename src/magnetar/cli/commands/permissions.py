@@ -1,0 +1,147 @@
+"""`magnetar permissions`: which roles may do what in namespaces and with topics, and who administers tenants."""
+
+from typing import Annotated, Any
+
+import typer
+
+from magnetar.admin.client import AdminClient, segment, topic_path
+from magnetar.cli.commands.tenants import OWN_PATH
+from magnetar.cli.shared.common import ConfigOption, JsonOption
+from magnetar.cli.shared.group import Group
+from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, change, show, targets
+from magnetar.core.errors import ConfigError
+from magnetar.core.names import NamespaceName, check_subscription, check_tenant
+from magnetar.metadata.permissions import MEANT
+
+app = Group("Permissions: which roles may produce, consume, replicate and administer where.")
+
+PlaceArgument = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="A namespace, such as shop/orders, or a topic: persistent://shop/orders/new."),
+]
+RoleArgument = Annotated[str, typer.Argument(metavar="ROLE")]
+
+
+def place_path(place: str) -> str:
+    """The REST path of a namespace's or a topic's permissions.
+
+    Raises:
+        NameNotValid: it is neither.
+    """
+    if "://" in place:
+        return topic_path(place, "permissions")
+    namespace = NamespaceName.parse(place)
+    return f"/admin/v2/namespaces/{segment(namespace.tenant)}/{segment(namespace.local)}/permissions"
+
+
+@app.add("list", example="magnetar permissions list shop/orders --everywhere")
+def list_permissions(
+    place: PlaceArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List which roles may do what there. Superusers and the tenant's administrators need no permission."""
+    path = place_path(place)
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        return [{"role": role, "actions": actions} for role, actions in client.get(path).items()]
+
+    show(targets(config, admin_url, everywhere), ask, ("role", "actions"), as_json=as_json)
+
+
+@app.add("grant", example="magnetar permissions grant shop/orders app --actions produce,consume --everywhere")
+def grant(
+    place: PlaceArgument,
+    role: RoleArgument,
+    actions: Annotated[
+        str,
+        typer.Option(metavar="A,B", help="Of produce, consume, admin and replicate; exactly these from now on."),
+    ],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Say what a role may do there; in force at once. `admin` includes produce and consume; `replicate` takes a superuser."""
+    named = [action.strip() for action in actions.split(",") if action.strip()]
+    if wrong := [action for action in named if action not in MEANT]:
+        raise ConfigError(f"--actions {wrong[0][:40]!a}: there are produce, consume, admin and replicate")
+    path = f"{place_path(place)}/{segment(role)}"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, named),
+        f"role {role} may {', '.join(named)} in {place}",
+    )
+
+
+@app.add("revoke", example="magnetar permissions revoke shop/orders app --everywhere")
+def revoke(
+    place: PlaceArgument,
+    role: RoleArgument,
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Take back what a role may do there; its producers and consumers are closed."""
+    path = f"{place_path(place)}/{segment(role)}"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.delete(path),
+        f"role {role} has no permissions of its own in {place}",
+    )
+
+
+@app.add("reserve", example="magnetar permissions reserve shop/orders billing --roles billing-app --everywhere")
+def reserve(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
+    roles: Annotated[str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: whoever may consume.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Let only some roles, of those that may consume, use a subscription; consumers of others are closed."""
+    named = [role.strip() for role in roles.split(",") if role.strip()]
+    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
+    whose = f"{', '.join(named)} alone" if named else "whoever may consume"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, named),
+        f"subscription {subscription} of {namespace} may be used by {whose}",
+    )
+
+
+@app.add("reserved", example="magnetar permissions reserved shop/orders")
+def list_reserved(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the subscriptions that only some roles may use."""
+    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription"
+
+    def ask(client: AdminClient) -> list[dict[str, Any]]:
+        return [{"subscription": name, "roles": roles} for name, roles in client.get(path).items()]
+
+    show(targets(config, admin_url, everywhere), ask, ("subscription", "roles"), as_json=as_json)
+
+
+@app.add("admins", example="magnetar permissions admins shop --roles shop-admin --everywhere")
+def admins(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    roles: Annotated[str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: none.")],
+    config: ConfigOption = None,
+    admin_url: AdminUrlOption = None,
+    everywhere: EverywhereOption = False,
+) -> None:
+    """Say which roles administer a tenant: its namespaces, topics and permissions."""
+    named = [role.strip() for role in roles.split(",") if role.strip()]
+    path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"
+    change(
+        targets(config, admin_url, everywhere),
+        lambda client: client.post(path, {"adminRoles": named}),
+        f"tenant {tenant} is administered by {', '.join(named) or 'nobody'}",
+    )

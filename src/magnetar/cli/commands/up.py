@@ -1,0 +1,144 @@
+"""`magnetar up`: all clusters of this machine and the pipeline between them."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from magnetar.cli.processes.supervisor import Child, Spec, Supervisor
+from magnetar.cli.shared.common import (
+    ConfigOption,
+    JsonOption,
+    console,
+    found_file,
+    load,
+    print_json,
+    print_line,
+    table,
+)
+from magnetar.core import config as configuration
+from magnetar.core.config import Config
+from magnetar.core.errors import ConfigError
+
+EXAMPLE = "magnetar up -c clusters.toml"
+
+BROKER_READY: Final = " ready pulsar://"
+PIPELINE_READY: Final = "replicating "
+
+FILE_HEAD: Final = """\
+# The clusters of a Magnetar installation; docs/configuration.md explains every key.
+
+[magnetar]
+data_dir = "data"                 # relative to this file
+"""
+
+FILE_TAIL: Final = """
+# [[links]]                       # without any [[links]]: every cluster to every other one
+# from = "us-west"
+# to = "us-east"
+
+[namespaces."public/default"]     # applied at a broker's first start
+clusters = "all"                  # replicated out of the box
+
+[replication]
+master = "local[2,4]"             # any Spark master URL
+"""
+
+
+def up(
+    config: ConfigOption = None,
+    init: Annotated[
+        bool, typer.Option("--init", help=f"First write the built-in configuration to {configuration.FILE_NAME}.")
+    ] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start again what dies.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every cluster of this machine and the pipeline between them, until Ctrl-C."""
+    path = config or found_file()
+    say = _aside if as_json else print_line
+    if init:
+        path = write_default(config or Path(configuration.FILE_NAME))
+        say(f"wrote {path}")
+    chosen = load(path)
+    specs = specs_of(chosen, path, say)
+    supervisor = Supervisor(
+        specs,
+        say,
+        on_ready=lambda children: show(chosen, children, as_json),
+        restart=not no_restart,
+    )
+    raise typer.Exit(supervisor.run())
+
+
+def _aside(line: str) -> None:
+    """A line that is no part of the JSON."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def write_default(path: Path) -> Path:
+    """Write the built-in configuration as a file to start from.
+
+    Raises:
+        ConfigError: there is one already, or it cannot be written.
+    """
+    tables = [
+        f'\n[clusters.{cluster.name}]\npulsar = "{cluster.pulsar}"\nhttp = "{cluster.http}"\n'
+        for cluster in configuration.builtin(Path("data")).clusters.values()
+    ]
+    try:
+        with path.open("x") as file:
+            file.write(FILE_HEAD + "".join(tables) + FILE_TAIL)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already: leave --init out to use it") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = print_line) -> list[Spec]:
+    """The children: a broker for each cluster of this machine, and the pipeline where there is one to run.
+
+    Args:
+        config: which clusters there are.
+        path: its file, for the children.
+        say: is told why there is no pipeline.
+
+    Raises:
+        ConfigError: no cluster of the file is on this machine.
+    """
+    local = config.local_clusters()
+    if not local:
+        raise ConfigError(f"{config.source}: every cluster has here = false: there is nothing to run on this machine")
+    program = [sys.executable, "-m", "magnetar"]
+    file = ["-c", str(path)] if path else []
+    specs = [
+        Spec(f"broker {cluster.name}", [*program, "broker", cluster.name, *file], BROKER_READY) for cluster in local
+    ]
+    if not config.links:
+        return specs
+    if importlib.util.find_spec("pyspark") is None:
+        say('no pipeline: PySpark is not installed; pip install "magnetar[spark]" brings it')
+        return specs
+    replicate = [*program, "replicate", *file]
+    # Not essential: brokers serve their clusters without it, and what keeps Spark from running may be mended meanwhile.
+    specs.append(Spec("pipeline", replicate, PIPELINE_READY, group=1, prefix="pipeline: ", essential=False))
+    return specs
+
+
+def show(config: Config, children: list[Child], as_json: bool) -> None:
+    """Print where everything is."""
+    rows: list[dict[str, Any]] = [
+        {"cluster": cluster.name, "pulsar": cluster.service_url, "http": cluster.admin_url}
+        for cluster in config.local_clusters()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        console().print(table(rows, ("cluster", "pulsar", "http")))
+        pipeline = any(child.spec.group for child in children)
+        print_line("ready" + ("; the pipeline is starting" if pipeline else "") + "; Ctrl-C stops everything")
+    sys.stdout.flush()

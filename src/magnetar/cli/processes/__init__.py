@@ -1,0 +1,1 @@
+"""Child processes of `magnetar up`: started, watched, ended."""

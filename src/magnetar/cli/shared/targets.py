@@ -1,0 +1,143 @@
+"""Which brokers an administration command speaks to, and what is done when it speaks to several."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import typer
+
+from magnetar.admin.client import AdminClient
+from magnetar.cli.shared.common import found_file, print_line, print_rows, read_config
+from magnetar.cli.shared.credentials import present_as
+from magnetar.core.config import Config
+from magnetar.core.errors import ConfigError, MagnetarError
+
+_T = TypeVar("_T")
+
+PARALLEL_MAX: Final = 16
+"""Clusters asked at the same time: more threads would only wait for each other's output."""
+
+URL_VARIABLE: Final = "MAGNETAR_ADMIN_URL"
+
+AdminUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-url",
+        metavar="URL",
+        help="REST interface of a broker; default: $MAGNETAR_ADMIN_URL, else the first cluster of this machine.",
+    ),
+]
+EverywhereOption = Annotated[
+    bool, typer.Option("--everywhere", help="Do it in every cluster of the configuration, one after the other.")
+]
+
+
+class Target(NamedTuple):
+    """A broker to speak to; `cluster` is "" when only its URL is known."""
+
+    cluster: str
+    client: AdminClient
+
+
+def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> list[Target]:
+    """The brokers that the options of a command name.
+
+    Raises:
+        ConfigError: options that contradict each other, or anything wrong in the file.
+    """
+    if everywhere:
+        if admin_url is not None:
+            raise ConfigError("--everywhere speaks to all clusters of the configuration: leave --admin-url out")
+        return of_config(read_config(config))
+    where = ""
+    if admin_url is None and not config and (admin_url := os.environ.get(URL_VARIABLE) or None):
+        where = f"{URL_VARIABLE}: "
+    if admin_url is not None:  # "" is no URL: a variable of the user's that is empty must not mean another broker
+        present_as(read_config(config) if config or found_file() else None)
+        try:
+            return [Target("", AdminClient(admin_url))]
+        except MagnetarError as error:
+            raise ConfigError(f"{where}{error}") from None
+    chosen = read_config(config)
+    first = (chosen.local_clusters() or list(chosen.clusters.values()))[0]
+    return [Target(first.name, AdminClient(first.admin_url))]
+
+
+def of_config(config: Config, *, timeout_s: float | None = None) -> list[Target]:
+    """Every cluster of a configuration."""
+    return [
+        Target(
+            name, AdminClient(cluster.admin_url, timeout_s=timeout_s) if timeout_s else AdminClient(cluster.admin_url)
+        )
+        for name, cluster in config.clusters.items()
+    ]
+
+
+def at_once(found: Sequence[Target], ask: Callable[[AdminClient], _T]) -> list[_T | MagnetarError]:
+    """Ask several brokers at the same time; answers or errors in their order."""
+
+    def one(target: Target) -> _T | MagnetarError:
+        try:
+            return ask(target.client)
+        except MagnetarError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=min(PARALLEL_MAX, max(1, len(found)))) as pool:
+        return list(pool.map(one, found))
+
+
+def change(found: Sequence[Target], act: Callable[[AdminClient], object], done: str) -> None:
+    """Do something to each broker and say so; one that fails does not keep it from the others.
+
+    Raises:
+        MagnetarError: what failed, with the cluster's name when there are several.
+    """
+    failures: list[str] = []
+    for target in found:
+        where = f"{target.cluster}: " if len(found) > 1 else ""
+        try:
+            act(target.client)
+        except MagnetarError as error:
+            failures.append(f"{where}{error}")
+        else:
+            print_line(f"{where}{done}")
+    if failures:
+        raise MagnetarError("; ".join(failures))
+
+
+def show(
+    found: Sequence[Target],
+    ask: Callable[[AdminClient], list[dict[str, Any]]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    none: str = "",
+) -> None:
+    """Print rows of each broker, with a column for the cluster when there are several.
+
+    Args:
+        found: the brokers.
+        ask: the rows of one.
+        columns: of the table.
+        as_json: print a list instead.
+        none: printed instead of a table without rows; "": the empty table says it.
+
+    Raises:
+        MagnetarError: a broker that refused; what the others said is printed before.
+    """
+    rows: list[dict[str, Any]] = []
+    failures: list[str] = []
+    several = len(found) > 1
+    for target, answer in zip(found, at_once(found, ask), strict=True):
+        if isinstance(answer, MagnetarError):
+            failures.append(f"{target.cluster}: {answer}" if several else str(answer))
+        else:
+            rows += [{"cluster": target.cluster} | row if several else row for row in answer]
+    if none and not (rows or failures or as_json):
+        print_line(none)
+    elif rows or not failures:
+        print_rows(rows, (["cluster"] if several else []) + list(columns), as_json=as_json)
+    if failures:
+        raise MagnetarError("; ".join(failures))

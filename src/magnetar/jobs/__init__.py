@@ -1,0 +1,1 @@
+"""Spark jobs that end: comparing clusters (`magnetar verify`) and filling an empty one (`magnetar restore`)."""

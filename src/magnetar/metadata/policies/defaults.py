@@ -1,0 +1,94 @@
+"""`[policies]` of clusters.toml: what holds for topics where neither the topic nor its namespace says anything.
+
+A value is written as on the command line: a number, true or false, a word, or a table with our names of fields or Pulsar's.
+Namespaces keep what they have; what they have not is filled in when somebody asks what holds. The broker's own namespace is
+left out: nothing of what keeps clusters in agreement expires or waits.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from magnetar.core.errors import ConfigError
+from magnetar.metadata.errors import Refused
+from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.table import BY_NAME, TABLE, Policy, check_policies
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "replication-clusters": 'write [namespaces."TENANT/NAMESPACE"] clusters',
+    "allowed-clusters": "set it for a namespace",
+    "replication-start": 'write [namespaces."TENANT/NAMESPACE"] replication_start',
+    "deduplication": "write [deduplication] enabled",
+    "deduplication-interval": "write [deduplication] snapshot_s",
+    "idempotency": "set it for a namespace or a topic",
+    "auto-topic-creation": "write [broker] auto_create_topics",
+    "schema-validation": "set it for a namespace or a topic",
+    "replicate-subscriptions": "set it for a namespace or a topic",
+    "subscription-mode": "write [subscriptions] mode",
+    "persistence": "it has no effect",
+}
+"""Policies that have no default here, and what to do instead."""
+
+POSSIBLE: Final = tuple(policy for policy in TABLE if policy.name not in ELSEWHERE)
+"""Policies that may have one."""
+
+
+def defaults_of(table: Mapping[str, Any]) -> Policies:
+    """The defaults that `[policies]` names.
+
+    Raises:
+        ConfigError: no such policy, or no possible value; names the key.
+    """
+    defaults = Policies()
+    for name, value in table.items():
+        policy = _named(name)
+        try:
+            found = msgspec.convert(_fields(policy, value), policy.kind)
+            policy.check(found)
+        except (msgspec.ValidationError, Refused) as error:
+            raise ConfigError(f"policies.{name}: {error}") from None
+        if policy.kind_query:
+            found = {**defaults.backlog_quota_map, policy.kind_query: found}
+        defaults = replace(defaults, **{policy.namespace: found})
+    try:
+        check_policies(defaults)
+    except Refused as error:
+        raise ConfigError(f"policies: {error}") from None
+    return defaults
+
+
+def filled(policies: Policies, defaults: Policies) -> Policies:
+    """The policies of a namespace with defaults where it has none of its own."""
+    missing: dict[str, Any] = {
+        policy.namespace: getattr(defaults, policy.namespace)
+        for policy in POSSIBLE
+        if policy.of_namespace(policies) is None and policy.of_namespace(defaults) is not None
+    }
+    if policies.backlog_quota_map and defaults.backlog_quota_map:
+        missing["backlog_quota_map"] = defaults.backlog_quota_map | policies.backlog_quota_map
+    return replace(policies, **missing) if missing else policies
+
+
+def _named(name: str) -> Policy:
+    if name in ELSEWHERE:
+        raise ConfigError(f"policies.{name}: it has no default here; {ELSEWHERE[name]}")
+    if name not in BY_NAME:
+        known = ", ".join(policy.name for policy in POSSIBLE)
+        raise ConfigError(f"policies.{name}: there is no such policy; there are {known}")
+    return BY_NAME[name]
+
+
+def _fields(policy: Policy, value: Any) -> Any:
+    """A table's keys as the type has them on the wire: ours or Pulsar's."""
+    if not isinstance(value, dict) or not (isinstance(policy.kind, type) and issubclass(policy.kind, msgspec.Struct)):
+        return value
+    fields = msgspec.structs.fields(policy.kind)
+    names = {field.name: field.encode_name for field in fields} | {
+        field.encode_name: field.encode_name for field in fields
+    }
+    for key in value:
+        if key not in names:
+            raise ConfigError(f"policies.{policy.name}.{key}: there are {', '.join(field.name for field in fields)}")
+    return {names[key]: inner for key, inner in value.items()}

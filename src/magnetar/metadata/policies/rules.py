@@ -1,0 +1,48 @@
+"""What a tenant and a namespace's policies must fulfil; Pulsar's rules and its status codes."""
+
+from collections.abc import Mapping
+
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.errors import BadRequest, Conflict, Forbidden, PreconditionFailed
+from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
+
+
+def check_tenant_info(name: str, info: TenantInfo, clusters: Mapping[str, ClusterData]) -> TenantInfo:
+    """Return a possible tenant, its lists sorted and without repetition.
+
+    Raises:
+        PreconditionFailed: no allowed cluster, an unknown one, or a role that is empty or has blanks around it.
+    """
+    if not info.allowed_clusters:
+        raise PreconditionFailed(f"tenant {name} needs at least one allowed cluster")
+    for cluster in info.allowed_clusters:
+        if cluster not in clusters:
+            raise PreconditionFailed(f"cluster {cluster!a} does not exist; known: {', '.join(sorted(clusters))}")
+    for role in info.admin_roles:
+        if not role or role != role.strip() or not role.isprintable():
+            raise PreconditionFailed(f"admin role {role!a} is empty, has blanks around it or control characters")
+    return TenantInfo(sorted(set(info.admin_roles)), sorted(set(info.allowed_clusters)))
+
+
+def check_clusters(
+    namespace: NamespaceName, policies: Policies, tenant: TenantInfo, clusters: Mapping[str, ClusterData]
+) -> None:
+    """Refuse clusters that a namespace may not name.
+
+    Raises:
+        Forbidden: a cluster does not exist, or the tenant may not use it.
+        BadRequest: a replication cluster is not among the allowed ones.
+        Conflict: two peers are mixed.
+    """
+    replication, allowed = policies.replication_clusters, policies.allowed_clusters
+    for name in (*replication, *allowed):
+        if name not in clusters:
+            raise Forbidden(f"cluster {name!a} does not exist; known: {', '.join(sorted(clusters))}")
+        if name not in tenant.allowed_clusters:
+            raise Forbidden(f"cluster {name} is not allowed for tenant {namespace.tenant}")
+    for name in replication:
+        if allowed and name not in allowed:
+            raise BadRequest(f"replication cluster {name} is not among the allowed clusters of namespace {namespace}")
+        for peer in clusters[name].peer_cluster_names:
+            if peer in replication:
+                raise Conflict(f"clusters {name} and {peer} are peers and cannot both be in namespace {namespace}")

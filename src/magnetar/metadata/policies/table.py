@@ -1,0 +1,623 @@
+"""Every policy there is: one row each, from which REST paths, the command line, validation and the reference are made.
+
+    what holds for a topic  =  its own policy  >  its namespace's  >  the broker's default (clusters.toml)
+
+A row says where a value lives (the field of `Policies`, of `TopicPolicies`, or of both), by which path of Pulsar's admin
+interface it is read and written, what is a possible value, and what does the enforcing. Adding a policy means: a field, a
+row, and the code that acts on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.core.settings import BrokerConfig
+from magnetar.metadata.policies import checks
+from magnetar.metadata.policies.idempotency import IdempotencyPolicy
+from magnetar.metadata.policies.namespace import (
+    BacklogQuota,
+    Names,
+    Policies,
+    ReplicationStart,
+    RetentionPolicies,
+    SchemaReplication,
+    SchemaStrategy,
+    SubscriptionAuthMode,
+    SubscriptionMode,
+    check_properties,
+)
+from magnetar.metadata.policies.topic import TopicPolicies
+from magnetar.metadata.policies.types import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    DelayedDelivery,
+    DispatchRate,
+    InactiveTopics,
+    Int32,
+    Int64,
+    Persistence,
+    PublishRate,
+    SubscribeRate,
+    SubscriptionTypeName,
+)
+
+NO_DELAY_POLICY: Final = DelayedDelivery()
+NO_RETENTION: Final = RetentionPolicies()
+COMPACTION_DELETE_RETENTION_S: Final = 86_400
+"""A day, as Kafka's delete.retention.ms: for so long a client may be away without keeping rows that were deleted."""
+NO_KEYS: Final = IdempotencyPolicy(enabled=False)
+NEW_SUBSCRIPTIONS: Final = AutoSubscriptionCreation(allow=True)
+NO_PUBLISH_RATE: Final = PublishRate()
+NO_DISPATCH_RATE: Final = DispatchRate()
+NO_SUBSCRIBE_RATE: Final = SubscribeRate()
+NOT_INACTIVE: Final = InactiveTopics(delete=False)
+STORED_ONCE: Final = Persistence()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy.
+
+    Attributes:
+        name: on the command line.
+        summary: one line: what it does, with the unit of the value.
+        kind: type of the value in requests.
+        enforced: by what.
+        namespace, namespace_path: field of `Policies`, and the last part of the namespace's path; "" when a namespace
+            cannot have it.
+        topic, topic_path: the same of `TopicPolicies` and a topic's path.
+        default: what holds when nobody said anything.
+        shown: `default` in words.
+        check: refuses impossible values.
+        check_new: refuses more of what is to be set; what is stored may have it.
+        own: its namespace path is ours (below /geo/v1): Pulsar has it for topics only, or not at all.
+        own_topic: so is its topic path.
+        by_hand: levels whose routes are written out elsewhere, for they do more than set a field.
+        namespace_method, topic_method: of HTTP, to set it.
+        removable: DELETE takes it back on a namespace.
+        query: Pulsar's clients send the topic's value as this query parameter instead of a body.
+        kind_query: fixed query of the path, such as the kind of a backlog quota.
+        follows: the policy whose value holds where nobody set this one.
+    """
+
+    name: str
+    summary: str
+    kind: Any
+    enforced: str
+    namespace: str = ""
+    namespace_path: str = ""
+    topic: str = ""
+    topic_path: str = ""
+    default: Callable[[BrokerConfig], Any] = lambda _config: None
+    shown: str = "none"
+    check: Callable[[Any], None] = checks.anything
+    check_new: Callable[[Any], None] = checks.anything
+    own: bool = False
+    own_topic: bool = False
+    by_hand: tuple[str, ...] = ()
+    namespace_method: str = "POST"
+    topic_method: str = "POST"
+    removable: bool = True
+    query: str = ""
+    kind_query: str = ""
+    follows: str = ""
+
+    def of_namespace(self, policies: Policies) -> Any:
+        """The namespace's value; None when it has none."""
+        return _set(getattr(policies, self.namespace)) if self.namespace else None
+
+    def of_topic(self, policies: TopicPolicies) -> Any:
+        """The topic's own value; None when it has none."""
+        return getattr(policies, self.topic) if self.topic else None
+
+    def applied(self, topic: TopicPolicies | None, namespace: Policies, config: BrokerConfig) -> Any:
+        """What holds: the most specific value that somebody set, else the broker's default; None: no limit."""
+        own = self.of_topic(topic) if topic is not None else None
+        if own is not None:
+            return own
+        shared = self.of_namespace(namespace)
+        return self.default(config) if shared is None else shared
+
+    def source(self, topic: TopicPolicies, namespace: Policies) -> str:
+        """The policy, and where the value comes from that `applied` finds, for a refusal that is due to it.
+
+        Args:
+            topic: the topic's own policies.
+            namespace: those that the namespace has itself, without the broker's defaults.
+        """
+        if self._has(self.of_topic(topic)):
+            return f"policy {self.name} of the topic"
+        whose = "its namespace" if self._has(self.of_namespace(namespace)) else "the broker (clusters.toml)"
+        return f"policy {self.name} of {whose}"
+
+    def _has(self, value: Any) -> bool:
+        return value is not None and (not self.kind_query or self.kind_query in value)
+
+
+def _set(value: Any) -> Any:
+    """Fields of `Policies` that mean "not set" by an empty list or a word."""
+    return None if value in ([], {}, "UNDEFINED") else value
+
+
+def _count(name: str, namespace: str, topic: str, summary: str, enforced: str, shown: str, **more: Any) -> Policy:
+    return Policy(
+        name, summary, Int32, enforced, shown=shown, check=checks.count(name), **_fields(namespace, topic), **more
+    )
+
+
+def _fields(namespace: str, topic: str) -> dict[str, Any]:
+    """`field:path` of both levels."""
+    fields: dict[str, Any] = {}
+    for level, text in (("namespace", namespace), ("topic", topic)):
+        if text:
+            fields[level], _, fields[f"{level}_path"] = text.partition(":")
+    return fields
+
+
+TABLE: Final[tuple[Policy, ...]] = (
+    Policy(
+        "replication-clusters",
+        "Clusters that messages go to.",
+        Names,
+        "links",
+        namespace="replication_clusters",
+        namespace_path="replication",
+        topic="replication_clusters",
+        topic_path="replication",
+        shown="this cluster",
+        check=checks.clusters,
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "allowed-clusters",
+        "Clusters where topics may exist (PIP-321).",
+        Names,
+        "links, creation of topics",
+        namespace="allowed_clusters",
+        namespace_path="allowedClusters",
+        shown="the replication clusters",
+        follows="replication-clusters",
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "replication-start",
+        "Whether a new link sends what is retained or only what is new.",
+        ReplicationStart,
+        "links",
+        namespace="replication_start",
+        namespace_path="replicationStart",
+        shown="earliest",
+        own=True,
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "retention",
+        "How long acknowledged messages stay: within a time and a size (-1: no limit).",
+        RetentionPolicies,
+        "retention",
+        **_fields("retention_policies:retention", "retention_policies:retention"),
+        default=lambda _config: NO_RETENTION,
+        shown="0 min, 0 MB",
+        check=checks.retention,
+    ),
+    Policy(
+        "ttl",
+        "After how many seconds messages that nobody acknowledged expire (0: never); a link never drops by it.",
+        Int32,
+        "expiry",
+        **_fields("message_ttl_in_seconds:messageTTL", "message_ttl_in_seconds:messageTTL"),
+        default=lambda _config: 0,
+        shown="0",
+        check=checks.count("ttl"),
+        query="messageTTL",
+    ),
+    Policy(
+        "backlog-quota",
+        "How far consumers may fall behind, in bytes, and what happens beyond.",
+        BacklogQuota,
+        "backlog quotas",
+        **_fields("backlog_quota_map:backlogQuota", "backlog_quota_map:backlogQuota"),
+        by_hand=("namespace", "topic"),
+        kind_query="destination_storage",
+    ),
+    Policy(
+        "backlog-quota-age",
+        "How old the oldest message may become that a consumer has not acknowledged, and what happens beyond.",
+        BacklogQuota,
+        "backlog quotas",
+        **_fields("backlog_quota_map:backlogQuota", "backlog_quota_map:backlogQuota"),
+        by_hand=("namespace", "topic"),
+        kind_query="message_age",
+    ),
+    Policy(
+        "deduplication",
+        "Whether what a producer sends again is stored once.",
+        bool,
+        "publishing",
+        **_fields("deduplication_enabled:deduplication", "deduplication_enabled:deduplicationEnabled"),
+        shown="`[deduplication] enabled`",
+        by_hand=("namespace", "topic"),
+    ),
+    Policy(
+        "deduplication-interval",
+        "Seconds between two snapshots of deduplication numbers (0: by entries alone).",
+        Int32,
+        "publishing",
+        **_fields(
+            "deduplication_snapshot_interval_seconds:deduplicationSnapshotInterval",
+            "deduplication_snapshot_interval_seconds:deduplicationSnapshotInterval",
+        ),
+        shown="`[deduplication] snapshot_s`",
+        by_hand=("namespace", "topic"),
+        removable=False,
+    ),
+    Policy(
+        "idempotency",
+        "Which property is an idempotency key, and how long keys are remembered.",
+        IdempotencyPolicy,
+        "publishing",
+        **_fields("idempotency:idempotency", "idempotency:idempotency"),
+        own=True,
+        own_topic=True,
+        by_hand=("namespace", "topic"),
+        default=lambda _config: NO_KEYS,
+    ),
+    Policy(
+        "schema-strategy",
+        "Which schemas may stand beside which.",
+        SchemaStrategy,
+        "the schema registry",
+        **_fields(
+            "schema_compatibility_strategy:schemaCompatibilityStrategy",
+            "schema_compatibility_strategy:schemaCompatibilityStrategy",
+        ),
+        default=lambda _config: "FULL",
+        shown="FULL",
+        by_hand=("namespace",),
+        namespace_method="PUT",
+        topic_method="PUT",
+        removable=False,
+    ),
+    Policy(
+        "schema-auto-update",
+        "Whether producers may bring new schemas.",
+        bool,
+        "the schema registry",
+        namespace="is_allow_auto_update_schema",
+        namespace_path="isAllowAutoUpdateSchema",
+        default=lambda _config: True,
+        shown="true",
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "schema-auto-update-over-links",
+        "Whether links may bring new schemas, also where producers may not (PIP-433).",
+        bool,
+        "links",
+        namespace="is_allow_auto_update_schema_with_replicator",
+        namespace_path="isAllowAutoUpdateSchemaWithReplicator",
+        shown="as `schema-auto-update`",
+        follows="schema-auto-update",
+        own=True,
+    ),
+    Policy(
+        "schema-validation",
+        "Whether producers without a schema are refused on topics that have one.",
+        bool,
+        "the schema registry",
+        **_fields(
+            "schema_validation_enforced:schemaValidationEnforced", "schema_validation_enforced:schemaValidationEnforced"
+        ),
+        default=lambda _config: False,
+        shown="false",
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "schema-replication",
+        "Schemas that links bring: `block` stops a topic where one is not compatible, `foreign` stores them for reading alone.",
+        SchemaReplication,
+        "links",
+        **_fields("schema_replication:schemaReplication", "schema_replication:schemaReplication"),
+        default=lambda _config: "block",
+        shown="block",
+        own=True,
+        own_topic=True,
+    ),
+    Policy(
+        "replicate-subscriptions",
+        "Whether every durable subscription is replicated, whatever its client says (PIP-422).",
+        bool,
+        "replicated subscriptions",
+        **_fields(
+            "replicate_subscription_state:replicateSubscriptionState",
+            "replicate_subscription_state:replicateSubscriptionState",
+        ),
+        default=lambda _config: False,
+        shown="as clients ask",
+        by_hand=("namespace", "topic"),
+    ),
+    Policy(
+        "subscription-mode",
+        "How replicated subscriptions follow to other clusters.",
+        SubscriptionMode,
+        "replicated subscriptions",
+        namespace="subscription_mode",
+        namespace_path="subscriptionMode",
+        shown="`[subscriptions] mode`",
+        own=True,
+        by_hand=("namespace",),
+        removable=False,
+    ),
+    Policy(
+        "encryption-required",
+        "Whether what is published has to be encrypted by the client; only the producers' and consumers' keys open it.",
+        bool,
+        "opening producers: MetadataError; publishing: MetadataError",
+        namespace="encryption_required",
+        namespace_path="encryptionRequired",
+        default=lambda _config: False,
+        shown="false",
+    ),
+    Policy(
+        "subscription-auth-mode",
+        "`Prefix`: with authentication, a role uses only subscriptions whose name begins with the role's name.",
+        SubscriptionAuthMode,
+        "authorization: AuthorizationError; who is connected is closed",
+        namespace="subscription_auth_mode",
+        namespace_path="subscriptionAuthMode",
+        default=lambda _config: "None",
+        shown="None",
+    ),
+    Policy(
+        "auto-topic-creation",
+        "Whether topics come into being when clients open them, and with how many partitions; what links bring does in any case.",
+        AutoTopicCreation,
+        "opening topics: TopicNotFound",
+        namespace="auto_topic_creation",
+        namespace_path="autoTopicCreation",
+        default=lambda config: AutoTopicCreation(config.auto_create_topics, "non-partitioned"),
+        shown="`auto_create_topics`",
+        check=checks.auto_topic_creation,
+        check_new=checks.new_auto_topic_creation,
+    ),
+    Policy(
+        "auto-subscription-creation",
+        "Whether durable subscriptions come into being when consumers ask for them; readers come in any case.",
+        AutoSubscriptionCreation,
+        "subscribing: SubscriptionNotFound",
+        **_fields(
+            "auto_subscription_creation:autoSubscriptionCreation",
+            "auto_subscription_creation_override:autoSubscriptionCreation",
+        ),
+        default=lambda _config: NEW_SUBSCRIPTIONS,
+        shown="allow=on",
+    ),
+    Policy(
+        "subscription-types",
+        "Types that subscriptions may be opened with; none named: all.",
+        list[SubscriptionTypeName],
+        "subscribing: NotAllowed",
+        **_fields(
+            "subscription_types_enabled:subscriptionTypesEnabled", "subscription_types_enabled:subscriptionTypesEnabled"
+        ),
+        default=lambda _config: [],
+        shown="all",
+    ),
+    _count(
+        "max-topics",
+        "max_topics_per_namespace:maxTopicsPerNamespace",
+        "",
+        "Topics of a namespace, each partition counted (0: no limit); topics that a link brings are not refused.",
+        "creation of topics",
+        "none; `topics_max` in all",
+        default=lambda _config: 0,
+    ),
+    _count(
+        "max-producers",
+        "max_producers_per_topic:maxProducersPerTopic",
+        "max_producers_per_topic:maxProducers",
+        "Producers of a topic (0: no limit).",
+        "attaching a producer: ProducerBusy",
+        "`producers_per_topic_max`, which stays the ceiling",
+        default=lambda config: config.producers_per_topic_max,
+    ),
+    _count(
+        "max-consumers",
+        "max_consumers_per_topic:maxConsumersPerTopic",
+        "max_consumers_per_topic:maxConsumers",
+        "Consumers of all subscriptions of a topic (0: no limit).",
+        "attaching a consumer: ConsumerBusy",
+        "`consumers_per_topic_max`, which stays the ceiling",
+        default=lambda config: config.consumers_per_topic_max,
+    ),
+    _count(
+        "max-consumers-per-subscription",
+        "max_consumers_per_subscription:maxConsumersPerSubscription",
+        "max_consumers_per_subscription:maxConsumersPerSubscription",
+        "Consumers of one subscription (0: no limit).",
+        "attaching a consumer: ConsumerBusy",
+        "none",
+        default=lambda _config: 0,
+    ),
+    _count(
+        "max-subscriptions",
+        "max_subscriptions_per_topic:maxSubscriptionsPerTopic",
+        "max_subscriptions_per_topic:maxSubscriptionsPerTopic",
+        "Durable subscriptions of a topic (0: no limit); those that other clusters replicate are not refused.",
+        "creating a subscription: NotAllowed",
+        "`subscriptions_per_topic_max`, which stays the ceiling",
+        default=lambda config: config.subscriptions_per_topic_max,
+    ),
+    _count(
+        "max-message-size",
+        "max_message_size:maxMessageSize",
+        "max_message_size:maxMessageSize",
+        "Bytes of a message, or of a batch, with its metadata (0: no limit); chunks are not counted.",
+        "publishing: NotAllowed",
+        "`message_bytes_max`, which stays the ceiling",
+        default=lambda config: config.message_bytes_max,
+        own=True,
+    ),
+    _count(
+        "max-unacked-per-consumer",
+        "max_unacked_messages_per_consumer:maxUnackedMessagesPerConsumer",
+        "max_unacked_messages_on_consumer:maxUnackedMessagesOnConsumer",
+        "Messages that a Shared or Key_Shared consumer may hold without acknowledging (0: no limit).",
+        "dispatch waits",
+        "`unacked_messages_per_consumer_max`",
+        default=lambda config: config.unacked_messages_per_consumer_max,
+    ),
+    _count(
+        "max-unacked-per-subscription",
+        "max_unacked_messages_per_subscription:maxUnackedMessagesPerSubscription",
+        "max_unacked_messages_on_subscription:maxUnackedMessagesOnSubscription",
+        "The same for all consumers of a subscription together (0: no limit).",
+        "dispatch waits",
+        "`unacked_messages_per_subscription_max`",
+        default=lambda config: config.unacked_messages_per_subscription_max,
+    ),
+    Policy(
+        "publish-rate",
+        "Messages and bytes per second that may be published to a topic (0 or below: no limit).",
+        PublishRate,
+        "publishing waits: receipts come later, then the socket is not read",
+        **_fields("publish_rate:publishRate", "publish_rate:publishRate"),
+        check=checks.publish_rate,
+        default=lambda _config: NO_PUBLISH_RATE,
+    ),
+    Policy(
+        "dispatch-rate",
+        "Messages and bytes per period that all consumers of a topic are sent (0 or below: no limit).",
+        DispatchRate,
+        "dispatch waits",
+        **_fields("dispatch_rate:dispatchRate", "dispatch_rate:dispatchRate"),
+        check=checks.dispatch_rate,
+        default=lambda _config: NO_DISPATCH_RATE,
+    ),
+    Policy(
+        "subscription-dispatch-rate",
+        "The same for the consumers of each single subscription; a subscription may have a rate of its own.",
+        DispatchRate,
+        "dispatch waits",
+        **_fields(
+            "subscription_dispatch_rate:subscriptionDispatchRate", "subscription_dispatch_rate:subscriptionDispatchRate"
+        ),
+        check=checks.dispatch_rate,
+        default=lambda _config: NO_DISPATCH_RATE,
+    ),
+    Policy(
+        "replicator-dispatch-rate",
+        "Messages and bytes of a topic that each link takes per period (0 or below: no limit).",
+        DispatchRate,
+        "links: the topic waits, others go on",
+        **_fields("replicator_dispatch_rate:replicatorDispatchRate", "replicator_dispatch_rate:replicatorDispatchRate"),
+        default=lambda _config: NO_DISPATCH_RATE,
+        check=checks.dispatch_rate,
+    ),
+    Policy(
+        "subscribe-rate",
+        "How often one consumer may subscribe to a topic per period (0 or below: no limit).",
+        SubscribeRate,
+        "subscribing: TooManyRequests, which clients answer with a pause",
+        **_fields("subscribe_rate:subscribeRate", "subscribe_rate:subscribeRate"),
+        default=lambda _config: NO_SUBSCRIBE_RATE,
+        check=checks.subscribe_rate,
+    ),
+    _count(
+        "subscription-expiration-time",
+        "subscription_expiration_time_minutes:subscriptionExpirationTime",
+        "",
+        "A durable subscription without consumers is deleted after so many minutes (0: never); a replicated one is not.",
+        "upkeep",
+        "0",
+        default=lambda _config: 0,
+    ),
+    Policy(
+        "delayed-delivery",
+        "Whether messages wait for their `deliver_at`, and for how long at most (ms; 0: any).",
+        DelayedDelivery,
+        "dispatch; publishing: NotAllowed",
+        **_fields("delayed_delivery_policies:delayedDelivery", "delayed_delivery_policies:delayedDelivery"),
+        default=lambda _config: NO_DELAY_POLICY,
+        shown="on, any",
+        check=checks.delayed_delivery,
+    ),
+    Policy(
+        "inactive-topics",
+        "Whether topics that nobody uses are deleted, and after how many seconds; never one that a link concerns.",
+        InactiveTopics,
+        "upkeep",
+        **_fields("inactive_topic_policies:inactiveTopicPolicies", "inactive_topic_policies:inactiveTopicPolicies"),
+        default=lambda _config: NOT_INACTIVE,
+        shown="never",
+        check=checks.inactive_topics,
+    ),
+    Policy(
+        "compaction-threshold",
+        "A topic is compacted when it has grown by so many bytes since the last time (0: only when asked to).",
+        Int64,
+        "upkeep",
+        **_fields("compaction_threshold:compactionThreshold", "compaction_threshold:compactionThreshold"),
+        default=lambda _config: 0,
+        shown="0",
+        check=checks.count("compaction-threshold"),
+        namespace_method="PUT",
+    ),
+    Policy(
+        "compaction-delete-retention",
+        "For how many seconds after a compaction readers of compacted topics that come back still get deletions (-1: for ever).",
+        Int64,
+        "compaction",
+        **_fields(
+            "compaction_delete_retention_seconds:compactionDeleteRetention",
+            "compaction_delete_retention_seconds:compactionDeleteRetention",
+        ),
+        default=lambda _config: COMPACTION_DELETE_RETENTION_S,
+        shown="86,400",
+        check=checks.seconds_or_for_ever("compaction-delete-retention"),
+        own=True,
+        own_topic=True,
+    ),
+    Policy(
+        "persistence",
+        "Kept for Pulsar's tools, and without effect: a message is stored once, in the broker's own log, on no bookies.",
+        Persistence,
+        "nothing",
+        **_fields("persistence:persistence", "persistence:persistence"),
+        default=lambda _config: STORED_ONCE,
+        shown="1, 1, 1",
+        check=checks.persistence,
+    ),
+)
+"""All policies, in the order in which people are shown them."""
+
+BY_NAME: Final = {policy.name: policy for policy in TABLE}
+
+
+def check_policies(policies: Policies) -> None:
+    """Refuse policies of a namespace of which one alone is impossible. Raises PreconditionFailed, BadRequest (properties)."""
+    check_properties(policies.properties)
+    for policy in TABLE:
+        value = policy.of_namespace(policies)
+        if value is not None:
+            policy.check(value)
+    checks.quotas(policies.backlog_quota_map)
+    checks.retention_beside_quotas(policies.retention_policies, policies.backlog_quota_map)
+
+
+def check_topic_policies(policies: TopicPolicies, namespace: Policies) -> None:
+    """Refuse policies of a topic that are impossible, alone or with what its namespace adds. Raises PreconditionFailed."""
+    for policy in TABLE:
+        value = policy.of_topic(policies)
+        if value is not None:
+            policy.check(value)
+    checks.quotas(policies.backlog_quota_map or {})
+    checks.of_subscriptions(policies.subscription_policies or {})
+    if policies.retention_policies is not None or policies.backlog_quota_map:
+        retention = policies.retention_policies or namespace.retention_policies
+        checks.retention_beside_quotas(retention, namespace.backlog_quota_map | (policies.backlog_quota_map or {}))

@@ -1,0 +1,1 @@
+"""The pipeline: one Spark streaming query that carries entries between all clusters (`magnetar replicate`)."""

@@ -1,0 +1,64 @@
+"""What rows of `rows` look like to Spark: names, types, and the conditions over them.
+
+Apart from there, since the processes that plan and commit, six a query and each with imports of its own, need no more: without
+numpy, pyarrow and the protocol they start in half the time.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+ENTRY: Final = 0
+OPEN: Final = 1
+CLOSE: Final = 2
+BLOCK: Final = 3
+"""Kinds of rows: an entry; the two control rows of a range, in front of it and behind it; many entries."""
+
+COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("kind", "tinyint"),
+    ("link", "int"),
+    ("range", "int"),
+    ("ledger", "bigint"),
+    ("entry", "bigint"),
+    ("first_index", "bigint"),
+    ("message_count", "int"),
+    ("flags", "int"),
+    ("publish_time", "bigint"),
+    ("lists", "binary"),
+    ("data", "binary"),
+)
+"""What every row has: name, Spark type. None is ever null. `lists` is empty but in blocks."""
+
+DECODED: Final = {
+    "topic": "string",
+    "key": "string",
+    "producer_name": "string",
+    "sequence_id": "bigint",
+    "event_time": "bigint",
+    "properties": "map<string,string>",
+}
+"""What rows have only where a link's filter names it: all but the topic is decoded from each entry's metadata."""
+
+
+def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
+    """The columns of `DECODED` that are named in any of these SQL filters (a word in a string literal counts: harmless)."""
+    words = {word.lower() for text in filters for word in re.findall(r"\w+", text)}
+    return tuple(name for name in DECODED if name in words)
+
+
+def spark_schema(decoded: Sequence[str] = ()) -> str:
+    """The schema as Spark's DDL."""
+    fixed = [f"{name} {kind} not null" for name, kind in COLUMNS]
+    return ", ".join([*fixed, *(f"{name} {DECODED[name]}" for name in decoded)])
+
+
+def keep(filters: dict[int, str]) -> str:
+    """The SQL condition under which rows go on: control rows and markers always, entries if their link's filter is true.
+
+    A filter that is null for an entry drops it, as SQL's WHERE does. Markers are not messages: a filter that knows nothing of
+    them must not stop the state of subscriptions.
+    """
+    cases = " ".join(f"when link = {link} then ({text})" for link, text in sorted(filters.items()) if text)
+    if not cases:
+        return ""
+    return f"kind <> {ENTRY} or first_index < 0 or coalesce(case {cases} else true end, false)"

@@ -1,0 +1,153 @@
+"""The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
+
+Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
+conductor's, moving bytes is `reading`'s and `writing`'s: only tasks import those (see `columns`).
+
+Options: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
+(numbers of the links with a filter; entries of the others travel in blocks).
+"""
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from magnetar.pipeline import offsets, rpc
+from magnetar.pipeline.columns import spark_schema
+from magnetar.spark_session.worker import settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+FORMAT = "pulsar-entries"
+
+WAIT_MS = 20_000
+"""How long `latestOffset` waits for work before Spark gets its turn; `stop` does not wait for it."""
+
+
+def register(spark: "SparkSession") -> None:
+    """Make Magnetar's formats known to a session."""
+    spark.dataSource.register(PulsarEntries)
+
+
+class TaskPartition(InputPartition):
+    """The packed `messages.Task` of one Spark task."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.value = packed
+
+    def __repr__(self) -> str:
+        return f"TaskPartition({len(self.value)} bytes)"
+
+
+class Committed(WriterCommitMessage):
+    """The packed `messages.TaskReport` of one sink task."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+
+class PulsarEntries(DataSource):
+    """The format; see the module's text for its options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        settle()
+        self._columns = tuple(name for name in options.get("columns", "").split(",") if name)
+        self._filtered = frozenset(int(number) for number in options.get("filtered", "").split(",") if number)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` is given."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Of the rows."""
+        return spark_schema(self._columns)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
+        """The source of the replication query."""
+        return EntriesReader(self._given("conductor"), self._given("lane"), self._columns, self._filtered)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """The sink of the replication query."""
+        return EntriesWriter(self._given("conductor"), self._given("lane"))
+
+    def _given(self, option: str) -> str:
+        value = self.options.get(option)
+        if not value:
+            raise ValueError(f"{FORMAT}: option '{option}' is missing; streams are made by magnetar.pipeline.replicate")
+        return value
+
+
+class EntriesReader(DataSourceStreamReader):
+    """Plans on the driver's machine by asking the conductor; reads in tasks.
+
+    The token goes to the tasks within this object, which Spark pickles: not in options, arguments or settings.
+    """
+
+    def __init__(self, conductor: str, lane: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
+        self._conductor, self._lane, self._columns, self._filtered = conductor, lane, tuple(columns), filtered
+        self._token: str = rpc.request(conductor, "token")
+
+    def initialOffset(self) -> offsets.Offset:  # noqa: N802
+        """Nothing was read yet."""
+        return offsets.offset(0)
+
+    def latestOffset(self, start: dict[str, Any], limit: "ReadLimit") -> offsets.Offset:  # noqa: N802
+        """The same offset, or the next one if there is something to do; waits for it for a while."""
+        if rpc.request(self._conductor, "wait", self._lane, WAIT_MS):
+            return offsets.following(start)
+        return offsets.offset(offsets.counter(start))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One partition a task, planned from the cursors as they are now."""
+        if offsets.counter(start) == offsets.counter(end):
+            return []
+        return [TaskPartition(task) for task in rpc.request(self._conductor, "plan", self._lane)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The rows of one task."""
+        from magnetar.pipeline import messages as m
+        from magnetar.pipeline.task_read import read_task
+
+        settle()
+        return read_task(m.decode_task(partition.value), self._token, self._columns, filtered=self._filtered)
+
+
+class EntriesWriter(DataSourceStreamArrowWriter):
+    """Sends in tasks; tells the conductor how far the destinations confirmed."""
+
+    def __init__(self, conductor: str, lane: str) -> None:
+        self._conductor, self._lane = conductor, lane
+        self._token: str = rpc.request(conductor, "token")
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Send the rows of one task."""
+        from magnetar.pipeline import messages as m
+        from magnetar.pipeline.task_write import write_task
+
+        settle()
+        return Committed(m.encode(write_task(iterator, self._token)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Hand over what the tasks reported; the conductor tells the sources."""
+        settle()
+        self._tell(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Some task failed for good; what the others had confirmed is confirmed all the same."""
+        self._tell(messages)
+
+    def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
+        packed = [message.packed for message in messages if isinstance(message, Committed)]
+        rpc.request(self._conductor, "committed", self._lane, packed)

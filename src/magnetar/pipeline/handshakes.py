@@ -1,0 +1,91 @@
+"""Talks to a destination cluster outside batches: handshakes, the idle comparison, probes of a broken cluster."""
+
+import time
+
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.shared_state import TICK_MS, Desk
+from magnetar.pipeline.states import Handshake
+from magnetar.wire import pulsar_pb2 as pb
+
+
+class Greeter:
+    """The greeter of one destination cluster.
+
+    Args:
+        desk: of the pipeline.
+        target: the cluster's name.
+    """
+
+    def __init__(self, desk: Desk, target: str) -> None:
+        self._desk = desk
+        self._target = target
+        self._limits = desk.pipeline.limits
+        self._request = 0
+
+    def run(self) -> None:
+        """Until the pipeline stops."""
+        channel: wire.Channel | None = None
+        while not self._desk.stopping:
+            with self._desk.trying(self._target) as may_try:
+                if may_try:
+                    channel = self._greet(channel)
+                else:
+                    self._desk.sleep(TICK_MS)
+
+    def _greet(self, channel: wire.Channel | None) -> wire.Channel | None:
+        """Ask what is to be asked now, or wait a while for something; returns the connection to keep."""
+        target = self._target
+        with self._desk.changed:
+            broken = not self._desk.book.breakers[target].closed
+            asked = self._desk.book.handshakes(target, self._desk.clock_ms())
+            if broken and not asked:
+                asked = self._desk.book.probes(target)
+            if not asked and not broken:
+                self._desk.changed.wait(TICK_MS / 1000)
+                return channel
+        try:
+            channel = self._desk.connection(target, channel)
+            if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
+                self._reach(channel)
+            patience = self._limits.progress_ms if broken else self._limits.answer_ms
+            for handshake in asked:
+                self._request += 1
+                command = watermarks(self._request, handshake)
+                answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
+                self._handshaken(handshake, answer)
+                patience = self._limits.answer_ms
+            channel.fresh = False
+            self._desk.worked(target)
+        except wire.LinkDown as down:
+            # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
+            stale = channel is not None and not channel.fresh and not broken
+            if channel is not None:
+                channel.close()
+            if not stale:
+                self._desk.failed(target, str(down))
+            return None
+        return channel
+
+    def _reach(self, channel: wire.Channel) -> None:
+        """Wait for CONNECTED."""
+        until = time.monotonic() + self._limits.progress_ms / 1000
+        while channel.hello is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise wire.LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
+            for _, readable, writable in wire.wait([channel], left):
+                channel.pump(readable, writable)
+
+    def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
+        with self._desk.changing() as book:
+            book.handshake_answered(handshake, answer, self._desk.clock_ms())
+
+
+def watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
+    """A GEO_WATERMARKS."""
+    command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
+    asked = command.geo_watermarks
+    asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
+    asked.counter = handshake.counter
+    asked.topics.extend(handshake.topics)
+    return command

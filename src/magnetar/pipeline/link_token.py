@@ -1,0 +1,50 @@
+"""What the links of a pipeline present, which follows its file: a token is replaced while the pipeline runs.
+
+The conductor's own connections take the new one at once. What a streaming query hands to its tasks is pickled once, at its
+start: so the queries are started anew, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import ConfigError
+from magnetar.runtime.security.secret_file import file_state, read_link_token
+
+LOOK_MS: Final = 1_000
+"""How often the file is looked at, as brokers look at theirs: a `stat` costs nothing."""
+
+
+class LinkToken:
+    """The token as it is now.
+
+    Args:
+        path: of the file.
+        value: what it held when the pipeline read it.
+        on_line: gets one line for the operator when it changed.
+
+    Attributes:
+        value: what to present.
+    """
+
+    def __init__(self, path: Path, value: str, on_line: Callable[[str], None]) -> None:
+        self._path, self._say = path, on_line
+        self._seen: tuple[int, ...] | None = None  # the first look reads it: it may have changed since
+        self.value = value
+
+    def changed(self) -> bool:
+        """Look at the file once; whether there is another token. A file that is wrong leaves what was in force."""
+        now = file_state(self._path)
+        if now == self._seen:
+            return False
+        self._seen = now
+        try:
+            token = read_link_token(self._path)
+        except ConfigError as error:
+            self._say(f"the links' token changed, but what was in force stays: {error}")
+            return False
+        if token == self.value:
+            return False
+        self.value = token
+        self._say(f"link token {self._path}: read again")
+        return True

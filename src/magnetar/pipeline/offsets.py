@@ -1,0 +1,42 @@
+"""The offset of the replication query: a counter, nothing else.
+
+The source clusters' cursors are the truth about progress, so the offset only tells Spark "there is more". It is the same
+size for one topic and for 100,000, costs nothing when lost, and leaves room for leases on time (a batch that is not a
+range of positions). Spark compares offsets as JSON *strings*: there is one encoder here, with sorted keys and no floats.
+"""
+
+import json
+from typing import Any, Final
+
+VERSION: Final = 1
+"""Of the offset's format; a checkpoint of another version is thrown away, which costs nothing."""
+
+Offset = dict[str, int]
+
+
+def offset(counter: int) -> Offset:
+    """The offset of a counter, with its keys in canonical order."""
+    if counter < 0:
+        raise ValueError(f"an offset counts from 0, not {counter}")
+    return {"n": counter, "v": VERSION}
+
+
+def counter(value: Any) -> int:
+    """The counter of an offset that Spark hands back; 0 for anything that is not one of ours.
+
+    An unreadable offset must not stop the pipeline: the counter restarts, the cursors are the truth.
+    """
+    if not isinstance(value, dict) or value.get("v") != VERSION:
+        return 0
+    number = value.get("n")
+    return number if type(number) is int and number >= 0 else 0
+
+
+def following(value: Any) -> Offset:
+    """The offset that says "there is more" after this one."""
+    return offset(counter(value) + 1)
+
+
+def encode(value: Offset) -> str:
+    """The canonical text, as Spark's own runner writes it (`json.dumps` of the same dictionary)."""
+    return json.dumps(offset(counter(value)))

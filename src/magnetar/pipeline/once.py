@@ -1,0 +1,76 @@
+"""`--once`: when is everything replicated that was there at the start, and if it never will be, why not."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from magnetar.core.ids import Position
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.states import LinkState, TopicState
+
+Key = tuple[int, str]
+
+
+class Once:
+    """Watches a conductor.
+
+    The target of each topic is its newest position at its link's first report. A topic that a link learns of later was
+    not there at the start.
+
+    Args:
+        conductor: started.
+        clock: seconds, monotonic.
+        patience_ms: None: as `[replication.limits]` says.
+    """
+
+    def __init__(
+        self, conductor: Conductor, *, clock: Callable[[], float] = time.monotonic, patience_ms: int | None = None
+    ) -> None:
+        self._conductor, self._clock = conductor, clock
+        self._patience_ms = conductor.pipeline.limits.patience_ms if patience_ms is None else patience_ms
+        self._targets: dict[Key, Position] = {}
+        self._known: set[int] = set()
+        self._moved = clock()
+
+    def left(self) -> list[str] | None:
+        """None while work goes on; else a line about each thing that could not be replicated: none if all was."""
+        with self._conductor.reading() as book:
+            for number, state in book.links.items():
+                if state.reported and number not in self._known:
+                    self._known.add(number)
+                    self._targets.update({(number, name): topic.last for name, topic in state.topics.items()})
+            waiting, stuck = [], []
+            for (number, name), last in self._targets.items():
+                state = book.links[number]
+                topic = state.topics.get(name)
+                if topic is None or (topic.cursor.c >= last and topic.last >= last):
+                    continue
+                why = _stuck(state, topic)
+                if why:
+                    stuck.append(f"{state.link}, {name}: {why}")
+                else:
+                    waiting.append(number)
+            waiting += book.links.keys() - self._known
+            if any(book.open(book.links[number]) for number in waiting):
+                self._moved = self._clock()
+        if not waiting:
+            return sorted(stuck)
+        if (self._clock() - self._moved) * 1000 < self._patience_ms:
+            return None
+        return sorted([*stuck, *self._reasons(waiting)])
+
+    def _reasons(self, waiting: Iterable[int]) -> list[str]:
+        """Why nothing moves: what ails whole clusters and links, or else which links they are."""
+        lines = [f"{what}: {why}" for what, why in self._conductor.troubles().items() if "blocked: " not in why]
+        names = {link.number: str(link) for link in self._conductor.pipeline.links}
+        return lines or [f"link {names[number]}: does not move" for number in sorted(set(waiting))]
+
+
+def _stuck(state: LinkState, topic: TopicState) -> str:
+    """Why a topic will not move by itself; "": it may."""
+    if topic.blocked:
+        return f"blocked: {topic.blocked}: {topic.reason}"
+    if topic.paused or state.paused:
+        return "paused"
+    if state.blocked:
+        return f"blocked: {state.blocked}: {state.reason}"
+    return ""

@@ -1,0 +1,142 @@
+"""Asks a source cluster for news: GEO_TOPICS of all its links on one connection, long polls."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.shared_state import TICK_MS, Desk
+from magnetar.pipeline.states import Link
+from magnetar.wire import pulsar_pb2 as pb
+
+POLL_MS: Final = 10_000
+"""A long poll's length; also how late a counter that was missed is noticed."""
+
+POLL_PAUSE_MS: Final = 25
+"""Between two polls of one link: a busy topic changes all the time, a batch every 160 ms."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """The question for news of one link: always one of them under way or due.
+
+    The first must be answered at once (`patience_ms` 0): it is the probe, and says everything.
+    """
+
+    link: Link
+    counter: int = 0
+    boot: int = 0
+    patience_ms: int = 0
+    due: float = 0.0
+    until: float = 0.0
+    request: int = 0
+
+
+class Poller:
+    """The poller of one source cluster.
+
+    Args:
+        desk: of the pipeline.
+        source: the cluster's name.
+    """
+
+    def __init__(self, desk: Desk, source: str) -> None:
+        self._desk = desk
+        self._source = source
+        self._limits = desk.pipeline.limits
+
+    def run(self) -> None:
+        """Until the pipeline stops."""
+        source = self._source
+        links = [link for link in self._desk.pipeline.links if link.source == source]
+        while not self._desk.stopping:
+            with self._desk.trying(source) as may_try:
+                if may_try:
+                    self._connected(links)
+                else:
+                    self._desk.sleep(TICK_MS)
+
+    def _connected(self, links: Sequence[Link]) -> None:
+        """Poll all links on a new connection, for as long as it is of use."""
+        source = self._source
+        try:
+            channel = self._desk.connection(source)
+            try:
+                self._poll_links(links, channel)
+            finally:
+                channel.close()
+        except wire.LinkDown as down:
+            with self._desk.changed:
+                self._desk.book.source_lost(source)
+            self._desk.failed(source, str(down))
+
+    def _poll_links(self, links: Sequence[Link], channel: wire.Channel) -> None:
+        """Poll all links of a source on one connection until it fails, what it presented changes, or the pipeline stops."""
+        source = self._source
+        polls = {link.number: Poll(link) for link in links}
+        asked: dict[int, Poll] = {}
+        request = 0
+        while not self._desk.stopping and channel.presented == self._desk.presented:
+            now = time.monotonic()
+            for poll in polls.values():
+                if not poll.request and poll.due <= now:
+                    request += 1
+                    channel.send(self._topics(request, poll))
+                    poll.request, asked[request] = request, poll
+                    poll.until = now + (poll.patience_ms + self._limits.answer_ms) / 1000
+            waits = [poll.due - now for poll in polls.values() if not poll.request]
+            ready = wire.wait([channel], max(0.0, min([TICK_MS / 1000, *waits])))
+            _, readable, writable = ready[0] if ready else (channel, False, False)
+            for command, _ in channel.pump(readable, writable):
+                if command.type == wire.ERROR:
+                    raise wire.LinkDown(f"{source}: {command.error.message}")
+                answered = asked.pop(command.geo_topics_response.request_id, None)
+                if answered is not None:
+                    self._topics_answered(answered, command.geo_topics_response)
+            for poll in list(asked.values()):
+                if poll.until < time.monotonic():
+                    self._overdue(poll)
+                    del asked[poll.request]
+                    poll.request = 0
+            self._ask_everything(polls)
+            if not self._trusted():
+                raise wire.LinkDown(self._desk.book.breakers[source].reason)
+
+    def _overdue(self, poll: Poll) -> None:
+        """A long poll without answer is asked again at once; only silence to *that* means that the source is down."""
+        if not poll.patience_ms:
+            raise wire.LinkDown(f"{self._source}: no answer to GEO_TOPICS")
+        poll.patience_ms, poll.due = 0, 0.0
+
+    def _topics(self, request: int, poll: Poll) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=wire.GEO_TOPICS)
+        topics = command.geo_topics
+        topics.request_id, topics.to, topics.counter, topics.boot = request, poll.link.target, poll.counter, poll.boot
+        topics.wait_ms, topics.pipeline = poll.patience_ms, self._desk.pipeline.name
+        topics.lease_ms = self._limits.lease_ms
+        return command
+
+    def _topics_answered(self, poll: Poll, response: pb.CommandGeoTopicsResponse) -> None:
+        with self._desk.changing() as book:
+            book.source_reported(poll.link.number, response, self._desk.clock_ms())
+        poll.request, poll.due = 0, time.monotonic() + POLL_PAUSE_MS / 1000
+        poll.counter, poll.boot, poll.patience_ms = response.counter, response.boot, POLL_MS
+        self._desk.worked(self._source)
+
+    def _ask_everything(self, polls: dict[int, Poll]) -> None:
+        """Forget the counters of links whose commits were ignored: what we know of them is void."""
+        with self._desk.changed:
+            for number, poll in polls.items():
+                if self._desk.book.links[number].doubtful:
+                    self._desk.book.links[number].doubtful = False
+                    poll.counter = 0
+
+    def _trusted(self) -> bool:
+        """False when a task could not reach the source although we are connected: then connect anew, as the probe.
+
+        Half-open is trusted: until its first answer, this connection is the probe.
+        """
+        with self._desk.changed:
+            return self._desk.book.breakers[self._source].state is not BreakerState.OPEN

@@ -1,0 +1,366 @@
+"""`magnetar replicate`: the pipeline between the clusters, from start to stop.
+
+One Spark session, one conductor, a streaming query for each lane. A query that ends (a task failed four times, the disk
+of the checkpoint is full) is started again after a pause: the cursors are the truth, nothing is lost with it.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.config import Config
+from magnetar.core.errors import ConfigError
+from magnetar.pipeline import offsets
+from magnetar.pipeline.columns import decoded_columns, keep, spark_schema
+from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.link_token import LOOK_MS, LinkToken
+from magnetar.pipeline.metrics_file import MetricsFile
+from magnetar.pipeline.once import Once
+from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.states import ALL, Link
+from magnetar.pipeline.task_write import SENT_COLUMNS
+from magnetar.runtime.security.secret_file import read_link_token
+from magnetar.spark_session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT_FILE: Final = "magnetar-format"
+"""In the checkpoint folder: which offset format its files have."""
+
+FORMAT: Final = f"entries {offsets.VERSION} spark 4"
+
+STOP_MS: Final = 10_000
+"""How long a batch may take to end after SIGTERM; then it is abandoned, which is harmless."""
+
+RESTART_MS_MAX: Final = 10_000
+"""Longest pause before a failed query is started again."""
+
+ONCE_FAILURES_MAX: Final = 3
+"""With `once`: a query that ended so often, each time after Spark's own attempts, does not work here."""
+
+METRICS_MS: Final = 1_000
+"""Between two lines of the metrics file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateOptions:
+    """What `magnetar replicate` was asked for.
+
+    Attributes:
+        config: of all clusters and links.
+        links: `source:target` of the links to serve; empty: all.
+        master: Spark master URL; None: the configuration's.
+        once: replicate what is there, then stop.
+        checkpoint: folder for Spark's offsets; None: the configuration's.
+        lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
+        name: of this pipeline, in leases; None: made from the host and process.
+        metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` beside the checkpoint.
+    """
+
+    config: Config
+    links: tuple[str, ...] = ()
+    master: str | None = None
+    once: bool = False
+    checkpoint: Path | None = None
+    lanes: tuple[str, ...] = (TAIL, BULK)
+    name: str | None = None
+    metrics: Path | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def pipeline_of(options: ReplicateOptions) -> Pipeline:
+    """The links, addresses and token that the options name.
+
+    Raises:
+        ConfigError: an unknown link, no link at all, or no token.
+    """
+    config = options.config
+    chosen = [config.link(text) for text in options.links] if options.links else list(config.links)
+    if not chosen:
+        raise ConfigError(f"{config.source}: there is no link to replicate; name two clusters or add [[links]]")
+    links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(chosen))
+    names = sorted({name for link in links for name in (link.source, link.target)})
+    addresses = {name: config.link_address(name) for name in names}
+    master = options.master or config.replication.master
+    name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+    token = read_link_token(config.replication.token_file)
+    return Pipeline(links, addresses, token, session.cores_of(master), name, config.replication.limits)
+
+
+def prepare_checkpoint(folder: Path) -> None:
+    """Throw away a checkpoint of another format, or one that cannot be read; it costs nothing.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    marker = folder / FORMAT_FILE
+    try:
+        if folder.exists() and (not marker.exists() or marker.read_text().strip() != FORMAT):
+            _refuse_foreign(folder)
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.write_text(FORMAT + "\n")
+    except OSError as error:
+        raise ConfigError(f"checkpoint folder {folder}: {error.strerror}; name one that can be written") from None
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder that never was a checkpoint is not ours to delete."""
+    known = {FORMAT_FILE, TAIL, BULK, ALL, "offsets", "commits", "metadata", "sources", "state"}
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in known)
+    if foreign:
+        raise ConfigError(f"checkpoint folder {folder} holds {foreign[0]!r}: it is no checkpoint; name an empty folder")
+
+
+def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
+    """Start the streaming query of one lane."""
+    from magnetar.pipeline.datasource import FORMAT as ENTRIES
+    from magnetar.pipeline.datasource import register
+
+    session.activate(spark)
+    register(spark)
+    filters = {link.number: link.filter for link in conductor.pipeline.links if link.filter}
+    ends = {"conductor": conductor.socket_path, "lane": lane}
+    columns = ",".join(decoded_columns(list(filters.values())))
+    filtered = ",".join(map(str, sorted(filters)))
+    frame = spark.readStream.format(ENTRIES).options(**ends, columns=columns, filtered=filtered).load()
+    condition = keep(filters)
+    if condition:
+        frame = frame.where(condition)
+        frame = frame.select(*SENT_COLUMNS)
+    return (
+        frame.writeStream.format(ENTRIES)
+        .options(**ends)
+        .option("checkpointLocation", str(checkpoint / lane))
+        .queryName(f"magnetar-{lane}")
+        .start()
+    )
+
+
+def begin_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
+    """Start the query of one lane; a second time, with a new checkpoint, if that fails.
+
+    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway. And
+    the first try after a killed Python daemon only finds out that it is gone.
+
+    Raises:
+        ConfigError: it does not start with a new one either; one line.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return start_query(spark, conductor, lane, checkpoint)
+    except (PySparkException, Py4JError):
+        shutil.rmtree(checkpoint / lane, ignore_errors=True)
+    try:
+        return start_query(spark, conductor, lane, checkpoint)
+    except (PySparkException, Py4JError) as error:
+        raise ConfigError(f"query {lane} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
+
+
+def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
+    """Analyse every link's filter on its own, so that a mistake is told with the link's name.
+
+    Raises:
+        ConfigError: a filter is no SQL condition over the columns of an entry.
+    """
+    from pyspark.errors import PySparkException
+
+    for link in pipeline.links:
+        if link.filter:
+            empty = spark.createDataFrame([], spark_schema(decoded_columns([link.filter])))
+            try:
+                kind = empty.selectExpr(f"({link.filter}) as wanted").schema["wanted"].dataType.simpleString()
+            except PySparkException as error:
+                raise ConfigError(f"filter of link {link}: {session.first_line(error)}") from None
+            if kind != "boolean":
+                raise ConfigError(f"filter of link {link} is of type {kind}: it should be a condition, true or false")
+
+
+class Queries:
+    """The queries of all lanes, started again when they end.
+
+    Args:
+        spark: the session.
+        conductor: started.
+        lanes: a query for each.
+        checkpoint: prepared folder.
+        on_line: for the operator.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        conductor: Conductor,
+        lanes: tuple[str, ...],
+        checkpoint: Path,
+        on_line: Callable[[str], None],
+    ) -> None:
+        self._spark, self._conductor, self._checkpoint, self._say = spark, conductor, checkpoint, on_line
+        self._failures = dict.fromkeys(lanes, 0)
+        self._again_at = dict.fromkeys(lanes, 0.0)
+        self.running = {lane: begin_query(spark, conductor, lane, checkpoint) for lane in lanes}
+
+    @property
+    def failures(self) -> int:
+        """How often the query that fails most has ended."""
+        return max(self._failures.values())
+
+    def tend(self) -> None:
+        """Look after the queries: one that ended is started again after a pause."""
+        now = time.monotonic()
+        for lane, query in list(self.running.items()):
+            if query.isActive:
+                continue
+            if self._again_at[lane] == 0.0:
+                self._conductor.query_ended(lane)
+                error = query.exception()
+                self._pause(lane, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
+            elif now >= self._again_at[lane]:
+                self._again_at[lane] = 0.0
+                # Whatever was wrong with the checkpoint, it is worth nothing.
+                shutil.rmtree(self._checkpoint / lane, ignore_errors=True)
+                try:
+                    self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+                except ConfigError as error:
+                    self._pause(lane, f"does not start: {error}")
+
+    def _pause(self, lane: str, what: str) -> None:
+        """A query is to be started again, later each time."""
+        self._failures[lane] += 1
+        self._again_at[lane] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[lane], 5)) / 1000
+        self._say(f"query {lane} {what}")
+
+    def renew(self) -> None:
+        """Start all queries anew; the conductor has let the batches end."""
+        for lane, query in list(self.running.items()):
+            query.stop()
+            self._conductor.query_ended(lane)  # a batch that did not end in time is abandoned
+            try:
+                self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+            except ConfigError as error:
+                self._pause(lane, f"does not start: {error}")
+
+    def stop(self) -> None:
+        """Stop the queries; the conductor has let the batches end."""
+        for query in self.running.values():
+            query.stop()
+
+
+def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
+    """Run the pipeline until it is stopped, or until everything is there.
+
+    Args:
+        options: what was asked for.
+        on_line: gets one line for the user at a time.
+
+    Returns:
+        The exit code: 0, or 1 when `once` could not replicate everything.
+
+    Raises:
+        ConfigError: options, configuration, Java or Spark are not usable; one line.
+    """
+    config = options.config
+    pipeline = pipeline_of(options)
+    session.find_java()
+    checkpoint = options.checkpoint or config.replication.checkpoint_dir
+    prepare_checkpoint(checkpoint)
+    beside = checkpoint.parent
+    with signals(options.stop):
+        conductor = Conductor(pipeline, on_line).start()
+        try:
+            spark = session.build(
+                app="magnetar replicate",
+                master=options.master or config.replication.master,
+                log=beside / "spark.log",
+                settings=config.replication.spark,
+            )
+            try:
+                check_filters(spark, pipeline)
+                # A run that ends has no tail to protect: one query starts faster than two.
+                lanes = (ALL,) if options.once else options.lanes
+                conductor.warm(lanes)
+                queries = Queries(spark, conductor, lanes, checkpoint, on_line)
+                while not (conductor.warmed() or options.stop.wait(0.05)):
+                    queries.tend()
+                place = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""
+                on_line(f"replicating {len(pipeline.links)} link(s){place}")
+                code = _watch(options, conductor, queries, options.metrics or beside / "pipeline.jsonl", on_line)
+                if not conductor.drain(STOP_MS):
+                    on_line("a batch did not end in time and is abandoned; it will be sent again")
+                queries.stop()
+            finally:
+                conductor.settle(2_000)
+                session.stop(spark, beside / "spark.log")
+        finally:
+            conductor.stop()
+    return code
+
+
+def _watch(
+    options: ReplicateOptions, conductor: Conductor, queries: Queries, metrics: Path, on_line: Callable[[str], None]
+) -> int:
+    """Tend the queries until told to stop; with `once`, until what is there is replicated."""
+    once = Once(conductor) if options.once else None
+    token = LinkToken(options.config.replication.token_file, conductor.pipeline.token, on_line)
+    written = looked = 0.0
+
+    def measure() -> None:
+        file.write({"at_ms": time.time_ns() // 1_000_000, **conductor.status()})
+
+    with closing(MetricsFile(metrics, on_line)) as file, ExitStack() as at_end:
+        at_end.callback(measure)
+        while not options.stop.wait(0.05 if once else 0.2):
+            queries.tend()
+            if time.monotonic() - looked >= LOOK_MS / 1000:
+                looked = time.monotonic()
+                if token.changed():
+                    conductor.present(token.value)
+                    if not conductor.drain(STOP_MS):
+                        on_line("a batch did not end in time and is abandoned; it will be sent again")
+                    queries.renew()
+                    conductor.resume()
+            if time.monotonic() - written >= METRICS_MS / 1000:
+                written = time.monotonic()
+                measure()
+            if once is not None:
+                if queries.failures >= ONCE_FAILURES_MAX:
+                    on_line(f"given up: the query ended {queries.failures} times; what Spark says is in its log")
+                    return 1
+                left = once.left()
+                if left is not None:
+                    for line in left:
+                        on_line(line)
+                    return 1 if left else 0
+    return 0
+
+
+@contextmanager
+def signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set the event; only in the main thread, where Python allows it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in kept:
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["Once", "Queries", "ReplicateOptions", "run"]

@@ -1,0 +1,285 @@
+"""Entries as rows: one row an entry, as few and as cheap columns as the sink and filters need.
+
+Where a link has no filter nobody asks for single entries, and a row costs the JVM 5 us however small its entry is: there
+a row is a *block* (`kind` 3), up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
+
+A range opens with a control row (`kind` 1) whose bytes tell the sink where it goes and which position was sent before it,
+and closes with one (`kind` 2) that tells how far was looked at. No filter may drop them (`columns.keep`). Rows of a range are in
+the order of the log; ranges may be interleaved. What Spark sees of all that is in `columns`.
+
+Nothing here loops over entries, except where a filter names a column that must be decoded from the metadata.
+"""
+
+from collections.abc import Container, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY
+from magnetar.storage.entries import EntryFlags
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.metadata import readable
+from magnetar.wire.varint import signed
+
+Int = np.ndarray[Any, Any]
+
+ARROW: Final[dict[str, Any]] = {
+    "tinyint": pa.int8(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+"""Spark's types of our columns, as Arrow's."""
+
+NUMBERS: Final[tuple[Any, ...]] = tuple(ARROW[kind] for _, kind in COLUMNS if kind != "binary")
+DTYPES: Final[tuple[Any, ...]] = tuple(kind.to_pandas_dtype() for kind in NUMBERS)
+
+FLUSH_BYTES: Final = 256 << 10
+"""A read this large becomes a batch of its own, whose data column *is* the received buffer; smaller ones are gathered."""
+
+FLUSH_ROWS: Final = 4096
+
+BLOCK_BYTES_MAX: Final = 128 << 10
+"""Of a block of several entries. The JVM makes arrays of twice a row's size; from half a megabyte on they cost its collector more
+than the rows that are saved."""
+
+BLOCK_ENTRIES_MAX: Final = 1024
+"""Of a block: entries of no size at all must not make a GEO_APPEND of more entries than a destination takes."""
+
+LISTS: Final = 6
+"""Of a block, one behind the other, 64 bit each: ledgers, entries, first indexes, counts, publish times, sizes."""
+
+
+def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
+    """The schema of the batches."""
+    fixed = [pa.field(name, ARROW[kind], nullable=False) for name, kind in COLUMNS]
+    return pa.schema([*fixed, *(pa.field(name, ARROW[DECODED[name]]) for name in decoded)])
+
+
+class Assembler:
+    """Builds record batches of rows from the answers of GEO_READ.
+
+    Args:
+        decoded: names of `DECODED` columns to fill.
+        filtered: numbers of the links that have a filter; entries of the others go in blocks. None: none do.
+    """
+
+    def __init__(self, decoded: Sequence[str] = (), filtered: Container[int] | None = None) -> None:
+        self._decoded = tuple(decoded)
+        self._filtered = filtered
+        self._schema = arrow_schema(decoded)
+        self._columns: list[list[Int]] = [[] for _ in NUMBERS]
+        self._lists: list[bytes] = []
+        self._sizes: list[Int] = []
+        self._data: list[memoryview | bytes] = []
+        self._extra: dict[str, list[Any]] = {name: [] for name in decoded}
+        self._bytes = self._rows = 0
+
+    def control(self, kind: int, part: m.Range, body: bytes) -> None:
+        """Add a control row."""
+        head = (kind, part.link, part.number, -1, -1, -1, 0, 0, 0)
+        for index, value in enumerate(head):
+            one: Int = np.full(1, value, DTYPES[index])
+            self._columns[index].append(one)
+        self._lists.append(b"")
+        self._sizes.append(np.array([len(body)], np.int64))
+        self._data.append(body)
+        for values in self._extra.values():
+            values.append(None)
+        self._bytes += len(body)
+        self._rows += 1
+
+    def entries(self, part: m.Range, read: pb.CommandGeoReadResponse, payload: memoryview) -> list[pa.RecordBatch]:
+        """Add the entries of one answer, whose lists fit its payload; returns the batches that are complete now."""
+        entries = len(read.sizes)
+        if entries == 0:
+            return []
+        done = self.flush() if self._rows and len(payload) >= FLUSH_BYTES else []
+        sizes = np.array(read.sizes, np.int64)
+        columns = [read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times]
+        if self._filtered is None or part.link in self._filtered:
+            rows = entries
+            kind = ENTRY
+            values: list[Int] = [np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)]
+            self._lists.extend([b""] * rows)
+            if self._decoded:
+                self._decode(part, sizes, payload)
+        else:
+            kind = BLOCK
+            lists = np.array([*columns[:4], columns[5], read.sizes], np.int64)
+            values, sizes = self._blocks(lists)
+            rows = len(sizes)
+        fixed: list[Int] = [
+            np.full(rows, kind, np.int8),
+            np.full(rows, part.link, np.int32),
+            np.full(rows, part.number, np.int32),
+        ]
+        for index, added in enumerate(fixed + values):
+            self._columns[index].append(added)
+        self._sizes.append(sizes)
+        self._data.append(payload)
+        self._bytes += len(payload)
+        self._rows += rows
+        if self._bytes >= FLUSH_BYTES or self._rows >= FLUSH_ROWS:
+            done += self.flush()
+        return done
+
+    def _blocks(self, lists: Int) -> tuple[list[Int], Int]:
+        """Cut an answer's entries into blocks; the number columns (but the first three) and the sizes of their rows.
+
+        The numbers are those of the last entry, the first index of the first, the count of all, the oldest publish time.
+        """
+        offsets = np.zeros(lists.shape[1] + 1, np.int64)
+        np.cumsum(lists[5], out=offsets[1:])
+        cuts = cut(offsets, 0, lists.shape[1], BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
+        begins, ends = np.array(cuts, np.int64).T
+        for begin, end in cuts:
+            self._lists.append(lists[:, begin:end].tobytes())
+        for values in self._extra.values():
+            values.extend([None] * len(cuts))
+        last = ends - 1
+        counts = np.add.reduceat(lists[3], begins).astype(np.int32)
+        published = np.minimum.reduceat(lists[4], begins)
+        flags: Int = np.zeros(len(cuts), np.int32)
+        return [lists[0][last], lists[1][last], lists[2][begins], counts, flags, published], offsets[ends] - offsets[
+            begins
+        ]
+
+    def _decode(self, part: m.Range, sizes: Int, payload: memoryview) -> None:
+        at = 0
+        for size in sizes.tolist():
+            values = decode(payload[at : at + size]) if set(self._decoded) - {"topic"} else {}
+            values["topic"] = part.topic
+            for name in self._decoded:
+                self._extra[name].append(values[name])
+            at += size
+
+    def flush(self) -> list[pa.RecordBatch]:
+        """The batch of what was gathered, if anything was."""
+        if not self._rows:
+            return []
+        rows = self._rows
+        arrays: list[pa.Array] = [
+            pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(_joined(column))])
+            for column, kind in zip(self._columns, NUMBERS, strict=True)
+        ]
+        arrays.append(pa.array(self._lists, pa.binary()))
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(_joined(self._sizes), out=offsets[1:])
+        data = self._data[0] if len(self._data) == 1 else b"".join(self._data)
+        arrays.append(pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)]))
+        arrays += [pa.array(self._extra[name], ARROW[DECODED[name]]) for name in self._decoded]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        self._columns = [[] for _ in NUMBERS]
+        self._lists, self._sizes, self._data, self._bytes, self._rows = [], [], [], 0, 0
+        self._extra = {name: [] for name in self._decoded}
+        return [batch]
+
+
+def cut(offsets: Int, begin: int, end: int, bytes_max: int, rows_max: int) -> list[tuple[int, int]]:
+    """Cut the rows from `begin` to `end` into pieces of at most `bytes_max` and `rows_max` (a larger row is one of its own).
+
+    Args:
+        offsets: where each row's bytes begin, and behind the last one's where they end.
+    """
+    cuts = []
+    while begin < end:
+        limit = int(offsets[begin]) + bytes_max
+        at = int(np.searchsorted(offsets[begin : end + 1], limit, side="right")) - 1 + begin
+        at = min(end, begin + rows_max, max(at, begin + 1))
+        cuts.append((begin, at))
+        begin = at
+    return cuts
+
+
+def _joined(pieces: list[Int]) -> Int:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def decode(data: memoryview) -> dict[str, Any]:
+    """The columns of one entry that are in its metadata: what is set for the entry, or for all messages of a batch.
+
+    The key of a message *inside* a batch is not here (the payload is never opened): it is null unless the batch has one.
+    Layout: magic 0x0e01, CRC32C (4 bytes), size of the metadata (4 bytes), metadata, payload (PIP-33 keeps it so).
+    """
+    size = int.from_bytes(data[6:10], "big")
+    metadata = pb.MessageMetadata.FromString(bytes(data[10 : 10 + size]))
+    return {
+        "key": readable(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        "producer_name": readable(metadata.producer_name),
+        "sequence_id": signed(metadata.sequence_id),
+        "event_time": signed(metadata.event_time) if metadata.HasField("event_time") else None,
+        "properties": [(readable(pair.key), readable(pair.value)) for pair in metadata.properties],
+    }
+
+
+class Slices:
+    """Read access to the rows of one batch, as arrays and as views into its data."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.rows = batch.num_rows
+        names = {name: index for index, name in enumerate(batch.schema.names)}
+        for name in ("kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time"):
+            setattr(self, name, batch.column(names[name]).to_numpy(zero_copy_only=False))
+        self.offsets, self._data = _binary(batch.column(names["data"]))
+        self._list_offsets, self._list_bytes = _binary(batch.column(names["lists"]))
+
+    kind: Int
+    range: Int
+    ledger: Int
+    entry: Int
+    first_index: Int
+    message_count: Int
+    publish_time: Int
+
+    def data(self, begin: int, end: int) -> memoryview:
+        """The bytes of rows `begin` up to, not including, `end`."""
+        return self._data[int(self.offsets[begin]) : int(self.offsets[end])]
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(begin, end) of the longest runs of entries, or of blocks, of one range, and of single control rows, in order."""
+        if not self.rows:
+            return []
+        kind = self.kind
+        carries = (kind[1:] == ENTRY) | (kind[1:] == BLOCK)
+        same = (self.range[1:] == self.range[:-1]) & (kind[1:] == kind[:-1]) & carries
+        cuts = np.flatnonzero(~same) + 1
+        edges = [0, *cuts.tolist(), self.rows]
+        return list(pairwise(edges))
+
+    def lists(self, begin: int, end: int) -> Int:
+        """What describes the entries of rows of one kind: an array of `LISTS` rows, a column for each entry."""
+        if self.kind[begin] == BLOCK:
+            blocks = [self._block(row) for row in range(begin, end)]
+            return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+        columns = (self.ledger, self.entry, self.first_index, self.message_count, self.publish_time)
+        return np.stack([*(column[begin:end] for column in columns), np.diff(self.offsets[begin : end + 1])])
+
+    def _block(self, row: int) -> Int:
+        at, end = int(self._list_offsets[row]), int(self._list_offsets[row + 1])
+        values: Int = np.frombuffer(self._list_bytes[at:end], np.int64).reshape(LISTS, -1)
+        return values
+
+    def pieces(self, begin: int, end: int, bytes_max: int, entries_max: int) -> list[tuple[int, int]]:
+        """Cut a run into pieces of at most `bytes_max` (a larger single row is a piece of its own)."""
+        if self.kind[begin] == BLOCK:
+            entries_max //= BLOCK_ENTRIES_MAX
+        return cut(self.offsets, begin, end, bytes_max, max(1, entries_max))
+
+
+def _binary(column: pa.Array) -> tuple[Int, memoryview]:
+    """Offsets and bytes of a binary column."""
+    _, offsets, values = column.buffers()
+    wide = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    starts: Int = np.frombuffer(offsets, wide)[column.offset : column.offset + len(column) + 1]
+    return starts, memoryview(values) if values is not None else memoryview(b"")
+
+
+def entry_flags_text() -> str:
+    """The values of the `flags` column, for the documentation of filters."""
+    return ", ".join(f"{flag.value} {flag.name.lower()}" for flag in EntryFlags if flag.name)

@@ -1,0 +1,118 @@
+"""Schemas on their way: a destination asks for them in the middle of an append, their source is asked, the answer is passed on.
+
+Nothing is remembered here: what a version means is known to the two brokers. The destination's request waits, so a source
+that is silent must not hold it up: after a while it is told that nothing can be said now, answers `retry`, and the range
+is tried again later.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.task_read import Connect
+from magnetar.wire import pulsar_pb2 as pb
+
+PATIENCE_SHARE: Final = 0.8
+"""Of the silence after which a destination is given up: a source must be given up before its destination is."""
+
+Tell = Callable[[pb.CommandGeoSchemasBrought], None]
+
+
+@dataclass(slots=True)
+class Question:
+    """What a destination wants to know, and how to tell it."""
+
+    wanted: pb.CommandGeoSchemasWanted
+    tell: Tell
+    until: float
+
+
+class Enquirer:
+    """Asks sources for schemas, for one task.
+
+    Args:
+        token: of the links.
+        connect: opens or takes a kept connection to an address.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, token: str, *, connect: Connect = wire.take, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._token, self._connect, self._clock = token, connect, clock
+        self._channels: dict[str, wire.LinkChannel] = {}
+        self._asked: dict[tuple[str, int], Question] = {}
+        self._request = 0
+
+    def ask(self, address: str, wanted: pb.CommandGeoSchemasWanted, patience_ms: int, tell: Tell) -> None:
+        """Pass a destination's question on to a source; `tell` is called once, whatever happens."""
+        until = self._clock() + patience_ms / 1000 * PATIENCE_SHARE
+        question = Question(wanted, tell, until)
+        try:
+            channel = self._channels.get(address) or self._connect(address, self._token)
+        except wire.LinkDown as down:
+            self._answer(question, str(down))
+            return
+        self._channels[address] = channel
+        self._request += 1
+        command = pb.BaseCommand(type=wire.GEO_SCHEMAS)
+        command.geo_schemas.request_id, command.geo_schemas.topic = self._request, wanted.topic
+        command.geo_schemas.schemas = wanted.schemas
+        command.geo_schemas.versions.extend(wanted.versions)
+        self._asked[address, self._request] = question
+        channel.send(command)
+
+    @staticmethod
+    def _answer(question: Question, reason: str) -> None:
+        question.tell(pb.CommandGeoSchemasBrought(ticket=question.wanted.ticket, reason=reason))
+
+    @property
+    def channels(self) -> dict[wire.LinkChannel, str]:
+        """Connections on which an answer is awaited, with their addresses."""
+        return {self._channels[address]: address for address, _ in self._asked}
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for the answer that is due next."""
+        return max(0.0, min((question.until for question in self._asked.values()), default=0.0) - self._clock())
+
+    def pump(self, address: str, readable: bool, writable: bool) -> None:
+        """Go on with one of `channels`."""
+        channel = self._channels[address]
+        try:
+            frames = channel.pump(readable, writable)
+        except wire.LinkDown as down:
+            self._lost(address, str(down))
+            return
+        for command, _ in frames:
+            if command.type == wire.ERROR:
+                self._lost(address, command.error.message)
+                return
+            told = command.geo_schemas_response
+            question = self._asked.pop((address, told.request_id), None)
+            if question is not None:
+                ticket = question.wanted.ticket
+                question.tell(pb.CommandGeoSchemasBrought(ticket=ticket, found=told.found, missing=told.missing))
+
+    def give_up_silent(self) -> None:
+        """Answer for sources that took too long."""
+        now = self._clock()
+        for address in {address for (address, _), question in self._asked.items() if question.until <= now}:
+            self._lost(address, "the source did not tell the schemas in time")
+
+    def _lost(self, address: str, reason: str) -> None:
+        self._channels.pop(address).close()
+        for key in [key for key in self._asked if key[0] == address]:
+            self._answer(self._asked.pop(key), reason)
+
+    def close(self) -> None:
+        """The task is over: keep idle connections for the next one."""
+        for address, channel in self._channels.items():
+            if isinstance(channel, wire.Channel) and not any(asked == address for asked, _ in self._asked):
+                wire.keep(channel, self._token)
+            else:
+                channel.close()
+        self._channels.clear()
+        self._asked.clear()

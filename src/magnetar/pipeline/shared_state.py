@@ -1,0 +1,180 @@
+"""What the threads of a conductor share: the book, one lock, and whom they may talk to."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.core.settings import ReplicationLimits
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.state import Book
+from magnetar.pipeline.states import Link
+
+TICK_MS: Final = 250
+"""How often a sleeping thread looks at its breaker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What a pipeline is made of.
+
+    Attributes:
+        links: numbered from 0.
+        addresses: `host:port` of each cluster, for the driver and for the executors alike.
+        token: of the links, at the start.
+        cores: tasks that can run at once.
+        name: tells this pipeline from others in leases.
+        limits: `[replication.limits]`.
+    """
+
+    links: tuple[Link, ...]
+    addresses: dict[str, str]
+    token: str = field(repr=False)
+    cores: int
+    name: str
+    limits: ReplicationLimits = m.DEFAULTS
+
+
+def wall_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+class Desk:
+    """The book of a pipeline, and the lock that guards it; nobody holds it while talking to a broker.
+
+    Attributes:
+        pipeline: what it is made of.
+        book: what is known of all links.
+        changed: the lock; notified after each change.
+        stopping: whether the threads are to end.
+        presented: the token of the links that is presented now.
+        clock_ms: the wall clock.
+
+    Args:
+        on_line: takes each line that says that a trouble came or went.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, on_line: Callable[[str], None], rng: random.Random, clock_ms: Callable[[], int]
+    ) -> None:
+        self.pipeline = pipeline
+        self.book = Book(pipeline.links, rng, pipeline.cores, pipeline.limits)
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.presented = pipeline.token
+        self.clock_ms = clock_ms
+        self._rng = rng
+        self._say = on_line
+
+    @contextmanager
+    def changing(self) -> Iterator[Book]:
+        """The book, to be changed: troubles that come or go by it are said, and all that wait look at it again."""
+        with self.changed:
+            before = self._troubles()
+            yield self.book
+            self._announce(before)
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """Let the threads end."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+
+    def sleep(self, ms: int) -> None:
+        """Sleep until something changes, so long at most."""
+        with self.changed:
+            if not self.stopping:
+                self.changed.wait(ms / 1000)
+
+    def pause(self, ms: int) -> None:
+        """Sleep so long, whatever changes, unless the pipeline stops."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopping, ms / 1000)
+
+    # ------------------------------------------------------------------------------------------------------- talking
+
+    def present(self, token: str) -> None:
+        """Present another token from now on; connections that presented the one before are given up."""
+        with self.changed:
+            self.presented = token
+            self.changed.notify_all()
+
+    def connection(self, cluster: str, kept: wire.Channel | None = None) -> wire.Channel:
+        """The kept connection, or a new one when there is none or what it presented is out of date. Raises LinkDown."""
+        if kept is not None:
+            if kept.presented == self.presented:
+                return kept
+            kept.close()
+        return wire.Channel(self.pipeline.addresses[cluster], self.presented)
+
+    def failed(self, cluster: str, reason: str) -> None:
+        """A cluster did not answer as it should."""
+        with self.changing() as book:
+            book.breakers[cluster].failed(self.clock_ms(), self._rng, reason)
+
+    def worked(self, cluster: str) -> None:
+        """A cluster answered."""
+        with self.changed:
+            if self.book.breakers[cluster].state is BreakerState.CLOSED:
+                return
+            with self.changing() as book:
+                book.breakers[cluster].worked()
+
+    @contextmanager
+    def trying(self, cluster: str) -> Iterator[bool]:
+        """Whether a cluster may be talked to outside batches; while it is broken, one probe at a time.
+
+        A probe of which nobody said that it failed or worked has failed: else there would never be another one.
+        """
+        with self.changed:
+            breaker = self.book.breakers[cluster]
+            closed, probe = breaker.closed, breaker.probe(self.clock_ms())
+        try:
+            yield closed or probe > 0
+        finally:
+            with self.changed:
+                if breaker.under_way(probe):
+                    self.failed(cluster, breaker.reason)
+
+    # ------------------------------------------------------------------------------------------------------ troubles
+
+    def troubles(self) -> dict[str, str]:
+        """Every trouble there is, in words, by what it is about."""
+        with self.changed:
+            return self._troubles()
+
+    def _troubles(self) -> dict[str, str]:
+        """Every trouble there is, by what it is about; the lock is held."""
+        book = self.book
+        troubles = {
+            f"cluster {name}": f"down: {breaker.reason}"
+            for name, breaker in book.breakers.items()
+            if breaker.state is not BreakerState.CLOSED
+        }
+        for state in book.links.values():
+            if state.blocked:
+                troubles[f"link {state.link}"] = f"blocked: {state.blocked}: {state.reason}"
+            elif not state.lease:
+                troubles[f"link {state.link}"] = f"standing by for {state.lease_holder or 'another pipeline'}"
+            for name in state.troubled:
+                topic = state.topics.get(name)
+                if topic is not None and topic.blocked:
+                    troubles[f"link {state.link}, {name}"] = f"blocked: {topic.blocked}: {topic.reason}"
+        return troubles
+
+    def _announce(self, before: dict[str, str]) -> None:
+        """One line for each trouble that came or went; the lock is held."""
+        after = self._troubles()
+        for what, why in after.items():
+            if before.get(what) != why and not (what in before and why.startswith("down")):
+                self._say(f"{what}: {why}")
+        for what in before.keys() - after.keys():
+            self._say(f"{what}: works again")

@@ -1,0 +1,543 @@
+"""What the pipeline knows of its links, and what may be done next: a pure machine.
+
+In: what source brokers report (GEO_TOPICS), what destination brokers answer (GEO_WATERMARKS), what tasks report, what
+breaks. Out: what may be planned, whom to ask for a handshake, what to tell the sources (GEO_COMMIT).
+
+The truth about progress is the durable cursor in the source broker. What tasks confirmed is folded in here at once, so
+that the next batch need not wait for the source to hear it, and is *owed* to the source until it has answered. The fold
+holds only for the same incarnation and generation; anything else the source reports replaces it.
+
+A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
+with what the destination persisted (FINDINGS A2). When a destination's change counter moves, every topic of the link
+becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from before the
+destination's loss, told to the source after the comparison, would hide that loss. For the same reason nothing counts that is
+reported of a batch that was taken as over: a lane has a *life* for each of its queries, and ranges say of which they are.
+
+Time (`now_ms`) and chance (`rng`) come in from outside.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from magnetar.core.ids import NONE, LinkCursor
+from magnetar.core.settings import ReplicationLimits
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.breaker import Breaker, backoff_ms
+from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
+from magnetar.pipeline.states import (
+    ALL,
+    NOWHERE,
+    Destination,
+    Handshake,
+    Link,
+    LinkState,
+    TopicState,
+    Trouble,
+    geo,
+    place,
+)
+from magnetar.wire import pulsar_pb2 as pb
+
+HANDSHAKE_FULL_EVERY: Final = 120
+"""Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
+
+HANDSHAKE_TOPICS_MAX: Final = 1000
+"""Topics in one GEO_WATERMARKS: about 150 bytes each, far below any frame limit."""
+
+BLOCKED_MS_MIN: Final = 1000
+"""First pause of a blocked topic; the longest is `ReplicationLimits.blocked_retry_ms_max`."""
+
+REFUSALS: Final = frozenset({"policy", "partitions"})
+"""Blocks of which the destination says when they may be over."""
+
+BLOCKED_SCHEMA_MS_MAX: Final = 3_000
+"""The longest pause of a topic that is blocked by a schema: whoever makes it compatible watches it go on."""
+
+RETRY_MS_MIN: Final = 100
+RETRY_MS_MAX: Final = 5_000
+"""Passing troubles (a failed write, no room, nothing read) are tried again after pauses between these."""
+
+AWAIT_MS_MAX: Final = 2_000
+"""How long to wait for a source to report the rewind it was told to make, before asking the destination again."""
+
+BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
+"""What catching up gets of a batch that also carries tails, where one query serves both lanes."""
+
+
+class Book:
+    """All links of one pipeline process.
+
+    Args:
+        links: numbered 0, 1, 2, ….
+        rng: for the jitter of pauses.
+        cores: tasks that can run at once.
+        limits: of the pipeline.
+    """
+
+    def __init__(
+        self, links: Sequence[Link], rng: random.Random, cores: int, limits: ReplicationLimits | None = None
+    ) -> None:
+        self._limits = limits or ReplicationLimits()
+        self.links = {link.number: LinkState(link) for link in links}
+        self.breakers = {name: Breaker() for link in links for name in (link.source, link.target)}
+        self.destinations = {link.target: Destination(self._limits.bulk_batch_bytes_max) for link in links}
+        self._rng = rng
+        self._cores = max(1, cores)
+        self._lives: dict[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------- what sources report
+
+    def source_reported(self, number: int, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
+        """Fold one answer of GEO_TOPICS."""
+        state = self.links[number]
+        state.reported = True
+        if response.uuid != state.uuid:
+            state.uuid, state.target_uuid, state.told = response.uuid, "", None
+            state.unready.update(state.topics)
+        state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
+        state.bucket.set_rate(response.throttle_bytes_per_second, now_ms)
+        for reported in response.topics:
+            self._topic_reported(state, reported)
+
+    def source_lost(self, source: str) -> None:
+        """The connection to a source broke: what it said of its links must be said anew before anything is planned."""
+        for state in self.links.values():
+            if state.link.source == source:
+                state.reported = False
+
+    def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState) -> None:
+        name = reported.topic
+        if reported.removed:
+            for names in (state.pending, state.unready, state.troubled):
+                names.discard(name)
+            for things in (state.topics, state.owed, state.learned):
+                things.pop(name, None)
+            return
+        topic = state.topics.get(name)
+        if topic is None or topic.incarnation != reported.incarnation:
+            topic = state.topics[name] = TopicState(name, reported.incarnation)
+            state.unready.add(name)
+        elif topic.partitions != reported.partitions:
+            state.unready.add(name)  # the destination must hear of the new partitions
+        cursor = LinkCursor(place(reported.cursor.c), place(reported.cursor.s), reported.cursor.gen)
+        if cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
+            topic.cursor = cursor
+        if topic.awaited_gen and cursor.gen >= topic.awaited_gen:
+            topic.awaited_gen = topic.retry_at_ms = 0
+        topic.partitions, topic.last = reported.partitions, place(reported.last)
+        topic.pending_entries, topic.pending_bytes = reported.pending_entries, reported.pending_bytes
+        topic.oldest_ms, topic.gap, topic.paused = reported.oldest_ms, reported.gap, reported.paused
+        topic.retained = tuple(reported.retained)
+        if name not in state.owed and name not in state.learned:  # else what the source says is older than what we know
+            self._set_blocked(state, topic, reported.blocked, reported.reason)
+        self._note_pending(state, topic)
+
+    @staticmethod
+    def _set_blocked(state: LinkState, topic: TopicState, kind: str, reason: str) -> None:
+        topic.blocked, topic.reason = kind, reason
+        (state.troubled.add if kind else state.troubled.discard)(topic.topic)
+
+    @staticmethod
+    def _note_pending(state: LinkState, topic: TopicState) -> None:
+        if topic.pending:
+            state.pending.add(topic.topic)
+        else:
+            state.pending.discard(topic.topic)
+            topic.pending_entries = topic.pending_bytes = topic.oldest_ms = 0
+
+    # -------------------------------------------------------------------------------------------------- the handshake
+
+    def handshakes(self, target: str, now_ms: int) -> list[Handshake]:
+        """What to ask a destination now; the caller answers each with `handshake_answered` or reports a failure."""
+        return [
+            handshake
+            for state in self.links.values()
+            if state.link.target == target and state.reported and state.lease and now_ms >= state.retry_at_ms
+            if (handshake := self._handshake(state, now_ms)) is not None
+        ]
+
+    def _handshake(self, state: LinkState, now_ms: int) -> Handshake | None:
+        names: Iterable[str] = ()
+        if state.unready:
+            names = list(islice((n for n in state.unready if self._may_greet(state, n, now_ms)), HANDSHAKE_TOPICS_MAX))
+        # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
+        # new source is, and it can judge that only by positions.
+        if not names and (not state.target_uuid or now_ms < state.checked_ms + self._limits.handshake_idle_ms):
+            return None
+        if not names:
+            state.checked_ms = now_ms
+            state.checks += 1
+            if state.checks % HANDSHAKE_FULL_EVERY == 0:
+                state.unready.update(state.topics)
+        topics = [state.topics[name] for name in names]
+        queries, gens = tuple(map(self._query, topics)), tuple(topic.cursor.gen for topic in topics)
+        return Handshake(state.link, state.uuid, state.counter, queries, gens)
+
+    @staticmethod
+    def _may_greet(state: LinkState, name: str, now_ms: int) -> bool:
+        """Whether a topic may be compared now: with nothing of the link in flight, for no confirmation may come behind that.
+
+        Of a topic that was never planned there can be none: it need not wait for the others, and is made there at once.
+        """
+        topic = state.topics[name]
+        if topic.retry_at_ms > now_ms:
+            return False
+        return not state.flying or bool(state.target_uuid and not topic.planned)
+
+    @staticmethod
+    def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
+        return pb.GeoWatermarkQuery(
+            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last),
+            start=geo(topic.cursor.c), retained=topic.retained,
+        )  # fmt: skip
+
+    def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:
+        """Fold a destination's answer; what the source must learn of it is owed to it from now on."""
+        state = self.links[asked.link.number]
+        state.blocked, state.reason = response.blocked, response.reason
+        if response.blocked:
+            state.failures += 1
+            state.retry_at_ms = now_ms + backoff_ms(
+                state.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
+            )
+            state.unready.update(state.topics)
+            self._foreign_learned(state, asked, response)
+            return
+        state.failures = state.retry_at_ms = 0
+        if (response.counter, response.uuid) != (state.counter, state.target_uuid):
+            if state.target_uuid:
+                state.unready.update(state.topics)
+            state.counter, state.target_uuid = response.counter, response.uuid
+        state.checked_ms = now_ms
+        answers = {answer.topic: answer for answer in response.topics}
+        for query, gen in zip(asked.topics, asked.gens, strict=True):
+            topic = state.topics.get(query.topic)
+            if topic is None or (topic.incarnation, topic.cursor.gen) != (query.incarnation, gen):
+                continue  # it began anew meanwhile: it stays unready, and is asked of again
+            answer = answers.get(query.topic)
+            if answer is None:
+                topic.retry_at_ms = now_ms + RETRY_MS_MAX
+            else:
+                self._watermark_learned(state, topic, answer, now_ms)
+
+    @staticmethod
+    def _foreign_learned(state: LinkState, asked: Handshake, response: pb.CommandGeoWatermarksResponse) -> None:
+        """Marks of an earlier life of the source: it has to leave those positions behind, then is believed (A8)."""
+        about = {query.topic: (query.incarnation, gen) for query, gen in zip(asked.topics, asked.gens, strict=True)}
+        for answer in response.topics:
+            if answer.foreign and answer.topic in about and answer.topic in state.topics:
+                incarnation, gen = about[answer.topic]
+                state.learned[answer.topic] = pb.GeoLearnTopic(
+                    topic=answer.topic, incarnation=incarnation, watermark=answer.persisted, gen=gen, foreign=True
+                )
+
+    def _watermark_learned(self, state: LinkState, topic: TopicState, answer: pb.GeoWatermark, now_ms: int) -> None:
+        name, watermark = topic.topic, place(answer.persisted)
+        state.learned[name] = pb.GeoLearnTopic(
+            topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter,
+            gen=topic.cursor.gen, foreign=answer.foreign, there=answer.incarnation,
+        )  # fmt: skip
+        if answer.blocked:
+            state.learned[name].blocked, state.learned[name].reason = answer.blocked, answer.reason
+            self._blocked(state, topic, answer.blocked, answer.reason, now_ms)
+            return  # stays unready: it is asked again after the pause
+        state.unready.discard(name)
+        if watermark < topic.cursor.s and not answer.foreign:
+            topic.awaited_gen = topic.cursor.gen + 1
+            topic.retry_at_ms = now_ms + AWAIT_MS_MAX
+
+    def listens(self, target: str) -> list[Handshake]:
+        """In whose name to ask a destination for the end of what it refuses; nothing while it refuses nothing."""
+        for state in self.links.values():
+            asks = state.link.target == target and state.target_uuid and not state.blocked and state.lease
+            if asks and any(state.topics[name].blocked in REFUSALS for name in state.troubled if name in state.topics):
+                return [Handshake(state.link, state.uuid, state.counter, ())]
+        return []
+
+    def refusals_changed(self, target: str) -> None:
+        """A destination may let in topics that it refused: compare them now, not after their pause."""
+        for state in self.links.values():
+            if state.link.target == target:
+                for name in state.troubled & state.unready:
+                    if state.topics[name].blocked in REFUSALS:
+                        state.topics[name].retry_at_ms = 0
+
+    def target_changed(self, number: int) -> None:
+        """Every topic of a link has to be compared again."""
+        state = self.links[number]
+        state.unready.update(state.topics)
+
+    # ------------------------------------------------------------------------------------------------------ planning
+
+    def available(self, lane: str, now_ms: int) -> tuple[list[Work], int]:
+        """What may be planned in a lane now, and when to look again if nothing else happens (0: never)."""
+        works: list[Work] = []
+        wake = 0
+        for state in self.links.values():
+            if not state.pending or not self.open(state):
+                continue
+            wait = self._link_wait(state, now_ms)
+            if wait:
+                wake = min(wake or wait, wait)
+                continue
+            elsewhere = set().union(*(names for other, names in state.in_flight.items() if other != lane))
+            for name in state.pending:
+                topic = state.topics[name]
+                if topic.retry_at_ms > now_ms:
+                    wake = min(wake or topic.retry_at_ms, topic.retry_at_ms)
+                    continue
+                if topic.awaited_gen:  # the source never told of the rewind: compare again
+                    topic.awaited_gen = 0
+                    state.unready.add(name)
+                if topic.paused or name in state.unready or name in elsewhere:
+                    continue
+                if lane in (ALL, lane_of(topic.pending_bytes)):
+                    works.append(Work(state.link.number, name, max(1, topic.pending_bytes), topic.planned_ms))
+        return works, wake
+
+    def open(self, state: LinkState) -> bool:
+        """Whether a link may carry anything at all now."""
+        link = state.link
+        ready = state.reported and state.lease and not state.paused and not state.blocked
+        return ready and self.breakers[link.source].closed and self.breakers[link.target].closed
+
+    def _link_wait(self, state: LinkState, now_ms: int) -> int:
+        """When a link may send again; 0: now."""
+        until = max(self.destinations[state.link.target].quiet_until_ms, state.bucket.ready_at_ms(now_ms))
+        return until if until > now_ms else 0
+
+    def plan(self, lane: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
+        """Plan one batch of a lane. What the lane's last batch did not report by now is taken as over.
+
+        Args:
+            lane: `TAIL`, `BULK` or `ALL`.
+            routes: addresses (source, destination) of each link.
+            now_ms: the clock.
+        """
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+        works, _ = self.available(lane, now_ms)
+        bounds = self._bounds(works, now_ms)
+        tasks = self._tasks(lane, works, bounds)
+        number, life = 0, self._lives.get(lane, 0)
+        planned = []
+        for grants in tasks:
+            ranges = []
+            for link, name, size in grants:
+                state = self.links[link]
+                topic = state.topics[name]
+                topic.planned_ms, topic.planned = now_ms, True
+                state.in_flight.setdefault(lane, set()).add(name)
+                # What was published since the source's last report should go with the rest, unless somebody counts.
+                most = size if link in bounds else max(size, RANGE_BYTES_MIN)
+                most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
+                ranges.append(self._range(number, link, topic, most, life))
+                number += 1
+            used = sorted({r.link for r in ranges})
+            planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
+        return planned
+
+    @staticmethod
+    def _range(number: int, link: int, topic: TopicState, bytes_max: int, life: int) -> m.Range:
+        c, s, gen = topic.cursor
+        after, sent, up_to = m.pair(c), m.pair(s), m.pair(topic.last)
+        return m.Range(number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max, life)
+
+    def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
+        state = self.links[number]
+        limits = self._limits
+        return m.Route(
+            number, state.link.source, state.link.target, *addresses, state.uuid,
+            limits.progress_ms, limits.window_bytes, limits.buffer_bytes_max,
+        )  # fmt: skip
+
+    def _bounds(self, works: Sequence[Work], now_ms: int) -> dict[int, int]:
+        """Bytes that links may send in this batch, where somebody throttles."""
+        bounds: dict[int, int] = {}
+        for number in {work.link for work in works}:
+            state = self.links[number]
+            limits = [state.bucket.allowance(now_ms), self.destinations[state.link.target].pace_bytes or None]
+            known = [limit for limit in limits if limit is not None]
+            if known:
+                bounds[number] = min(known)
+        return bounds
+
+    def _tasks(self, lane: str, works: Sequence[Work], bounds: dict[int, int]) -> list[list[tuple[int, str, int]]]:
+        tails = [work for work in works if lane_of(work.pending_bytes) == TAIL]
+        bulks = [work for work in works if lane_of(work.pending_bytes) == BULK]
+        if lane != ALL or not tails or not bulks:
+            limits = self._limits
+            budget = limits.tail_batch_bytes_max if tails else limits.bulk_batch_bytes_max
+            # The bulk lane leaves a core to the tail, where there are two.
+            cores = max(1, self._cores - 1) if lane == BULK else self._cores
+            planned = plan(works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
+        else:
+            most = self._limits.tail_batch_bytes_max
+            planned = plan(tails, cores=self._cores, batch_bytes_max=most, link_bytes_max=bounds)
+            room = RANGES_MAX - sum(map(len, planned))
+            beside = plan(
+                bulks, cores=1, batch_bytes_max=BESIDE_TAIL_BYTES_MAX, link_bytes_max=bounds, ranges_max=max(1, room)
+            )
+            # Catching up takes a core of its own where there is one, else it queues behind the tail.
+            planned = planned + beside if len(planned) < self._cores else [*planned[:-1], planned[-1] + beside[0]]
+        return [[(grant.link, grant.topic, grant.bytes_max) for grant in task] for task in planned]
+
+    # ------------------------------------------------------------------------------------------------ what tasks tell
+
+    def batch_over(self, lane: str) -> None:
+        """A lane's query ended: what its last batch did not report by now is over, and counts no more should it come."""
+        self._lives[lane] = self._lives.get(lane, 0) + 1
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+
+    def batch_reported(self, lane: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
+        """Fold what the tasks of a lane's batch reported."""
+        life = self._lives.get(lane, 0)
+        late = [one for report in reports for one in report.ranges if one.life != life]
+        for one in late:
+            self.links[one.link].bucket.spend(one.bytes)
+        if late:
+            return  # those of one batch are all of one life
+        for state in self.links.values():
+            state.in_flight.pop(lane, None)
+        troubled: set[str] = set()
+        heard: set[str] = set()
+        for report in reports:
+            for one in report.ranges:
+                state = self.links[one.link]
+                heard.add(state.link.target)
+                if one.throttle_ms:
+                    troubled.add(state.link.target)
+                    destination = self.destinations[state.link.target]
+                    destination.throttled(now_ms, one.throttle_ms, self._limits.tail_batch_bytes_max)
+                self._range_reported(state, one, now_ms)
+                if one.done and one.entries:
+                    self.breakers[state.link.source].confirmed()
+                    self.breakers[state.link.target].confirmed()
+        for target in heard - troubled:
+            self.destinations[target].accepted()
+
+    def _range_reported(self, state: LinkState, report: m.RangeReport, now_ms: int) -> None:
+        state.bucket.spend(report.bytes)
+        state.messages += report.messages
+        state.bytes += report.bytes
+        state.duplicates += report.duplicates
+        if report.oldest_publish_ms and report.confirmed_ms:
+            state.last_lag_ms = max(0, report.confirmed_ms - report.oldest_publish_ms)
+        if report.trouble == m.SOURCE_DOWN:
+            self.breakers[state.link.source].failed(now_ms, self._rng, report.reason)
+        if report.trouble == m.TARGET_DOWN:
+            self.breakers[state.link.target].failed(now_ms, self._rng, report.reason)
+        topic = state.topics.get(report.topic)
+        if topic is None or (topic.incarnation, topic.cursor.gen) != (report.incarnation, report.gen):
+            return  # a late report of what was rewound or deleted since (FINDINGS A3)
+        moved = report.c is not None and m.position(report.c) > topic.cursor.c
+        if moved and report.c is not None:
+            topic.cursor = LinkCursor(m.position(report.c), max(topic.cursor.s, m.position(report.s)), report.gen)
+            topic.pending_bytes = max(1, topic.pending_bytes - report.bytes)
+            topic.pending_entries = max(1, topic.pending_entries - report.entries)
+            self._note_pending(state, topic)
+        self._judge(state, topic, report, moved, now_ms)
+
+    def _judge(self, state: LinkState, topic: TopicState, report: m.RangeReport, moved: bool, now_ms: int) -> None:
+        unblocked = False
+        if report.trouble == m.BLOCKED:
+            self._blocked(state, topic, report.kind, report.reason, now_ms)
+        elif report.trouble == m.REFUSED:
+            state.unready.add(topic.topic)
+            self._again(topic, now_ms)
+        elif report.trouble == m.RETRY or not (report.trouble or moved or report.done):
+            self._again(topic, now_ms)
+            if report.trouble and topic.failures > 1:
+                state.unready.add(topic.topic)  # a destination may want to shake hands first
+        elif not report.trouble:
+            unblocked = bool(topic.blocked)
+            topic.failures = topic.retry_at_ms = 0
+            self._set_blocked(state, topic, "", "")
+        if moved or unblocked or report.trouble == m.BLOCKED:
+            c, s, gen = topic.cursor
+            owed = pb.GeoCommitTopic(
+                topic=topic.topic, incarnation=topic.incarnation, cursor=pb.GeoCursor(c=geo(c), s=geo(s), gen=gen)
+            )
+            if unblocked or topic.blocked:
+                owed.blocked, owed.reason = topic.blocked, topic.reason
+                if report.at is not None:
+                    owed.position.ledger, owed.position.entry = report.at
+                if report.conflict:
+                    owed.conflict.MergeFromString(report.conflict)
+            state.owed[topic.topic] = owed
+
+    def _blocked(self, state: LinkState, topic: TopicState, kind: str, reason: str, now_ms: int) -> None:
+        self._set_blocked(state, topic, kind, reason)
+        topic.failures += 1
+        most = self._limits.blocked_retry_ms_max
+        if kind == "schema":  # one read and one registration a try: it may go on within seconds of being mended
+            most = min(most, BLOCKED_SCHEMA_MS_MAX)
+        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, BLOCKED_MS_MIN, most)
+
+    def _again(self, topic: TopicState, now_ms: int) -> None:
+        topic.failures += 1
+        topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, RETRY_MS_MIN, RETRY_MS_MAX)
+
+    # --------------------------------------------------------------------------------------------- what is owed to sources
+
+    def owed(self, source: str) -> list[tuple[Link, list[pb.GeoCommitTopic], list[pb.GeoLearnTopic]]]:
+        """What a source has to be told, a GEO_COMMIT for each link; it stays owed until `told`."""
+        return [
+            (state.link, list(state.owed.values()), list(state.learned.values()))
+            for state in self.links.values()
+            if state.link.source == source and (state.owed or state.learned)
+        ]
+
+    def troubles(self, source: str) -> list[tuple[Link, Trouble]]:
+        """What ails a source's links, where that changed since it was told."""
+        return [
+            (state.link, trouble)
+            for state in self.links.values()
+            if state.link.source == source and state.reported and (trouble := self._trouble(state)) != state.told
+        ]
+
+    def _trouble(self, state: LinkState) -> Trouble:
+        breaker = self.breakers[state.link.target]
+        throttled = bool(self.destinations[state.link.target].pace_bytes)
+        if not breaker.closed:
+            return Trouble("down", breaker.reason, throttled)
+        return Trouble(state.blocked, state.reason, throttled)
+
+    def told_trouble(self, link: Link, trouble: Trouble) -> None:
+        """A source knows what ails a link."""
+        self.links[link.number].told = trouble
+
+    def told(
+        self,
+        link: Link,
+        commits: Sequence[pb.GeoCommitTopic],
+        learned: Sequence[pb.GeoLearnTopic],
+        ignored: Iterable[str],
+    ) -> None:
+        """A source answered a GEO_COMMIT. What changed since it was sent stays owed."""
+        state = self.links[link.number]
+        for commit in commits:
+            if state.owed.get(commit.topic) is commit:
+                del state.owed[commit.topic]
+        for learn in learned:
+            if state.learned.get(learn.topic) is learn:
+                del state.learned[learn.topic]
+        generations = {commit.topic: (commit.incarnation, commit.cursor.gen) for commit in commits}
+        for name in ignored:
+            topic = state.topics.get(name)
+            if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
+                # Another generation or incarnation lives there: what was folded is void until the source has told it.
+                topic.cursor = NOWHERE
+                topic.last = NONE
+                self._note_pending(state, topic)
+                state.doubtful = True
+
+    def probes(self, target: str) -> list[Handshake]:
+        """A comparison of counters for one link to a destination: the question that a probe asks."""
+        for state in self.links.values():
+            if state.link.target == target and state.target_uuid and not state.blocked:
+                return [Handshake(state.link, state.uuid, state.counter, ())]
+        return []

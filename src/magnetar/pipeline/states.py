@@ -1,0 +1,180 @@
+"""What the book keeps of links, topics and destinations: data, and the small rules that belong to one of them."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from magnetar.core.ids import NONE, LinkCursor, Position
+from magnetar.pipeline.breaker import TokenBucket
+from magnetar.pipeline.planner import RANGE_BYTES_MIN
+from magnetar.wire import pulsar_pb2 as pb
+
+LONG_AGO_MS: Final = -(1 << 40)
+"""Before any clock: what was never done is due."""
+
+PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
+"""What a throttling destination still gets in one batch."""
+
+ALL: Final = "all"
+"""The lane of a pipeline that runs one query only."""
+
+
+NOWHERE: Final = LinkCursor(NONE, NONE, 0)
+
+
+class Link(NamedTuple):
+    """One direction between two clusters, numbered within this process."""
+
+    number: int
+    source: str
+    target: str
+    filter: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}"
+
+
+class Handshake(NamedTuple):
+    """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only).
+
+    Attributes:
+        link, uuid, counter: what is asked, in whose name.
+        topics: what is asked of each topic.
+        gens: of each topic the generation that the answer is about: a source may rewind while it is on its way.
+    """
+
+    link: Link
+    uuid: str
+    counter: int
+    topics: tuple[pb.GeoWatermarkQuery, ...]
+    gens: tuple[int, ...] = ()
+
+
+class Trouble(NamedTuple):
+    """What ails a whole link, for its source to show; kind "": nothing."""
+
+    kind: str
+    reason: str
+    throttled: bool
+
+
+@dataclass(slots=True)
+class TopicState:
+    """One topic of one link."""
+
+    topic: str
+    incarnation: int
+    partitions: int = 0
+    cursor: LinkCursor = NOWHERE
+    last: Position = NONE
+    pending_entries: int = 0
+    pending_bytes: int = 0
+    oldest_ms: int = 0
+    gap: int = 0
+    retained: tuple[pb.GeoMark, ...] = ()
+    blocked: str = ""
+    reason: str = ""
+    paused: bool = False
+    failures: int = 0
+    retry_at_ms: int = 0
+    awaited_gen: int = 0
+    planned_ms: int = 0
+    planned: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something behind the cursor."""
+        return self.cursor.c < self.last
+
+
+@dataclass(slots=True)
+class LinkState:
+    """One link, its topics, and what is owed to its source."""
+
+    link: Link
+    uuid: str = ""
+    lease: bool = True
+    lease_holder: str = ""
+    paused: bool = False
+    bucket: TokenBucket = field(default_factory=TokenBucket)
+    blocked: str = ""
+    reason: str = ""
+    failures: int = 0
+    retry_at_ms: int = 0
+    counter: int = 0
+    target_uuid: str = ""
+    checked_ms: int = LONG_AGO_MS
+    checks: int = 0
+    reported: bool = False
+    doubtful: bool = False
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    unready: set[str] = field(default_factory=set)
+    troubled: set[str] = field(default_factory=set)
+    owed: dict[str, pb.GeoCommitTopic] = field(default_factory=dict)
+    learned: dict[str, pb.GeoLearnTopic] = field(default_factory=dict)
+    in_flight: dict[str, set[str]] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    last_lag_ms: int = 0
+    told: Trouble | None = None
+
+    @property
+    def flying(self) -> bool:
+        """Whether a batch carries ranges of this link."""
+        return any(self.in_flight.values())
+
+    def figures(self, now_ms: int) -> dict[str, int | str | bool]:
+        """This link in figures: totals since the start, and what is pending by the sources' last reports."""
+        topics = [self.topics[name] for name in self.pending]
+        oldest = min((topic.oldest_ms for topic in topics if topic.oldest_ms), default=0)
+        return {
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "duplicates": self.duplicates,
+            "latency_ms": self.last_lag_ms,
+            "lag_entries": sum(topic.pending_entries for topic in topics),
+            "lag_bytes": sum(topic.pending_bytes for topic in topics),
+            "lag_ms": max(0, now_ms - oldest) if oldest else 0,
+            "topics": len(self.topics),
+            "unready": len(self.unready),
+            "blocked": len(self.troubled),
+            "gap": sum(topic.gap for topic in self.topics.values()),
+            "paused": self.paused,
+            "lease": self.lease,
+        }
+
+
+@dataclass(slots=True)
+class Destination:
+    """How a destination cluster wants to be treated.
+
+    Attributes:
+        batch_bytes_max: of the largest batches: a pace of so much is none.
+        quiet_until_ms: nothing is sent before.
+        pace_bytes: what it gets in one batch; 0: no bound.
+    """
+
+    batch_bytes_max: int
+    quiet_until_ms: int = 0
+    pace_bytes: int = 0
+
+    def throttled(self, now_ms: int, pause_ms: int, batch_bytes: int) -> None:
+        """It asked for a pause: the next batches are half as large."""
+        self.quiet_until_ms = max(self.quiet_until_ms, now_ms + pause_ms)
+        self.pace_bytes = max(PACE_BYTES_MIN, (self.pace_bytes or batch_bytes) // 2)
+
+    def accepted(self) -> None:
+        """A batch went through without complaint: the next may be a quarter larger."""
+        if self.pace_bytes:
+            self.pace_bytes = 0 if self.pace_bytes >= self.batch_bytes_max else self.pace_bytes * 5 // 4
+
+
+def geo(position: Position) -> pb.GeoPosition:
+    """A position as the wire has it."""
+    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
+
+
+def place(value: pb.GeoPosition) -> Position:
+    """A position of the wire as itself."""
+    return Position(value.ledger, value.entry)

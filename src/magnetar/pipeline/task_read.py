@@ -1,0 +1,263 @@
+"""The source's half of a task: reads ranges from their source brokers and yields rows.
+
+All sources are read at the same time, several ranges of each at once, one read of a range after the other. A source that
+makes no progress for half a second is given up for this task: its ranges are closed where they are, and say so. Nothing
+here raises for what a broker does: an exception would fail the task, and with it the other links.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from magnetar.core.ids import Position
+from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import CLOSE, OPEN
+from magnetar.pipeline.rows import Assembler
+from magnetar.wire import pulsar_pb2 as pb
+
+READ_BYTES_MAX: Final = 4 << 20
+"""One GEO_READ: large enough to hide the round trip, small enough to overlap reading and sending."""
+
+READS_AHEAD: Final = 8
+"""Reads under way at one source: enough to hide the broker's answer time where ranges are small."""
+
+Connect = Callable[[str, str], wire.LinkChannel]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one range was read."""
+
+    part: m.Range
+    route: m.Route
+    after: Position
+    left: int
+    trouble: str = ""
+    kind: str = ""
+    reason: str = ""
+    opened: bool = False
+    schemas: int | None = None
+
+    def same_schemas(self, read: pb.CommandGeoReadResponse) -> bool:
+        """Whether the versions in an answer's entries mean what those of the answers before did."""
+        if self.schemas is None:
+            self.schemas = read.schemas
+        return self.schemas == read.schemas
+
+    def answered(self, read: pb.CommandGeoReadResponse, size: int) -> bool:
+        """Take one answer's bookkeeping; returns whether the range is over."""
+        if read.blocked or read.HasField("error"):
+            self.trouble = m.BLOCKED if read.blocked else m.RETRY
+            self.kind, self.reason = read.blocked, read.message
+        end = Position(read.end.ledger, read.end.entry)
+        moved = end > self.after
+        if moved:
+            self.after = end
+        self.left -= size
+        return bool(self.trouble) or not moved or self.left <= 0 or self.after >= m.position(self.part.up_to)
+
+    def closing(self) -> bytes:
+        """The bytes of the closing control row."""
+        return m.encode(m.Closing(m.pair(self.after), self.trouble, self.kind, self.reason))
+
+
+Answer = tuple[Progress, pb.CommandGeoReadResponse, memoryview]
+
+
+class Source:
+    """One source broker's share of a task."""
+
+    def __init__(self, address: str, token: str, ranges: Sequence[Progress], connect: Connect) -> None:
+        self._address, self._token, self._connect = address, token, connect
+        self._waiting = deque(ranges)
+        self._asked: dict[int, Progress] = {}
+        self._request = 0
+        self.channel: wire.LinkChannel | None = None
+        self.silent_s = 0.0
+        self.over: list[Progress] = []
+        try:
+            self.channel = connect(address, token)
+        except wire.LinkDown as down:
+            self.give_up(str(down))
+        else:
+            self._fill()
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are awaited."""
+        return bool(self._asked)
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._asked) < READS_AHEAD:
+            self._ask(self._waiting.popleft())
+
+    def _ask(self, progress: Progress) -> None:
+        assert self.channel is not None
+        self._request += 1
+        command = pb.BaseCommand(type=wire.GEO_READ)
+        read = command.geo_read
+        read.request_id, read.topic, read.to = self._request, progress.part.topic, progress.route.target
+        read.after.ledger, read.after.entry = progress.after
+        read.bytes_max = max(1, min(READ_BYTES_MAX, progress.left))
+        self._asked[self._request] = progress
+        self.channel.send(command)
+
+    def pump(self, readable: bool, writable: bool) -> list[Answer]:
+        """Go on; returns answers with entries. Ranges that ended are in `over`, behind the answer that ended them."""
+        assert self.channel is not None
+        answers: list[Answer] = []
+        try:
+            frames = self.channel.pump(readable, writable)
+        except wire.LinkDown as down:
+            if self._reconnect():
+                return []
+            self.give_up(str(down))
+            return []
+        for command, payload in frames:
+            read = command.geo_read_response
+            progress = self._asked.pop(read.request_id, None) if command.type == wire.GEO_READ_RESPONSE else None
+            if progress is None:
+                if command.type == wire.ERROR:
+                    self.give_up(command.error.message)
+                    return answers
+                continue
+            if not fits(read, payload):
+                self._waiting.appendleft(progress)
+                self.give_up(
+                    f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes"
+                )
+                return answers
+            if set(read.incarnations) - {progress.part.incarnation}:
+                # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
+                progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was made anew in its source"
+                self.over.append(progress)
+                continue
+            if read.sizes and not progress.same_schemas(read):
+                # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
+                progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began anew"
+                self.over.append(progress)
+                continue
+            answers.append((progress, read, payload))
+            if progress.answered(read, len(payload)):
+                self.over.append(progress)
+            else:
+                self._ask(progress)
+        self._fill()
+        return answers
+
+    def _reconnect(self) -> bool:
+        """A kept connection may have died between two tasks, unseen: it is worth one new one."""
+        assert self.channel is not None
+        if self.channel.fresh or self.channel.frames_received:
+            return False
+        self.channel.close()
+        try:
+            self.channel = wire.Channel(self._address, self._token)
+        except wire.LinkDown:
+            return False
+        asked, self._asked = list(self._asked.values()), {}
+        for progress in asked:
+            self._ask(progress)
+        return True
+
+    def give_up(self, reason: str) -> None:
+        """Close every range that is not over where it is."""
+        for progress in [*self._asked.values(), *self._waiting]:
+            progress.trouble, progress.reason = m.SOURCE_DOWN, f"{progress.route.source}: {reason}"
+            self.over.append(progress)
+        self._asked.clear()
+        self._waiting.clear()
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+
+
+def fits(read: pb.CommandGeoReadResponse, payload: memoryview) -> bool:
+    """Whether the lists of an answer agree with each other and with the bytes behind it."""
+    rows = len(read.sizes)
+    lists = (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
+    return all(len(values) == rows for values in lists) and sum(read.sizes) == len(payload)
+
+
+def read_task(
+    task: m.Task,
+    token: str,
+    decoded: Sequence[str] = (),
+    *,
+    filtered: Container[int] | None = None,
+    connect: Connect = wire.take,
+    progress_ms: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the ranges of one task.
+
+    Args:
+        task: which.
+        token: of the links.
+        decoded: further columns, see `rows.DECODED`.
+        filtered: links whose entries have to be rows of their own (see `rows`); None: all.
+        connect: opens or takes a kept connection to an address.
+        progress_ms: without a byte for so long, a source is given up; None: as the routes say.
+
+    Yields:
+        Batches of rows: each range opens and closes with a control row, whatever happens.
+    """
+    routes = {route.link: route for route in task.routes}
+    by_address: dict[str, list[Progress]] = {}
+    for part in task.ranges:
+        route = routes[part.link]
+        progress = Progress(part, route, m.position(part.after), part.bytes_max)
+        by_address.setdefault(route.source_address, []).append(progress)
+    if progress_ms is None:
+        progress_ms = max((route.progress_ms for route in task.routes), default=0)
+    assembler = Assembler(decoded, filtered)
+    sources = [Source(address, token, ranges, connect) for address, ranges in by_address.items()]
+    for source in sources:
+        _close_ranges(source, assembler)
+    while busy := [source for source in sources if source.busy]:
+        for progress, read, payload in _step(busy, progress_ms):
+            _open_range(progress, assembler)
+            yield from assembler.entries(progress.part, read, payload)
+        for source in busy:
+            _close_ranges(source, assembler)
+    yield from assembler.flush()
+    for source in sources:
+        if isinstance(source.channel, wire.Channel):
+            wire.keep(source.channel, token)
+
+
+def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
+    """Wait for one of the sources, take what came, and give up those that were silent for too long.
+
+    Only time spent waiting here counts as silence: Spark may hold this generator back for long.
+    """
+    began = time.monotonic()
+    channels = {source.channel: source for source in busy if source.channel is not None}
+    answers: list[Answer] = []
+    for channel, readable, writable in wire.wait(channels, progress_ms / 1000):
+        answers += channels[channel].pump(readable, writable)
+    waited = time.monotonic() - began
+    for channel, source in channels.items():
+        source.silent_s = 0.0 if channel.progress_at >= began else source.silent_s + waited
+        if source.silent_s * 1000 >= progress_ms and source.busy:
+            source.give_up(f"no progress within {progress_ms} ms")
+    return answers
+
+
+def _open_range(progress: Progress, assembler: Assembler) -> None:
+    if not progress.opened:
+        progress.opened = True
+        assembler.control(
+            OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part, progress.schemas or 0))
+        )
+
+
+def _close_ranges(source: Source, assembler: Assembler) -> None:
+    for progress in source.over:
+        _open_range(progress, assembler)
+        assembler.control(CLOSE, progress.part, progress.closing())
+    source.over.clear()

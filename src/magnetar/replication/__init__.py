@@ -1,0 +1,1 @@
+"""Replication between clusters, as pure machines: links, acknowledged sets, subscription snapshots, failover, restore."""

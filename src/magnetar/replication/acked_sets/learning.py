@@ -1,0 +1,63 @@
+"""What snapshot mode's updates claim, as sets of exact mode.
+
+An update names runs of indexes, however long, and a set has a bitmap for each 65,536 of them: a claim of a few bytes would
+hold the broker for minutes. What is known already is passed over before anything is built, so that a topic with a long past
+costs what is new; of that the newest `LEARNT_MAX` are taken. What is left out comes with one of the next updates.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from magnetar.core.ids import OriginKey
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.host import Messages
+
+LEARNT_MAX: Final = 1 << 32
+"""Of one update: some 50 ms, and a megabyte as runs."""
+
+KNOWN_MAX: Final = 1 << 36
+"""A set that has so many is not made larger by updates: as runs that are 15 MiB, about what is warned of."""
+
+STEP: Final = 1 << 24
+"""So many are looked at together: a tenth of a millisecond when they are new."""
+
+
+class Learnt(NamedTuple):
+    """What is taken of a claim.
+
+    Attributes:
+        messages: those that are new; some that are known may be among them.
+        cut: per cluster of which not everything was taken the point below which nothing was.
+    """
+
+    messages: IndexSet
+    cut: Mapping[str, tuple[int, int]]
+
+
+def learn(claimed: Messages, known: IndexSet, most: int = LEARNT_MAX) -> Learnt:
+    """Take the newest of a claim's messages that are not known, at most `most` of them."""
+    taken, cut = IndexSet(), dict[str, tuple[int, int]]()
+    room = most
+    for key in sorted(claimed, reverse=True):  # of each cluster the newest life first
+        if key.cluster in cut:
+            continue
+        room, stopped = _take(taken, known, key, claimed, room)
+        if stopped:
+            cut[key.cluster] = key.incarnation, stopped
+    return Learnt(taken, cut)
+
+
+def _take(taken: IndexSet, known: IndexSet, key: OriginKey, claimed: Messages, room: int) -> tuple[int, int]:
+    """The room that is left, and the index above which everything was taken; 0: everything was."""
+    for first, end in reversed(claimed[key]):
+        stop = end
+        while stop > first:
+            begin = max(first, stop - STEP)
+            new = stop - begin - known.count_in(key, begin, stop)
+            if new > room:
+                return room, stop
+            if new:
+                taken.add_range(key, begin, stop)
+                room -= new
+            stop = begin
+    return room, 0

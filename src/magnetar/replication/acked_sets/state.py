@@ -1,0 +1,324 @@
+"""The state of one subscription, and how a marker's part is merged into it. No log, no clock, no I/O.
+
+    consumed = base + acks        base: what the epoch's starting point takes for consumed
+                                  acks: what was acknowledged since
+
+    lower epoch      ignored                                                          E2
+    same epoch       acks: union; bases: intersection, where both state something     E3, E4
+    higher epoch     base, floor, acks are the marker's; old bits that its base does not state stay, as acks   E5
+    what was forgotten below a low-water mark does not come back, unless its message is here   E9
+
+So the order, repetition and delay of markers do not matter.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+from magnetar.core.ids import OriginKey
+from magnetar.replication.acked_sets.index_set import IndexSet, Marks
+from magnetar.wire.acksets import CLUSTERS_MAX, CREATION, ORIGINS_MAX, Epoch, FenceToken, Mark
+
+Held = Callable[[IndexSet], IndexSet]
+"""Those of some messages that are in this cluster's log (`translating.Translator.held_of`)."""
+
+
+def later(left: Marks, right: Marks) -> dict[str, tuple[int, int]]:
+    """Per cluster the higher mark."""
+    return {cluster: max(left.get(cluster, (0, 0)), right.get(cluster, (0, 0))) for cluster in {*left, *right}}
+
+
+def marks_of(told: Collection[Mark]) -> dict[str, tuple[int, int]]:
+    """Marks of a marker, by cluster."""
+    return {mark.cluster: (mark.incarnation, mark.index) for mark in told}
+
+
+def told_marks(marks: Marks) -> tuple[Mark, ...]:
+    """The reverse of `marks_of`."""
+    return tuple(Mark(cluster, *mark) for cluster, mark in sorted(marks.items()))
+
+
+def unstated(messages: IndexSet, floor: Marks) -> IndexSet:
+    """Those messages about which a base with this floor states nothing."""
+    result = messages.below(floor)
+    for key, bitmap in messages.origins.items():
+        if key.cluster not in floor:
+            result.origins[key] = bitmap.copy()
+    return result
+
+
+def too_many(origins: Collection[OriginKey], known: Collection[OriginKey]) -> list[OriginKey]:
+    """Those of some origins that a set has no room for beside the known ones: the oldest lives.
+
+    A set is stored and told with at most `ORIGINS_MAX`, and read with that limit: with one more nobody could read any of it.
+    """
+    strange = [key for key in origins if key not in known]
+    over = len(known) + len(strange) - ORIGINS_MAX
+    return sorted(strange, key=lambda key: (key.incarnation, key.cluster))[:over] if over > 0 else []
+
+
+class Change(IntFlag):
+    """What a merge did; the machine decides who has to hear of it."""
+
+    NONE = 0
+    ACKS = 1
+    """New bits."""
+    BASE = 2
+    """Base or floor are others: to be told as a full state."""
+    ADOPTED = 4
+    """A higher epoch: consumers are disconnected."""
+    KEPT = 8
+    """Bits of the lower epoch stayed: who ignored them as such must hear them again."""
+    BACK = 16
+    """Consumed messages came back: a seek for the consumers."""
+    FENCE = 32
+    """A later stage of a failover."""
+
+
+@dataclass
+class Told:
+    """What a marker says of one subscription."""
+
+    epoch: Epoch
+    acks: IndexSet
+    base: IndexSet | None
+    floor: dict[str, tuple[int, int]]
+    fence: FenceToken | None = None
+
+
+@dataclass
+class Merged:
+    """What came of it: the change, and the bits that are new here."""
+
+    change: Change
+    acks: IndexSet = field(default_factory=IndexSet)
+
+
+@dataclass
+class SubscriptionState:
+    """One subscription in one cluster.
+
+    Attributes:
+        epoch: of its starting point.
+        base: None: not known. A subscription known by a delta only is bound by nothing, and has consumed nothing by it.
+        floor: per cluster, below which `base` states nothing; about clusters not named it states nothing at all.
+        acks: acknowledged in this epoch, here or elsewhere.
+        dirty: of these, what was not written yet.
+        full: why the next marker must be a full state; "" when a delta will do.
+        in_flight: markers of it that are written and not durable.
+        opened: the epoch of the last full state written since the start; None: none was.
+        deltas: written since the last full state.
+        forgot: per cluster, below which bits were dropped because nobody needs them.
+        fence: the latest stage of a failover heard of.
+        left_out: origins that there was no room for (`too_many`), not yet told of. What was acknowledged of them comes again.
+    """
+
+    epoch: Epoch = CREATION
+    base: IndexSet | None = None
+    floor: dict[str, tuple[int, int]] = field(default_factory=dict)
+    acks: IndexSet = field(default_factory=IndexSet)
+    dirty: IndexSet = field(default_factory=IndexSet)
+    full: str = ""
+    in_flight: int = 0
+    opened: Epoch | None = None
+    deltas: int = 0
+    forgot: dict[str, tuple[int, int]] = field(default_factory=dict)
+    fence: FenceToken | None = None
+    left_out: int = field(default=0, compare=False)
+
+    # --------------------------------------------------------------------------------------------------- questions
+
+    def consumed(self) -> IndexSet:
+        """Everything that no consumer needs to be given."""
+        return self.acks | self.base if self.base is not None else self.acks.copy()
+
+    def without_consumed(self, messages: IndexSet) -> IndexSet:
+        """Those messages that are not consumed."""
+        left = messages - self.acks
+        if self.base is not None and left:
+            left -= self.base
+        return left
+
+    def consumed_of(self, messages: IndexSet) -> IndexSet:
+        """Those messages that are consumed."""
+        found = messages & self.acks
+        if self.base is not None:
+            found |= messages & self.base
+        return found
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is known here that other clusters may not have been told durably."""
+        return bool(self.full) or bool(self.dirty) or self.in_flight > 0
+
+    def _leave_out(self, messages: IndexSet, known: IndexSet) -> None:
+        """Take away from messages what a set with the known ones has no room for."""
+        if len(messages.origins) + len(known.origins) > ORIGINS_MAX:
+            over = too_many(messages.origins, known.origins)
+            for key in over:
+                del messages.origins[key]
+            self.left_out += len(over)
+
+    def bound_base(self) -> None:
+        """Leave out of a base that was made from the log what no set has room for: it is told whole, and read with that limit."""
+        if self.base is not None:
+            self._leave_out(self.base, IndexSet())
+
+    # ------------------------------------------------------------------------------------------------------ local
+
+    def acknowledge(self, messages: IndexSet, *, tell: bool) -> IndexSet:
+        """A consumer here acknowledged; what of it is new. `tell`: others must hear of it."""
+        new = self.without_consumed(messages)
+        self._leave_out(new, self.acks)
+        if new:
+            self.acks |= new
+            if tell:
+                self.dirty |= new
+        return new
+
+    def seek(self, epoch: Epoch, before: IndexSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
+        """A seek here: what is not here stays consumed, of what is here everything before the new place is (E5, B3).
+
+        Args:
+            epoch: later than all before.
+            before: what the cursor has acknowledged now, of the messages here.
+            held: of the log.
+            floor: per source of this cluster, below which it has forgotten what was consumed.
+        """
+        consumed = self.consumed()
+        consumed -= held(consumed)
+        self._leave_out(before, IndexSet())
+        self._leave_out(consumed, before)
+        consumed |= before
+        self.epoch, self.base, self.floor = epoch, consumed, floor
+        self.acks, self.dirty, self.opened, self.deltas = IndexSet(), IndexSet(), None, 0
+
+    # ------------------------------------------------------------------------------------------------------ merge
+
+    def merge(self, told: Told, held: Held) -> Merged:
+        """Take in a marker's part. Relaying is the machine's matter: `dirty` and `full` are not touched by new bits."""
+        change = Change.NONE
+        if told.fence is not None and (self.fence is None or told.fence > self.fence):
+            self.fence = told.fence
+            change |= Change.FENCE
+        if told.epoch < self.epoch:
+            return Merged(change)
+        before = None
+        if told.epoch > self.epoch or told.base is not None:
+            before = self.consumed()
+        if told.epoch > self.epoch:
+            change |= Change.ADOPTED
+            if self._adopt(told, before or IndexSet()):
+                change |= Change.KEPT
+        acks = told.acks - self._forgotten(told.acks, held)
+        new = acks - self.acks
+        self._leave_out(new, self.acks)
+        if new:
+            self.acks |= new
+            change |= Change.ACKS
+        if told.base is not None and self._merge_base(told.base, told.floor, held):
+            change |= Change.BASE
+        if before is not None and self.without_consumed(before):
+            change |= Change.BACK
+        return Merged(change, new)
+
+    def _adopt(self, told: Told, before: IndexSet) -> bool:
+        """A higher epoch begins; whether bits of the lower one stay."""
+        kept = self._kept(told, before)
+        self._leave_out(kept, IndexSet())
+        self.epoch, self.base, self.floor, self.acks = told.epoch, None, {}, kept
+        self.dirty = self.dirty & kept
+        self.opened, self.deltas = None, 0
+        return bool(kept)
+
+    @staticmethod
+    def _kept(told: Told, before: IndexSet) -> IndexSet:
+        """What the seeking cluster could not know of (one-way links) stays consumed."""
+        if not told.epoch.kind or told.base is None:
+            return IndexSet()
+        return unstated(before, told.floor)
+
+    def _merge_base(self, base: IndexSet, floor: Mapping[str, tuple[int, int]], held: Held) -> bool:
+        """Take in a base of the same epoch; whether anything changed."""
+        was, scope = self.base, set(self.floor)
+        if self.base is None:
+            merged, lower = base.copy(), dict(floor)
+            self._leave_out(merged, IndexSet())
+        else:
+            merged, lower = merge_bases(self.base, self.floor, base, floor)
+            self._leave_out(merged, merged & self.base)
+            if len(lower) > CLUSTERS_MAX:
+                known = [cluster for cluster in lower if cluster in self.floor]
+                lower = {cluster: lower[cluster] for cluster in [*known, *(lower.keys() - set(known))][:CLUSTERS_MAX]}
+        merged -= self._forgotten(merged, held)
+        self.base = merged
+        self.floor = self._raised(lower)
+        return was != merged or scope != set(self.floor)
+
+    def _raised(self, floor: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """What was forgotten here is not stated any more."""
+        return {cluster: max(mark, self.forgot.get(cluster, (0, 0))) for cluster, mark in floor.items()}
+
+    def _forgotten(self, messages: IndexSet, held: Held) -> IndexSet:
+        if not self.forgot:
+            return IndexSet()
+        low = messages.below(self.forgot)
+        if low:
+            low -= held(low)
+        return low
+
+    # ----------------------------------------------------------------------------------------------------- forgetting
+
+    def forget(self, floor: Marks, held: Held) -> bool:
+        """Drop the bits that nobody needs any more (E9); the caller has seen to it that nothing waits to be written.
+
+        Args:
+            floor: per cluster, below which no source of this one holds anything or can still get it.
+            held: of the log: what is here stays, however low it is.
+
+        Returns:
+            Whether anything changed.
+        """
+        assert not self.waiting, "bits are forgotten before they are written"
+        dropped = False
+        for bits in (self.acks,) if self.base is None else (self.acks, self.base):
+            low = bits.below(floor)
+            if low:
+                low -= held(low)
+                bits.difference_update(low)
+                dropped = dropped or bool(low)
+        reached = later(floor, self.forgot)
+        changed = dropped or reached != self.forgot
+        self.forgot = reached
+        self.floor = self._raised(self.floor)
+        return changed
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.acks.validate()
+        self.dirty.validate()
+        assert self.dirty <= self.acks, f"to be written and not acknowledged: {self.dirty - self.acks}"
+        if self.base is not None:
+            self.base.validate()
+        else:
+            assert not self.floor, "a floor without a base"
+        assert self.in_flight >= 0
+        for kept in (self.acks, self.base):
+            assert kept is None or len(kept.origins) <= ORIGINS_MAX, "more origins than anybody reads"
+        assert self.epoch.kind in (0, 1)
+
+
+def merge_bases(
+    left: IndexSet, left_floor: Marks, right: IndexSet, right_floor: Marks
+) -> tuple[IndexSet, dict[str, tuple[int, int]]]:
+    """Two bases of one epoch: consumed is what both call so. What one does not state is taken from the other; the floor of
+    the result is the lower one (E3, E4).
+    """
+    both = left & right
+    both |= unstated(left, right_floor)
+    both |= unstated(right, left_floor)
+    floor = {
+        cluster: min(marks[cluster] for marks in (left_floor, right_floor) if cluster in marks)
+        for cluster in {*left_floor, *right_floor}
+    }
+    return both, floor

@@ -1,0 +1,134 @@
+"""Who is called by a cluster's name: the uuid made with its data folder (destination side of a link).
+
+    unknown name                      believed, durably, before anything of it is stored
+    known uuid                        welcome
+    a uuid that had the name before   refused for ever: what it sends was overtaken
+    a new uuid                        a wiped cluster, believed if the old one was silent for a while *and* all it will send
+                                      lies above what is known of the old one's; else a second cluster of the same name
+
+Who a cluster is concerns all who use it. So only links that may replicate everything are believed, or keep an old uuid from being
+silent; others are welcome under a known uuid.
+
+The second condition is what keeps its messages from being taken for the old one's duplicates. A source that hears of a
+watermark above its own end goes on in a ledger above (A8); the next handshake then finds the condition fulfilled.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from magnetar.effects.outbox import Note, Outbox, Store
+from magnetar.replication.link.records import PEER_PREFIX, PeerRecord
+
+SILENCE_MS: Final = 10_000
+"""How long the old uuid must have been silent. See `BrokerConfig.identity_silence_ms`."""
+
+FORMER_MAX: Final = 32
+"""A ceiling on remembered former uuids of a name: a cluster is not wiped that often."""
+
+
+class Standing(Enum):
+    """What a uuid is to us."""
+
+    KNOWN = "known"
+    """It is the cluster of that name."""
+    NEW = "new"
+    """Nobody had the name."""
+    HEIR = "heir"
+    """Another had the name and is silent."""
+    RIVAL = "rival"
+    """Another has the name."""
+    FORMER = "former"
+    """It had the name; another one has it now."""
+    STORING = "storing"
+    """It is being believed just now."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    record: PeerRecord
+    seen_ms: int
+    storing: str = ""
+
+
+class Peers:
+    """The clusters that this one is a destination of.
+
+    Args:
+        outbox: the broker's.
+        silence_ms: see `SILENCE_MS`.
+    """
+
+    def __init__(self, outbox: Outbox, silence_ms: int = SILENCE_MS) -> None:
+        self._outbox = outbox
+        self._silence_ms = silence_ms
+        self._peers: dict[str, _Peer] = {}
+
+    def load(self, stored: Mapping[str, bytes]) -> None:
+        """Take the metadata store's content at start.
+
+        Raises:
+            StorageError: a record is damaged.
+        """
+        for key, data in stored.items():
+            if key.startswith(PEER_PREFIX):
+                # Nobody knows how long the old one was silent while this broker was down: the time runs from now.
+                self._peers[key.removeprefix(PEER_PREFIX)] = _Peer(PeerRecord.decode(key, data), self._outbox.now_ms)
+
+    def standing(self, cluster: str, uuid: str, *, heard: bool = True) -> Standing:
+        """What a uuid that claims a name is; a known one is thereby seen, unless who claims it may not say (`heard`)."""
+        peer = self._peers.get(cluster)
+        if peer is None:
+            return Standing.NEW
+        if peer.storing:
+            return Standing.STORING if uuid == peer.storing else Standing.RIVAL
+        if uuid == peer.record.uuid:
+            if heard:
+                peer.seen_ms = self._outbox.now_ms
+            return Standing.KNOWN
+        if uuid in peer.record.former:
+            return Standing.FORMER
+        if not peer.record.uuid:
+            return Standing.NEW
+        return Standing.HEIR if self._outbox.now_ms - peer.seen_ms >= self._silence_ms else Standing.RIVAL
+
+    def explain(self, cluster: str, uuid: str) -> str:
+        """One line: both uuids, since when."""
+        peer = self._peers[cluster]
+        if uuid in peer.record.former:
+            return (
+                f"{uuid} had the name {cluster} until {peer.record.since_ms} ms; it is {peer.record.uuid} now: "
+                "give one of them another name"
+            )
+        return (
+            f"two clusters are called {cluster}: {peer.record.uuid} (since {peer.record.since_ms} ms, heard of "
+            f"{self._outbox.now_ms - peer.seen_ms} ms ago) and {uuid}: stop one of them, or give it another name"
+        )
+
+    def believe(self, cluster: str, uuid: str, then: Callable[[str], None]) -> None:
+        """Store that this is the cluster of that name; `then("")` when it is durable."""
+        before = self._peers.get(cluster)
+        former = [] if before is None or not before.record.uuid else [*before.record.former, before.record.uuid]
+        record = PeerRecord(uuid=uuid, since_ms=self._outbox.now_ms, former=former[-FORMER_MAX:])
+        peer = self._peers[cluster] = before or _Peer(PeerRecord(uuid=""), self._outbox.now_ms)
+        peer.storing = uuid
+
+        def stored(error: str) -> None:
+            peer.storing = ""
+            if not error:
+                peer.record, peer.seen_ms = record, self._outbox.now_ms
+                if former:
+                    text = f"cluster {cluster} was made anew: it is {uuid} now, {former[-1]} is refused from now on"
+                    self._outbox.put(Note("warning", text))
+            then(error)
+
+        self._outbox.put(Store({PEER_PREFIX + cluster: record.encode()}, (), stored))
+
+    def known(self) -> dict[str, tuple[str, int, int]]:
+        """(uuid, since, last seen in ms) of each cluster that was believed."""
+        return {
+            name: (peer.record.uuid, peer.record.since_ms, peer.seen_ms)
+            for name, peer in self._peers.items()
+            if peer.record.uuid
+        }

@@ -1,0 +1,206 @@
+"""What changed on a link since somebody asked last: a counter, long polls, and an advisory lease.
+
+Every change of a topic takes the next number of the link's counter; an answer holds the topics with a higher number than
+the asker knows. Numbers begin at the broker's boot time, so that a counter of an earlier start is never taken for one of
+this start (askers also say which start theirs is of).
+
+The lease only keeps a second pipeline from doing the same work: it is advice, and the chain rule does not need it. It
+belongs to whoever asked first until that one is silent for its time; a poll that is being held open is not silence. There is one
+of the whole link, for those who may replicate everything, and one for each role that may replicate some topics only: such a
+role takes nothing from others, whatever name of a pipeline it gives.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.effects.outbox import Outbox, Timer
+
+SETTLE_MS: Final = 5
+"""News is collected this long before polls are answered: an answer per message would cost more than the message."""
+
+LEASE_MS: Final = 10_000
+"""A pipeline that does not say how long it wants the lease gets it for this long."""
+
+LEFT_MS: Final = 1_000
+"""What is left of a lease when its holder's connection closes: enough to connect again, and a successor need not wait long."""
+
+LEASE_MS_MAX: Final = 60_000
+"""A ceiling: a pipeline that died must not keep a stand-by waiting for longer."""
+
+_COUNTER_SHIFT: Final = 20
+"""A million changes for each millisecond since the last start, before counters of two starts could meet."""
+
+
+class Changes:
+    """Which topics changed when.
+
+    Args:
+        boot: clock in ms when this broker started; not 0.
+    """
+
+    def __init__(self, boot: int) -> None:
+        self.boot = boot
+        self.base = boot << _COUNTER_SHIFT
+        self.counter = self.base + 1
+        self._order: OrderedDict[str, int] = OrderedDict()
+
+    def touch(self, topic: str) -> int:
+        """This topic changed."""
+        self.counter += 1
+        self._order[topic] = self.counter
+        self._order.move_to_end(topic)
+        return self.counter
+
+    def bump(self) -> None:
+        """Something of the whole link changed."""
+        self.counter += 1
+
+    def known(self, counter: int, boot: int) -> int:
+        """The counter that an asker may go on from: 0 (everything) when its own is not of this start."""
+        foreign = boot not in (0, self.boot) or not self.base < counter <= self.counter
+        return 0 if foreign else counter
+
+    def since(self, counter: int) -> Iterator[str]:
+        """Topics that changed after, the latest first."""
+        for topic in reversed(self._order):
+            if self._order[topic] <= counter:
+                return
+            yield topic
+
+
+@dataclass(slots=True)
+class _Waiter:
+    known: int
+    until_ms: int
+    pipeline: str
+    answer: Callable[[], None]
+    lease: "Lease"
+
+
+class Polls:
+    """Polls that are held open until there is news; at most one for a connection.
+
+    Args:
+        outbox: the broker's.
+        changes: of the link.
+    """
+
+    def __init__(self, outbox: Outbox, changes: Changes) -> None:
+        self._outbox = outbox
+        self._changes = changes
+        self._waiting: dict[int, _Waiter] = {}
+        self._settling = False
+        self._alarm_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(
+        self, connection: int, known: int, until_ms: int, pipeline: str, answer: Callable[[], None], lease: "Lease"
+    ) -> None:
+        """Call `answer` at the next news after `known`, at the latest at `until_ms`; `lease`: the one that the asker is about."""
+        before = self._waiting.pop(connection, None)
+        if before is not None:
+            before.answer()
+        self._waiting[connection] = _Waiter(known, until_ms, pipeline, answer, lease)
+        lease.held(pipeline, True)
+        self._set_alarm()
+
+    def cancel(self, connection: int) -> None:
+        """The connection is gone."""
+        waiter = self._waiting.pop(connection, None)
+        if waiter is not None:
+            self._let_go(waiter)
+
+    def news(self) -> None:
+        """Something changed: answer soon."""
+        if self._waiting and not self._settling:
+            self._settling = True
+            self._outbox.put(Timer(self._outbox.now_ms + SETTLE_MS, self._settled))
+
+    def _settled(self, _now_ms: int) -> None:
+        self._settling = False
+        self._release(lambda waiter: waiter.known < self._changes.counter)
+
+    def _set_alarm(self) -> None:
+        # One timer for the earliest poll, not one for each: polls are many, and nearly all end before their time.
+        until = min(waiter.until_ms for waiter in self._waiting.values())
+        if not self._alarm_ms or until < self._alarm_ms:
+            self._alarm_ms = until
+            self._outbox.put(Timer(until, self._alarm))
+
+    def _alarm(self, now_ms: int) -> None:
+        if now_ms >= self._alarm_ms:
+            self._alarm_ms = 0
+        self._release(lambda waiter: waiter.until_ms <= now_ms)
+        if self._waiting:
+            self._set_alarm()
+
+    def _release(self, due: Callable[[_Waiter], bool]) -> None:
+        ready = [connection for connection, waiter in self._waiting.items() if due(waiter)]
+        for connection in ready:
+            waiter = self._waiting.pop(connection)
+            self._let_go(waiter)
+            waiter.answer()
+
+    def _let_go(self, waiter: _Waiter) -> None:
+        same = (waiter.pipeline, waiter.lease)
+        if not any((other.pipeline, other.lease) == same for other in self._waiting.values()):
+            waiter.lease.held(waiter.pipeline, False)
+
+
+class Lease:
+    """Which pipeline works on a link.
+
+    Args:
+        outbox: the broker's, for the clock.
+
+    Attributes:
+        holder: the pipeline.
+        connection: over which it asked last; -1 when there was none.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.holder = ""
+        self.connection = -1
+        self.until_ms = 0
+        self.length_ms = LEASE_MS
+        self._open = False
+
+    @property
+    def live(self) -> bool:
+        """Whether some pipeline has it."""
+        return bool(self.holder) and (self._open or self.until_ms > self._outbox.now_ms)
+
+    def ask(self, pipeline: str, lease_ms: int) -> bool:
+        """Take it, keep it, or be told that another has it. A nameless asker takes nothing.
+
+        Returns:
+            Whether the asker may work.
+        """
+        if not pipeline:
+            return not self.live
+        if self.live and self.holder != pipeline:
+            return False
+        if self.holder != pipeline:
+            self.holder, self._open = pipeline, False
+        self.length_ms = min(lease_ms or LEASE_MS, LEASE_MS_MAX)
+        self.until_ms = self._outbox.now_ms + self.length_ms
+        return True
+
+    def left(self) -> None:
+        """The connection over which it was asked for last is gone: a killed pipeline does not come back for it.
+
+        One that only lost its connection is back well within the moment that it still has.
+        """
+        self._open = False
+        self.until_ms = min(self.until_ms, self._outbox.now_ms + LEFT_MS)
+
+    def held(self, pipeline: str, is_open: bool) -> None:
+        """A poll of this pipeline began or ended; while one is open, its time does not run."""
+        if pipeline and pipeline == self.holder:
+            self._open = is_open
+            self.until_ms = self._outbox.now_ms + self.length_ms

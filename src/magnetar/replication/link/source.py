@@ -1,0 +1,527 @@
+"""The source side of a link: the broker from which entries go to one other cluster.
+
+    creation   the topic's transaction holds the link's cursor, so nothing published can be missed
+    poll       GEO_TOPICS: cursors, what is pending, what is blocked; as changes since a counter
+    read       GEO_READ: what is for the link
+    commit     GEO_COMMIT: progress (volatile at once, durable soon) and the destination's watermarks; a watermark below
+               S is a rewind, which is used only when it is durable
+    trimming   retention asks `durable_low`; what was deleted past the link is counted
+    operating  pause, resume, throttle, skip
+    ending     a cursor without link or policy is an orphan: it holds its data for `orphan_ms`, or until deleted by name
+
+The machine has no clock and no I/O: it puts effects into the outbox; what the store has is known when it says so.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from magnetar.core.errors import ErrorCode
+from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor, Position
+from magnetar.core.rates import Rate
+from magnetar.effects.outbox import Outbox, Timer
+from magnetar.replication.link.cursor_store import Done
+from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.operations import ORPHAN_MS, OperatedLink, Skip
+from magnetar.replication.link.polling import Lease
+from magnetar.replication.link.reading import Reading, ReadReply, geo, place
+from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.acksets import Mark, marks_message
+
+__all__ = ["LinkSource", "Skip"]
+
+READ_BYTES_MAX: Final = 8 << 20
+POLL_MS_MAX: Final = 20_000
+
+TopicsReply = Callable[[pb.CommandGeoTopicsResponse], None]
+CommitReply = Callable[[pb.CommandGeoCommitResponse], None]
+Puts = dict[str, bytes]
+
+
+class LinkSource(OperatedLink):
+    """One outgoing link.
+
+    Args:
+        outbox: the broker's.
+        cluster, uuid: this one.
+        to: the target cluster.
+        boot: clock at this broker's start, ms; never the same twice.
+        partitions: of the partitioned topic that a topic belongs to, 0 for none.
+        linked: whether a link to `to` is configured; else everything found here is an orphan.
+        read_bytes_max, poll_ms_max, orphan_ms: limits, see `core.config.BrokerConfig`.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        *,
+        cluster: str,
+        uuid: str,
+        to: str,
+        boot: int,
+        partitions: Callable[[str], int] = lambda _topic: 0,
+        linked: bool = True,
+        read_bytes_max: int = READ_BYTES_MAX,
+        poll_ms_max: int = POLL_MS_MAX,
+        orphan_ms: int = ORPHAN_MS,
+    ) -> None:
+        super().__init__(outbox, to, boot, orphan_ms)
+        self.cluster, self.uuid, self.linked = cluster, uuid, linked
+        self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
+        self._partitions = partitions
+        self.retained: Callable[[str], Iterable[Mark]] = lambda _topic: ()
+        """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
+        self.schemas: Callable[[str], int] = lambda _topic: 0
+        """Which life the versions in a topic's entries belong to (`schemas.registry.Registry.life`)."""
+        self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
+
+    # ------------------------------------------------------------------------------------------- which topics are on it
+
+    def creation(self, topic: str, incarnation: int) -> Puts:
+        """What the transaction that creates a topic has to hold, so that the link begins with its first message."""
+        record = LinkTopicRecord(incarnation=incarnation, c=NONE, s=NONE, gen=1, marks=[(-1, -1, 0)])
+        return {link_cursor_key(topic, self.to): record.encode()}
+
+    def added(self, topic: str, log: TopicLog, *, wanted: bool, latest: bool = False, created: bool = False) -> None:
+        """A topic exists (durably): at start, or just created.
+
+        Args:
+            topic, log: which.
+            wanted: whether its policy names the target and a link leads there.
+            latest: where the link begins if it has no cursor yet (a link configured after the topic was made).
+            created: just now, with `creation` in its transaction.
+        """
+        record = self._stored.pop(topic, None)
+        if created and wanted:
+            state = LinkTopic.create(topic, log, latest=False)
+            state.durable = state.cursor
+        elif record is not None and record.incarnation == log.incarnation:
+            state = LinkTopic.load(topic, log, record)
+        elif wanted:
+            state = LinkTopic.create(topic, log, latest=latest)
+            self._dirty.add(topic)
+        else:
+            return
+        state.wanted = wanted
+        self.topics[topic] = state
+        if wanted == bool(state.orphan_since_ms):
+            state.orphan_since_ms = 0 if wanted else max(1, self.outbox.day_ms)
+            self._dirty.add(topic)
+        if state.cursor.c > log.last:
+            # Settled past the end: a foreign watermark was met before the restart, or all entries are deleted. What comes
+            # next must not be taken for settled.
+            log.roll(self.outbox.now_ms, above=state.cursor.c.ledger)
+        # A crash may have come between a deletion and the count of what it took from the link.
+        if lost := state.note_trimmed():
+            self._gap(state, lost, "were deleted before they could be sent")
+            self._dirty.add(topic)
+        if lost := state.recount():
+            self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
+            self._dirty.add(topic)
+        if topic in self._dirty:
+            self.flush()
+        self._changed(state)
+
+    def moved(self, topic: str, record: LinkTopicRecord) -> None:
+        """A topic goes on under this name, with the place that it has on the link (durably); `added` follows."""
+        self._stored[topic] = record
+
+    def rewanted(
+        self, topic: str, log: TopicLog, wanted: bool, *, latest: bool = False
+    ) -> tuple[Puts, Callable[[], None]]:
+        """A policy changes: whether this topic's entries go to the target.
+
+        Returns:
+            What the transaction of the change has to hold, and what to call when it is durable.
+        """
+        before = self.topics.get(topic)
+        if before is None:
+            if not wanted:
+                return {}, _nothing
+            state = LinkTopic.create(topic, log, latest=latest)
+        else:
+            state = before
+            if state.wanted == wanted:
+                return {}, _nothing
+        since = 0 if wanted else max(1, self.outbox.day_ms)
+        record = state.record()
+        record.orphan_since_ms = since
+
+        def apply() -> None:
+            begins = (wanted and not state.wanted) or before is None
+            state.wanted, state.orphan_since_ms = wanted, since
+            if before is None or topic not in self.topics:
+                state.durable = record.cursor
+                self.topics[topic] = state  # also when the orphan's deletion came between
+            self._changed(state)
+            if begins:
+                self.on_rebased(topic)
+
+        return {link_cursor_key(topic, self.to): record.encode()}, apply
+
+    def late(self, topic: str, log: TopicLog, *, wanted: bool, latest: bool) -> None:
+        """A change of policies is in force: it holds too for a topic that was made while it was on its way."""
+        state = self.topics.get(topic)
+        if state is None:
+            self.added(topic, log, wanted=wanted, latest=latest)
+        elif state.wanted != wanted:
+            state.wanted, state.orphan_since_ms = wanted, 0 if wanted else max(1, self.outbox.day_ms)
+            self._touch_record(state)
+            self._changed(state)
+        else:
+            return
+        if wanted:
+            self.on_rebased(topic)
+
+    def copies(self, log: TopicLog, *, latest: bool) -> int:
+        """How many messages a link that begins now would copy (for the one who changes the policy); an upper bound."""
+        state = LinkTopic.create(log.name, log, latest=latest)
+        return state.lag_messages()
+
+    def deletion(self, topic: str) -> tuple[str, ...]:
+        """Keys that the transaction that deletes a topic has to delete."""
+        return (link_cursor_key(topic, self.to),) if topic in self.topics else ()
+
+    def incarnation_of(self, topic: str) -> int:
+        """The incarnation of a topic in the target, as its handshakes told since the start; 0 for unknown."""
+        state = self.topics.get(topic)
+        return state.there if state is not None else 0
+
+    def carries(self, topic: str) -> bool:
+        """Whether a pipeline is at work that brings the topic's entries to the target, as far as is known here."""
+        state = self.topics.get(topic)
+        works = self.linked and self.lease.live and not self.record.paused and not self.trouble
+        return works and state is not None and state.wanted and not state.paused and state.blocked is None
+
+    def wants(self, topic: str) -> bool:
+        """Whether the topic's entries go over this link."""
+        state = self.topics.get(topic)
+        return state is not None and state.wanted
+
+    # --------------------------------------------------------------------------------------------- what the topic tells
+
+    def confirmed(self, topic: str) -> None:
+        """Entries became readable."""
+        state = self.topics.get(topic)
+        if state is not None:
+            if lost := state.count_unsendable():
+                self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
+                self._touch_record(state)
+            if state.pass_over():
+                self._touch_record(state)
+                if not lost and state.cursor.c >= state.log.last:
+                    return  # nothing for the pipeline to do: it is not woken
+            self._changed(state)
+
+    def touched(self, topic: str) -> None:
+        """Something else that the pipeline is told of changed: the number of partitions."""
+        state = self.topics.get(topic)
+        if state is not None:
+            self._changed(state)
+
+    def durable_low(self, topic: str) -> Position | None:
+        """Retention may delete up to here as far as this link goes (A7); None: the link holds nothing."""
+        state = self.topics.get(topic)
+        return None if state is None else state.low
+
+    def trimmed(self, topic: str) -> None:
+        """Ledgers of the topic were deleted: count what the link had not sent."""
+        state = self.topics.get(topic)
+        if state is None:
+            return
+        lost = state.note_trimmed()
+        if lost:
+            self._gap(state, lost, "were deleted before they could be sent")
+            self._touch_record(state)
+            self._changed(state)
+
+    # ------------------------------------------------------------------------------------------------------------- rate
+
+    def rate_of(self, topic: str) -> Rate | None:
+        """The rate that a topic's messages go at; None: no limit, or the topic is not on this link."""
+        state = self.topics.get(topic)
+        return None if state is None else state.rate
+
+    def set_rate(self, topic: str, rate: Rate | None) -> None:
+        """The rate that a topic's messages go at from now on (policy `replicator-dispatch-rate`); None: no limit."""
+        state = self.topics.get(topic)
+        if state is not None and state.rate is not rate:
+            state.rate, state.paced_to, state.due_ms = rate, state.cursor.c, 0
+            self._changed(state)
+
+    def _changed(self, state: LinkTopic) -> None:
+        if state.rate is not None and not state.due_ms:
+            wait_ms = state.let_go(self.outbox.now_ms)
+            if wait_ms:
+                state.due_ms = self.outbox.now_ms + wait_ms
+                self.outbox.put(Timer(state.due_ms, partial(self._rate_due, state)))
+        super()._changed(state)
+
+    def _rate_due(self, state: LinkTopic, now_ms: int) -> None:
+        if now_ms >= state.due_ms:  # else of a rate that was changed since
+            state.due_ms = 0
+        if self.topics.get(state.name) is state:
+            self._changed(state)
+
+    # ------------------------------------------------------------------------------------------------------------- poll
+
+    def poll(self, connection: int, request: pb.CommandGeoTopics, reply: TopicsReply, *, narrow: str = "") -> None:
+        """GEO_TOPICS: answered at once if there is news, else within `wait_ms` (at most `poll_ms_max`).
+
+        Args:
+            connection, request, reply: of the asker.
+            narrow: its role, if that may replicate some topics only: it has a lease of its own.
+        """
+        known = self.changes.known(request.counter, request.boot)
+        lease = self._lease_of(narrow)
+        self._ask_lease(lease, connection, request)
+        wait_ms = min(request.wait_ms, self._poll_ms_max)
+
+        def answer() -> None:
+            self._ask_lease(lease, connection, request)
+            reply(self._topics(request, known, lease))
+
+        if known == 0 or known < self.changes.counter or not wait_ms:
+            reply(self._topics(request, known, lease))
+        else:
+            self.polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer, lease)
+
+    def _lease_of(self, narrow: str) -> Lease:
+        if not narrow:
+            return self.lease
+        if narrow not in self.leases:
+            self.leases = {role: lease for role, lease in self.leases.items() if lease.live}
+            self.leases[narrow] = Lease(self.outbox)
+        return self.leases[narrow]
+
+    @staticmethod
+    def _ask_lease(lease: Lease, connection: int, request: pb.CommandGeoTopics) -> None:
+        if lease.ask(request.pipeline, request.lease_ms) and request.pipeline:
+            lease.connection = connection
+
+    def disconnected(self, connection: int) -> None:
+        """A connection is gone; its poll is forgotten."""
+        self.polls.cancel(connection)
+        for lease in (self.lease, *self.leases.values()):
+            if lease.connection == connection:
+                lease.left()
+
+    def _topics(self, request: pb.CommandGeoTopics, known: int, lease: Lease) -> pb.CommandGeoTopicsResponse:
+        leased = lease.holder == request.pipeline if request.pipeline else not lease.live
+        response = pb.CommandGeoTopicsResponse(
+            request_id=request.request_id, counter=self.changes.counter, uuid=self.uuid, lease=leased,
+            lease_holder=lease.holder, paused=self.record.paused or not self.linked,
+            throttle_bytes_per_second=self.record.throttle_bytes_per_s, boot=self.changes.boot,
+        )  # fmt: skip
+        names: Iterable[str] = self.changes.since(known) if known else self.topics
+        for name in names:
+            state = self.topics.get(name)
+            if state is not None and state.wanted:
+                self._describe(state, response.topics.add())
+            elif known:
+                response.topics.add(
+                    topic=name, incarnation=0, partitions=0, cursor=pb.GeoCursor(c=geo(NONE), s=geo(NONE), gen=0),
+                    last=geo(NONE), pending_entries=0, pending_bytes=0, removed=True,
+                )  # fmt: skip
+        return response
+
+    def _describe(self, state: LinkTopic, told: pb.GeoTopicState) -> None:
+        entries, size, oldest = state.pending(state.last)
+        c, s, gen = state.cursor
+        told.topic, told.incarnation, told.partitions = state.name, state.log.incarnation, self._partitions(state.name)
+        told.cursor.c.ledger, told.cursor.c.entry = c
+        told.cursor.s.ledger, told.cursor.s.entry = s
+        told.cursor.gen = gen
+        told.last.ledger, told.last.entry = state.last
+        told.pending_entries, told.pending_bytes, told.oldest_ms = entries, size, max(0, oldest)
+        told.gap, told.paused, told.learned = state.gap, state.paused, state.learned
+        told.retained.extend(marks_message(self.retained(state.name)))
+        if state.blocked is not None:
+            told.blocked, told.reason = state.blocked.kind, state.blocked.reason
+
+    # ------------------------------------------------------------------------------------------------------------- read
+
+    def read(self, request: pb.CommandGeoRead, reply: ReadReply) -> None:
+        """GEO_READ for this link."""
+        state = self.topics.get(request.topic)
+        if state is None or not state.wanted or state.paused or self.record.paused or not self.linked:
+            why = "is paused" if state is not None and state.wanted else f"is not on the link to {self.to}"
+            reply(_empty(request, f"topic {request.topic} {why}"), ())
+            return
+        stop = state.blocked
+        if stop is not None and stop.retry_at_ms > self.outbox.now_ms:
+            response = _empty(request, stop.reason)
+            response.blocked = stop.kind
+            reply(response, ())
+            return
+        after = place(request.after)
+        up_to = min(place(request.up_to), state.last) if request.HasField("up_to") else state.last
+        state.read_ms = self.outbox.now_ms
+
+        def failed(position: Position, error: str) -> None:
+            reason = f"entry {position} cannot be read: {error}"
+            if state.block("corrupt", reason, self.outbox.now_ms, position, here=True):
+                self._note("error", f"{state.name} is blocked (corrupt): {reason}")
+            self._changed(state)
+
+        def answered(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
+            stop = state.blocked
+            if stop is not None and stop.retry_at_ms and place(response.end) >= stop.position and state.unblock():
+                self._changed(state)
+            response.schemas = self.schemas(state.name)
+            reply(response, buffers)
+
+        Reading(
+            self.outbox, state.log, cluster=self.cluster, to=self.to, request_id=request.request_id, after=after,
+            up_to=up_to,
+            bytes_max=min(request.bytes_max, self._read_bytes_max), reply=answered, failed=failed,
+        ).start()  # fmt: skip
+
+    # ----------------------------------------------------------------------------------------------------------- commit
+
+    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True) -> None:
+        """GEO_COMMIT: progress and watermarks; answered when every rewind that follows from it is durable.
+
+        `whole`: who tells may replicate everything. Else it says nothing of the whole link, nor of earlier lives of this cluster.
+        """
+        response = pb.CommandGeoCommitResponse(request_id=request.request_id)
+        waiting = 1
+
+        def stored(error: str) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error:
+                response.error, response.message = int(ErrorCode.PERSISTENCE), error
+            if not waiting:
+                reply(response)
+
+        if whole and (request.HasField("trouble") or request.HasField("throttled")):
+            self._note_trouble(request)
+        for commit in request.commits:
+            if not self._commit_topic(commit):
+                response.ignored.append(commit.topic)
+        for learnt in request.learned:
+            if self._learn_topic(learnt, stored, whole):
+                waiting += 1
+        stored("")
+
+    def _note_trouble(self, request: pb.CommandGeoCommit) -> None:
+        self.throttled = request.throttled
+        if request.HasField("trouble") and (request.trouble, request.reason) != (self.trouble, self.trouble_reason):
+            if request.trouble != self.trouble:
+                self.trouble_since_ms = self.outbox.now_ms
+            self.trouble, self.trouble_reason = request.trouble, request.reason
+
+    def _commit_topic(self, commit: pb.GeoCommitTopic) -> bool:
+        state = self.topics.get(commit.topic)
+        if state is None:
+            return False
+        cursor = LinkCursor(place(commit.cursor.c), place(commit.cursor.s), commit.cursor.gen)
+        moved = state.commit(commit.incarnation, cursor)
+        present = commit.incarnation == state.log.incarnation and cursor.gen == state.cursor.gen
+        # What is said of a point before C, which a skip has left behind, is no news of the present.
+        if present and commit.HasField("blocked") and cursor.c >= state.cursor.c:
+            position = place(commit.position) if commit.HasField("position") else NONE
+            conflict = commit.conflict if commit.HasField("conflict") else None
+            self._told_blocked(state, commit.blocked, commit.reason, position, conflict)
+        elif moved and state.blocked is not None and state.blocked.position <= cursor.c and not commit.blocked:
+            state.unblock()
+        if moved:
+            self._touch_record(state)
+            self._changed(state)
+        return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
+
+    def _told_blocked(
+        self,
+        state: LinkTopic,
+        kind: str,
+        reason: str,
+        position: Position,
+        conflict: pb.GeoSchemaConflict | None = None,
+    ) -> None:
+        if not kind:
+            changed = state.unblock()
+        elif changed := state.block(kind, reason, self.outbox.now_ms, position, conflict=conflict):
+            self._note("warning", f"{state.name} is blocked ({kind}): {reason}")
+        if changed:
+            self._changed(state)
+
+    def _learn_topic(self, learnt: pb.GeoLearnTopic, stored: Done, whole: bool) -> bool:
+        """Take a destination's watermark; True if a rewind is being stored, which will call `stored`."""
+        state = self.topics.get(learnt.topic)
+        if state is None or learnt.incarnation != state.log.incarnation:
+            return False
+        watermark = place(learnt.watermark)
+        if learnt.there <= LEDGER_MAX:
+            state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
+        if learnt.HasField("blocked"):
+            self._told_blocked(state, learnt.blocked, learnt.reason, NONE)
+        elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:
+            # Behind it there would be no room for other ids, of any topic here.
+            reason = (
+                f"{self.to} holds {watermark} under the name of {self.cluster}, which no ledger here can have had: "
+                f"delete the topic in {self.to}, and create it there again"
+            )
+            self._told_blocked(state, "identity", reason, NONE)
+            return False
+        elif state.blocked is not None and state.blocked.kind in ("policy", "partitions", "identity"):
+            self._told_blocked(state, "", "", NONE)
+        if learnt.gen and learnt.gen != state.coming.gen:
+            return False  # of the past, also while the rewind that ended it is on its way to the store
+        if state.learned != learnt.counter:
+            state.learned = learnt.counter
+            self._changed(state)
+        if state.overtaken(watermark, foreign=learnt.foreign):
+            if not whole:
+                return False
+            self._overtaken(state, watermark, stored)
+            return True
+        if learnt.foreign:
+            return False
+        target = None if learnt.blocked else state.learn(watermark)
+        if target is None:
+            return False
+        self._rewind(state, target, stored)
+        return True
+
+    def _rewind(self, state: LinkTopic, target: LinkCursor, stored: Done) -> None:
+        """The destination lost what was behind `target.s`: send it again (A2)."""
+
+        def apply() -> None:
+            lost = state.rewound(target)
+            self._note("warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it")
+            if lost:
+                self._gap(state, lost, "are missing there and were already deleted here")
+                self._touch_record(state)
+            self.on_rebased(state.name)
+
+        self._move(state, target, state.record(target), apply, stored)
+
+    def _overtaken(self, state: LinkTopic, watermark: Position, stored: Done) -> None:
+        """The log has to get above what the destination holds under this cluster's name (A8)."""
+        last = state.log.last
+        if watermark > last:
+            state.log.roll(self.outbox.now_ms, above=watermark.ledger)
+
+        def apply() -> None:
+            lost = state.jumped(target)
+            self._touch_record(state)  # more may have been stored, and counted, than the durable record says
+            self._note(
+                "warning",
+                f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
+                f"it goes on behind that; {lost} messages at or below cannot be sent",
+            )
+            self.on_rebased(state.name)
+
+        target, record = state.jump_record(watermark)
+        self._move(state, target, record, apply, stored)
+
+
+def _empty(request: pb.CommandGeoRead, message: str) -> pb.CommandGeoReadResponse:
+    return pb.CommandGeoReadResponse(request_id=request.request_id, end=request.after, message=message)
+
+
+def _nothing() -> None:
+    """Nothing changes."""

@@ -1,0 +1,254 @@
+"""Sets of messages by identity: per origin and incarnation the origin indexes, as runs.
+
+Both the *vector* of a snapshot and what an update claims are such sets. The design's vector is one number per origin, the
+highest index; a number would claim what never came (a link's filter, a message that is for another cluster, a late joiner,
+a gap that a quota cut), so the vector is the exact set. Where nothing is missing that is one run per origin all the same.
+
+Sets that get too large are cut on the side that is safe: a claim forgets its oldest runs (`cut`), an exclusion grows over
+the holes between its oldest runs (`widen`).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, Self
+
+from pyroaring import BitMap
+
+from magnetar.core.ids import LATEST, NONE, OriginKey, Position
+from magnetar.replication.holdings import Run, Runs, covers, merged, without
+from magnetar.storage.cursor import Cursor
+from magnetar.storage.ledger import Ledger
+from magnetar.storage.positions import PositionSet, runs_of
+from magnetar.storage.topiclog import TopicLog
+from magnetar.wire.markers import RANGES_MAX
+
+__all__ = ["RANGES_MAX", "Held", "acked_above", "entries_of", "held_by"]
+
+_NONE: Final = BitMap()
+
+
+class Held:
+    """A mutable set of messages.
+
+    Args:
+        runs: per origin; taken over, not copied.
+
+    Attributes:
+        origins: per origin its runs, ascending, apart, never empty.
+    """
+
+    __slots__ = ("origins",)
+
+    def __init__(self, runs: Mapping[OriginKey, Sequence[Run]] | None = None) -> None:
+        self.origins: dict[OriginKey, Runs] = {key: list(found) for key, found in (runs or {}).items() if found}
+
+    def __bool__(self) -> bool:
+        return bool(self.origins)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and self.origins == other.origins
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"Held({self.origins})"
+
+    def add(self, key: OriginKey, first: int, end: int) -> None:
+        """Add indexes first..end-1; in order, the usual case, that makes the last run longer."""
+        runs = self.origins.get(key)
+        if runs is None:
+            self.origins[key] = [(first, end)]
+        elif first == runs[-1][1]:
+            runs[-1] = (runs[-1][0], end)
+        elif first > runs[-1][1]:
+            runs.append((first, end))
+        else:
+            self.origins[key] = merged([*runs, (first, end)])
+
+    def has(self, key: OriginKey, first: int, end: int) -> bool:
+        """Whether all of first..end-1 are in it."""
+        runs = self.origins.get(key)
+        return runs is not None and covers(runs, first, end)
+
+    def remove_from(self, key: OriginKey, first: int) -> int:
+        """Take out the indexes of an origin from `first` on; how many there were."""
+        runs = self.origins.pop(key, [])
+        kept = [(low, min(end, first)) for low, end in runs if low < first]
+        if kept:
+            self.origins[key] = kept
+        return sum(end - low for low, end in runs) - sum(end - low for low, end in kept)
+
+    def update(self, other: "Held") -> None:
+        """Add all of another set."""
+        for key, runs in other.origins.items():
+            mine = self.origins.get(key)
+            self.origins[key] = list(runs) if mine is None else merged([*mine, *runs])
+
+    def minus(self, *others: "Held") -> "Held":
+        """A new set without the members of others."""
+        found = Held(self.origins)
+        for other in others:
+            for key, taken in other.origins.items():
+                if key in found.origins:
+                    left = without(found.origins[key], taken)
+                    if left:
+                        found.origins[key] = left
+                    else:
+                        del found.origins[key]
+        return found
+
+    def common(self, other: "Held") -> "Held":
+        """A new set of what is in both."""
+        return self.minus(self.minus(other))
+
+    def copy(self) -> "Held":
+        """A new set, equal."""
+        return Held(self.origins)
+
+    def count_runs(self) -> int:
+        """How many runs there are."""
+        return sum(map(len, self.origins.values()))
+
+    def cut(self, ranges_max: int = RANGES_MAX) -> Self:
+        """Forget the oldest runs of each origin when there are more than `ranges_max`; safe for a claim. Itself."""
+        if self.count_runs() > ranges_max:
+            share = max(1, ranges_max // len(self.origins))
+            newest = sorted(self.origins, key=lambda key: key.incarnation)[-ranges_max:]
+            self.origins = {key: self.origins[key][-share:] for key in newest}
+        return self
+
+    def widen(self, ranges_max: int = RANGES_MAX) -> Self:
+        """Fill the holes between the oldest runs of each origin when there are too many; safe for an exclusion. Itself."""
+        if self.count_runs() > ranges_max:
+            share = max(1, ranges_max // len(self.origins))
+            for key, runs in self.origins.items():
+                if len(runs) > share:
+                    at = len(runs) - share
+                    self.origins[key] = [(runs[0][0], runs[at][1]), *runs[at + 1 :]]
+        return self
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        for key, runs in self.origins.items():
+            assert runs, f"{key} has no runs"
+            assert all(first < end for first, end in runs), f"{key}: {runs}"
+            assert all(a[1] < b[0] for a, b in pairwise(runs)), f"{key}: {runs}"
+
+
+class _Piece(NamedTuple):
+    """Entries first..end-1 of a ledger that follow each other in one origin; the first message has `origin_index`."""
+
+    ledger: Ledger
+    first: int
+    end: int
+    key: OriginKey
+    origin_index: int
+
+
+def _pieces(log: TopicLog, here: str, after: Position, up_to: Position) -> Iterator[_Piece]:
+    """The entries with after < p <= up_to, without those that damage took; markers lie in between."""
+    own = OriginKey(here, log.incarnation)
+    for ledger in log.ledger_infos():
+        if not after.ledger <= ledger.ledger <= up_to.ledger:
+            continue
+        begin = max(0, after.entry + 1) if ledger.ledger == after.ledger else 0
+        stop = min(ledger.entries, up_to.entry + 1) if ledger.ledger == up_to.ledger else ledger.entries
+        starts = ledger.run_entries
+        for number in range(max(0, bisect_right(starts, begin) - 1), len(starts)):
+            key = ledger.run_origins[number]
+            first = max(begin, starts[number])
+            end = min(stop, starts[number + 1] if number + 1 < len(starts) else ledger.entries)
+            if first >= stop:
+                break
+            if key is None or first >= end:
+                continue
+            index = ledger.run_firsts[number] + ledger.messages_in(starts[number], first)
+            yield _Piece(ledger, first, end, key if key.cluster else own, index)
+
+
+def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = LATEST) -> Held:
+    """The messages of the retained entries with after < p <= up_to.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name; its own messages are under it.
+        after, up_to: positions.
+    """
+    found: dict[OriginKey, Runs] = {}
+    for piece in _pieces(log, here, after, up_to):
+        count = piece.ledger.messages_in(piece.first, piece.end)
+        if count:
+            found.setdefault(piece.key, []).append((piece.origin_index, piece.origin_index + count))
+    return Held({key: merged(runs) for key, runs in found.items()})
+
+
+def acked_above(log: TopicLog, here: str, cursor: Cursor) -> Held:
+    """The messages that a cursor has acknowledged above its mark-delete, those of batches that it has in part, too.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name.
+        cursor: the cursor.
+    """
+    found: dict[OriginKey, Runs] = {}
+    for piece in _pieces(log, here, NONE, LATEST) if cursor.acked else ():
+        for first, last in runs_of(
+            cursor.acked.ledgers.get(piece.ledger.ledger, _NONE) & BitMap(range(piece.first, piece.end))
+        ):
+            index = piece.origin_index + piece.ledger.messages_in(piece.first, first)
+            found.setdefault(piece.key, []).append((index, index + piece.ledger.messages_in(first, last + 1)))
+    for at, part in cursor.partial.items():
+        if (message := log.identity_of(at)) is None:
+            continue
+        key = OriginKey(message.cluster, message.incarnation) if message.cluster else OriginKey(here, log.incarnation)
+        numbers = (number for number in range(part.size) if not part.bits >> number & 1)
+        found.setdefault(key, []).extend((message.index + number, message.index + number + 1) for number in numbers)
+    return Held({key: merged(runs) for key, runs in found.items()})
+
+
+def entries_of(log: TopicLog, here: str, held: Held, after: Position = NONE, up_to: Position = LATEST) -> PositionSet:
+    """The retained entries with after < p <= up_to of which every message is in a set; no markers.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name.
+        held: the set.
+        after, up_to: positions.
+    """
+    found = PositionSet()
+    if not held:
+        return found
+    for piece in _pieces(log, here, after, up_to):
+        runs = held.origins.get(piece.key)
+        if runs is None:
+            continue
+        for first, end in _entries(piece, runs):
+            entries = found.ledgers.get(piece.ledger.ledger)
+            if entries is None:
+                entries = found.ledgers[piece.ledger.ledger] = BitMap()
+            entries.add_range(first, end)
+    infos = {ledger.ledger: ledger for ledger in log.ledger_infos()}
+    for ledger in list(found.ledgers):
+        entries = found.ledgers[ledger]
+        entries.difference_update(BitMap(infos[ledger].markers))
+        if not entries:
+            del found.ledgers[ledger]
+    found.size = sum(map(len, found.ledgers.values()))
+    return found
+
+
+def _entries(piece: _Piece, runs: Sequence[Run]) -> Iterable[Run]:
+    """Runs of entries of a piece of which every message is in `runs`."""
+    ledger, first, end, _, index = piece
+    messages = ledger.messages
+    before = messages[first - 1] if first else 0
+    last = index + messages[end - 1] - before
+    for at in range(max(0, bisect_right(runs, (index, 1 << 63)) - 1), len(runs)):
+        low, high = runs[at]
+        if low >= last:
+            break
+        begin = first if low <= index else bisect_left(messages, before + low - index, first, end) + 1
+        stop = bisect_right(messages, before + high - index, first, end)
+        if begin < stop:
+            yield begin, stop

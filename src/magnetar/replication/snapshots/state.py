@@ -1,0 +1,213 @@
+"""What is kept of one replicated subscription, and how it is stored.
+
+Stored in one transaction with the cursor, so that the two never disagree. The cached snapshots are not stored: they are
+markers in the log behind mark-delete and are read again at start.
+"""
+
+import struct
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from magnetar.core.errors import StorageError
+from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.replication.snapshots.cache import Cache, Taken
+from magnetar.replication.snapshots.held import Held
+from magnetar.wire.acksets import Epoch
+
+VERSION: Final = 1
+
+Seeks = dict[str, Epoch]
+"""Per cluster its latest seek."""
+
+SEEKS_MAX: Final = 128
+"""A ceiling on the clusters whose seeks are kept: twice what a configuration may have. All are told in every update, which is
+read with `wire.markers.CLUSTERS_MAX` at most."""
+
+_Stored = list[tuple[str, int, list[tuple[int, int]]]]
+
+
+def later(a: Epoch | None, b: Epoch) -> bool:
+    """Whether `b` is a later seek of its cluster than `a`. A new life of a topic comes after all seeks of the one before."""
+    return a is None or (b.incarnation, b.time_ms) > (a.incarnation, a.time_ms)
+
+
+class State:
+    """One replicated subscription.
+
+    Attributes:
+        cache: snapshots that it may still pass.
+        told: the local position of the last snapshot that the others were told it passed.
+        news: the highest position acknowledged here, by a consumer or an operator, since the last seek.
+        retell: clusters that have to be told everything again: they are new, or forgot. Only they are: what was told
+            before may undo a seek that others made since.
+        announce: the subscription's existence has to be told.
+        base: what its starting point took for consumed although nobody acknowledged it; never told as acknowledged.
+        based: whether `base` is known to be that, and can be told to others.
+        expired: what expiry passed; never told as acknowledged either.
+        claims: what others said is acknowledged; held against messages that come later.
+        since: when a consumer or operator made it here, the end of the log then; what others had told before was passed
+            over, and is when the markers are read again after a restart.
+        seeks: per cluster its latest seek of this subscription, as far as heard.
+        epoch: the seek that it stands behind, when that was last looked at; not stored.
+        seek_untold: the newest seek here has to be told (again); `telling_seek` while that is being written.
+        writing: the snapshot of the update that is being written.
+        announcing: its announcement is being written.
+        fresh: an update created it just now, and is being applied.
+        turn: counts seeks, own and foreign: answers to what was written before mean nothing.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.told = NONE
+        self.news = NONE
+        self.retell: set[str] = set()
+        self.announce = False
+        self.base = Held()
+        self.based = False
+        self.expired = Held()
+        self.claims = Held()
+        self.since = NONE
+        self.seeks: Seeks = {}
+        self.epoch: Epoch | None = None
+        self.writing: Taken | None = None
+        self.announcing = False
+        self.seek_untold = False
+        self.telling_seek = False
+        self.fresh = False
+        self.turn = 0
+
+    def heard(self, seek: Epoch) -> bool:
+        """A cluster sought, as it or another one says; whether that is news."""
+        if not later(self.seeks.get(seek.cluster), seek):
+            return False
+        if seek.cluster not in self.seeks and len(self.seeks) >= SEEKS_MAX:
+            return False
+        self.seeks[seek.cluster] = seek
+        return True
+
+    def restart(self) -> None:
+        """The cursor was, or is to be taken as, moved by a seek: nothing from before is told any more."""
+        self.cache.clear()
+        self.told = self.news = NONE
+        self.retell.clear()
+        self.writing = None
+        self.turn += 1
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the others have something to learn."""
+        return self.news > self.told
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self.cache.validate()
+        for held in (self.base, self.expired, self.claims):
+            held.validate()
+        assert all(seek.cluster == cluster and seek.kind == 1 for cluster, seek in self.seeks.items())
+
+
+class Stored(msgspec.Struct, kw_only=True, array_like=False):
+    """A state, as stored; unknown fields of newer versions are ignored.
+
+    Attributes:
+        deleted: the subscription was deleted here: others do not bring it back.
+        held: what the log has held, retained or not.
+        newest: the local position of the newest own snapshot.
+    """
+
+    deleted: bool = False
+    told: tuple[int, int] = NONE
+    news: tuple[int, int] = NONE
+    retell: list[str] = []
+    announce: bool = False
+    seek_untold: bool = False
+    base: _Stored = []
+    based: bool = False
+    expired: _Stored = []
+    claims: _Stored = []
+    since: tuple[int, int] = NONE
+    seeks: list[tuple[str, int, int]] = []
+    held: _Stored = []
+    newest: tuple[int, int] = NONE
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Stored)
+
+
+def flat(held: Held) -> _Stored:
+    """A set as it is stored."""
+    return [(key.cluster, key.incarnation, runs) for key, runs in held.origins.items()]
+
+
+def read_held(stored: _Stored) -> Held:
+    """The reverse of `flat`.
+
+    Raises:
+        StorageError: it is not what `flat` gave.
+    """
+    held = Held({OriginKey(cluster, incarnation): runs for cluster, incarnation, runs in stored})
+    try:
+        held.validate()
+    except AssertionError as error:
+        raise StorageError(f"a stored set of messages is damaged: {error}") from None
+    return held
+
+
+def encode(stored: Stored) -> bytes:
+    """Version, MessagePack, crc32c."""
+    body = bytes([VERSION]) + _ENCODER.encode(stored)
+    return body + struct.pack("<I", crc32c(body))
+
+
+def decode(data: bytes) -> Stored:
+    """Read what `encode` wrote.
+
+    Raises:
+        StorageError: damaged, or of another version.
+    """
+    if len(data) < 5 or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise StorageError(f"a stored snapshot state of {len(data)} bytes is damaged: its checksum is wrong")
+    if data[0] != VERSION:
+        raise StorageError(f"a stored snapshot state has version {data[0]}; this broker reads {VERSION}")
+    try:
+        return _DECODER.decode(data[1:-4])
+    except msgspec.DecodeError as error:
+        raise StorageError(f"a stored snapshot state of {len(data)} bytes is damaged: {error}") from None
+
+
+def store(state: State, held: Held, newest: Position) -> bytes:
+    """A state as bytes."""
+    return encode(
+        Stored(
+            told=state.told,
+            news=state.news,
+            retell=sorted(state.retell),
+            announce=state.announce,
+            seek_untold=state.seek_untold,
+            base=flat(state.base),
+            based=state.based,
+            expired=flat(state.expired),
+            claims=flat(state.claims),
+            since=state.since,
+            seeks=[(seek.cluster, seek.incarnation, seek.time_ms) for seek in state.seeks.values()],
+            held=flat(held),
+            newest=newest,
+        )
+    )
+
+
+def restore(state: State, stored: Stored) -> None:
+    """Fill in a state from what was stored.
+
+    Raises:
+        StorageError: damaged.
+    """
+    state.told, state.news, state.since = Position(*stored.told), Position(*stored.news), Position(*stored.since)
+    state.retell, state.announce, state.based = set(stored.retell), stored.announce, stored.based
+    state.seek_untold = stored.seek_untold
+    state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))
+    for cluster, incarnation, time_ms in stored.seeks:
+        state.seeks[cluster] = Epoch(1, time_ms, cluster, incarnation)

@@ -1,0 +1,261 @@
+"""Taking snapshots, and answering those that others take.
+
+    nothing -> REQUEST written, `pending` -> answers (pending.py) -> SNAPSHOT written, `completing` -> read back: nothing
+
+The next one begins `interval_ms` after the beginning of the last, if there is still a reason (`wanted`, asked of the
+machine); without a reason there is no timer, and an idle topic writes nothing. A snapshot that was dropped because nobody
+answered is tried again when there are new messages or when something comes from a peer: the request that waits in the log
+makes it answer as soon as the link is back, and that answer is something.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.core.ids import NONE, Position
+from magnetar.replication.host import MarkerHost
+from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.pending import Pending, Step
+from magnetar.replication.snapshots.writer import Writer
+from magnetar.wire.markers import Snapshot, SnapshotRequest, SnapshotResponse
+
+ID_BYTES_MAX: Final = 256
+"""Of a snapshot's id that is repeated in an answer; a uuid has 36."""
+
+
+class Taker:
+    """Snapshots of one topic.
+
+    Args:
+        host: the topic.
+        writer: of its markers.
+        held: what the log holds now, `RANGES_MAX` runs at most.
+        wanted: whether there is a reason to take a snapshot.
+        partners: clusters that can answer.
+        new_id: gives a fresh text per snapshot.
+        interval_ms, timeout_ms: see `machine.Snapshots`.
+
+    Attributes:
+        pending: the snapshot in progress.
+        completing: a SNAPSHOT is being written.
+        newest: local position of the newest snapshot.
+        missing: clusters that let a snapshot time out -> since when.
+        knowing: peers that are known to read claims.
+        dropped_ms: when the last snapshot was dropped; 0 for never, or when one succeeded since.
+        dropped: how many were dropped since the last one that succeeded.
+    """
+
+    def __init__(
+        self,
+        host: MarkerHost,
+        writer: Writer,
+        *,
+        held: Callable[[], Held],
+        wanted: Callable[[], bool],
+        partners: Callable[[], frozenset[str]],
+        new_id: Callable[[], str],
+        interval_ms: int,
+        timeout_ms: int,
+    ) -> None:
+        self._host = host
+        self._writer = writer
+        self._held = held
+        self._wanted = wanted
+        self._partners = partners
+        self._new_id = new_id
+        self._interval_ms = interval_ms
+        self._timeout_ms = timeout_ms
+        self.pending: Pending | None = None
+        self.completing = False
+        self.newest = NONE
+        self.missing: dict[str, int] = {}
+        self.knowing: set[str] = set()
+        self.dropped_ms = 0
+        self.dropped = 0
+        self._started_ms: int | None = None
+        self._stalled = False
+        self._timer_ms: int | None = None
+        self._asked: dict[str, SnapshotRequest] = {}
+
+    # ---------------------------------------------------------------------------------------------------------- taking
+
+    def tick(self) -> None:
+        """Do what is due, and ask for a timer if something will be."""
+        now_ms = self._host.now_ms
+        if self.pending is not None and now_ms >= self.pending.deadline_ms:
+            self._timed_out(self.pending)
+        if self._writer.blocked:
+            return
+        if self.pending is None and not self.completing and not self._stalled and self._wanted():
+            due_ms = now_ms if self._started_ms is None else self._started_ms + self._interval_ms
+            # A due time further off than that: the clock was set back meanwhile.
+            if now_ms < due_ms <= now_ms + self._interval_ms:
+                self._arm(due_ms)
+            else:
+                self._begin(now_ms)
+        if self.pending is not None:
+            self._arm(self.pending.deadline_ms)
+
+    def _arm(self, at_ms: int) -> None:
+        if self._timer_ms is None or at_ms < self._timer_ms:
+            self._timer_ms = at_ms
+            self._host.timer(at_ms, self._fired)
+
+    def _fired(self, now_ms: int) -> None:
+        if self._timer_ms is not None and now_ms >= self._timer_ms:
+            self._timer_ms = None
+        self.tick()
+
+    def _begin(self, now_ms: int) -> None:
+        partners = self._partners()
+        if not partners:
+            return
+        expected = partners - self.missing.keys() or partners
+        pending = Pending(self._new_id(), partners, expected, now_ms, now_ms + self._timeout_ms)
+        if self._ask(pending):
+            self.pending = pending
+            self._started_ms = now_ms
+
+    def _ask(self, pending: Pending) -> bool:
+        def done(position: Position, error: str) -> None:
+            if error and self.pending is pending:
+                self.pending = None
+
+        self._writer.count("requests")
+        return self._writer.write(pending.request(self._host.cluster), pending.peers, done)
+
+    def answered(self, response: SnapshotResponse, position: Position) -> None:
+        """A RESPONSE of another cluster is stored here."""
+        if response.round:
+            self.knowing.add(response.cluster)
+        else:
+            self.knowing.discard(response.cluster)
+        if self.pending is not None:
+            self._step(self.pending, self.pending.answered(response), position)
+
+    def _step(self, pending: Pending, step: Step, position: Position) -> None:
+        if step is Step.SECOND_ROUND:
+            if not self._ask(pending):
+                self.pending = None
+        elif step is Step.COMPLETE:
+            self._complete(pending, position)
+        elif step is Step.DROP:
+            self._drop(pending)
+        elif step is Step.IGNORED:
+            self._writer.count("late_responses")
+
+    def _timed_out(self, pending: Pending) -> None:
+        self._writer.count("timed_out")
+        for cluster in sorted(pending.waiting):
+            if cluster not in self.missing:
+                self.missing[cluster] = pending.started_ms
+                self._host.note(
+                    "warning",
+                    f"{self._host.log.name}: {cluster} did not answer a snapshot within {self._timeout_ms} ms",
+                )
+        # What is stored here was all seen, so the newest entry is as good a local position as a response's.
+        self._step(pending, pending.timed_out(self.knowing), self._host.log.last)
+
+    def _drop(self, pending: Pending) -> None:
+        self.pending = None
+        self._stalled = True
+        self.dropped_ms = max(1, self._host.now_ms)
+        self.dropped += 1
+        self._writer.count("dropped")
+
+    def _complete(self, pending: Pending, local: Position) -> None:
+        self.pending = None
+        snapshot = Snapshot(pending.snapshot_id, local, pending.usable(), self._held().origins)
+
+        def done(position: Position, error: str) -> None:
+            self.completing = False
+            if not error:
+                self.dropped_ms = self.dropped = 0
+                self._writer.count("snapshots")
+
+        self.completing = self._writer.write(snapshot, (self._host.cluster,), done)
+
+    # ------------------------------------------------------------------------------------------------------- answering
+
+    def asked(self, request: SnapshotRequest) -> None:
+        """A REQUEST of another cluster is stored here; only its newest one is answered."""
+        if request.round:
+            self.knowing.add(request.source_cluster)
+        self._asked[request.source_cluster] = request
+
+    def answered_here(self, response: SnapshotResponse) -> None:
+        """Our own RESPONSE is in the log (at start)."""
+        self._asked = {
+            asker: request for asker, request in self._asked.items() if request.snapshot_id != response.snapshot_id
+        }
+
+    def answer(self) -> None:
+        """Answer what was asked and not answered yet, with the newest position as it is now."""
+        for asker, request in list(self._asked.items()):
+            here = self._host.cluster
+            response = SnapshotResponse(request.snapshot_id, here, self._host.log.last, request.round)
+
+            def done(position: Position, error: str, asker: str = asker, request: SnapshotRequest = request) -> None:
+                if error:
+                    self._asked.setdefault(asker, request)
+
+            if not self._writer.write(response, (asker,), done):
+                return
+            self._writer.count("responses")
+            self._asked.pop(asker, None)
+
+    # ------------------------------------------------------------------------------------------------------ what comes
+
+    def taken(self, local: Position) -> None:
+        """Our own SNAPSHOT is in the log."""
+        self.newest = max(self.newest, local)
+
+    def moved(self) -> None:
+        """There are new messages, or something else that may make a new attempt worth while."""
+        self._stalled = False
+
+    def heard_of(self, cluster: str) -> None:
+        """Something came from a cluster."""
+        self._stalled = False
+        if self.missing.pop(cluster, None) is not None:
+            self._host.note("info", f"{self._host.log.name}: {cluster} is back")
+
+    def rebased(self, cluster: str) -> None:
+        """A cluster may have forgotten what it was asked, or what it answered."""
+        self.pending = None
+        self.missing.pop(cluster, None)
+        self.knowing.discard(cluster)
+        self._stalled = False
+
+    def routes_changed(self) -> None:
+        """Partners came or went."""
+        partners = self._partners()
+        for cluster in self.missing.keys() - partners:
+            del self.missing[cluster]
+        self._asked = {asker: request for asker, request in self._asked.items() if asker in partners}
+        self._stalled = False
+        pending = self.pending
+        if pending is not None and not pending.peers <= partners:
+            self._writer.count("went_on_without")
+            left = ", ".join(sorted(pending.peers - partners))
+            self._host.note(
+                "info", f"{self._host.log.name}: the snapshot under way goes on without {left}: no links both ways"
+            )
+            self._step(pending, pending.without(partners), self._host.log.last)
+
+    def describe(self) -> dict[str, object]:
+        """Plain values."""
+        pending = self.pending
+        return {
+            "newestSnapshot": str(self.newest),
+            "pendingSince": pending.started_ms if pending else 0,
+            "waitingFor": sorted(pending.waiting) if pending else [],
+            "droppedAt": self.dropped_ms,
+            "dropped": self.dropped,
+            "missing": dict(sorted(self.missing.items())),
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        assert self.pending is None or not self.completing, "a snapshot is asked for and written"
+        assert self.pending is None or self.pending.waiting, "a snapshot waits for nobody"
+        assert self.newest <= self._host.log.last or self._host.log.last == NONE, "a snapshot of what is not there"

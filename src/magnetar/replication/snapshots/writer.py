@@ -1,0 +1,83 @@
+"""How the machine of a topic writes markers, counts and speaks."""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
+
+from magnetar.core.ids import NONE, Position
+from magnetar.replication.host import MarkerHost
+from magnetar.wire.markers import Marker, build_marker
+
+FAILED: Final = "the storage failed"
+
+Done = Callable[[Position, str], None]
+
+
+class Writer:
+    """Markers on their way into the log, counters, and notes that are not repeated.
+
+    Args:
+        host: the topic.
+        after: called when something that was written has been answered for: what waited for it may go on.
+
+    Attributes:
+        counters: what happened, for `/metrics`.
+        blocked: the host takes no markers now; it is tried again when something is stored or the storage has healed.
+    """
+
+    def __init__(self, host: MarkerHost, after: Callable[[], None]) -> None:
+        self._host = host
+        self._after = after
+        self.counters: Counter[str] = Counter()
+        self.blocked = False
+        self._under_way: dict[int, Done] = {}
+        self._number = 0
+        self._noted: set[tuple[str, str]] = set()
+
+    def write(self, marker: Marker, replicate_to: Collection[str], done: Done) -> bool:
+        """Append a marker.
+
+        Args:
+            marker: what it says.
+            replicate_to: clusters that it may go to; empty for all.
+            done: called once, with its position when it is durable, or with what went wrong.
+
+        Returns:
+            False when nothing can be written now; `done` is not called then.
+        """
+        if self.blocked:
+            return False
+        self._number += 1
+        number = self._number
+
+        def then(position: Position, error: str) -> None:
+            waiting = self._under_way.pop(number, None)
+            if waiting is not None:
+                waiting(position, error)
+                self._after()
+
+        self._under_way[number] = done
+        names = sorted(replicate_to)
+        if not self._host.append_marker(build_marker(marker, self._host.now_ms, names), names, then):
+            self._under_way.pop(number, None)
+            self.blocked = True
+            return False
+        return True
+
+    def healed(self) -> None:
+        """The storage takes writes again: what was not told to be durable never was."""
+        self.blocked = False
+        lost, self._under_way = self._under_way, {}
+        for done in lost.values():
+            done(NONE, FAILED)
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Something happened."""
+        self.counters[what] += number
+
+    def warn(self, what: str, whom: str, text: str, level: str = "warning") -> None:
+        """Count something that should not be, or that somebody may ask about (`level` info); the first of its kind is noted."""
+        self.counters[what] += 1
+        if (what, whom) not in self._noted:
+            self._noted.add((what, whom))
+            self._host.note(level, f"{self._host.log.name}: {text}")

@@ -1,0 +1,269 @@
+"""Reading entries back from the segments, from any thread."""
+
+import errno
+import threading
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import StorageError
+from magnetar.runtime.interpreter.gil_yield import GiveWay, Working, pause
+from magnetar.storage.entries import Location, StoredEntry
+from magnetar.storage.files import Files, LogFile
+from magnetar.storage.ledger import OFFSET_MASK, SEGMENT_SHIFT
+from magnetar.storage.records import read_entry
+from magnetar.storage.recovery import segment_name
+from magnetar.storage.topiclog import Span
+
+READ_GAP_BYTES: Final = 64 * 1024
+"""Records this near to each other are read in one go, with what lies between."""
+
+READ_BLOCK_BYTES: Final = 8 * 1024 * 1024
+"""A ceiling on one such read."""
+
+OPEN_MAX: Final = 64
+"""A ceiling on segments held open for reading; readers that catch up read few segments at a time."""
+
+NOW_ENTRIES_MAX: Final = 64
+"""So many are read by the thread that asks, if memory has them: some 0.25 ms; what is more is for a reader's thread."""
+
+NOW_BYTES_MAX: Final = 256 * 1024
+"""The same in bytes, with what lies between: some 0.1 ms of copying."""
+
+BREATH_ENTRIES: Final = 16
+"""So many are read, in some 0.15 ms, before the thread steps aside for whoever waits for the interpreter: its many short calls
+of the system keep the others from it as none would (`runtime.interpreter.gil_yield`)."""
+
+
+class SegmentReaders:
+    """Open segments, and where rewritten records went.
+
+    Args:
+        files: the file system.
+        folder: of the segments.
+        writer: is let by, too, when it waits.
+        step_aside: lets other threads have the interpreter.
+    """
+
+    def __init__(self, files: Files, folder: Path, writer: Working, step_aside: Callable[[], None] = pause) -> None:
+        self._files = files
+        self._folder = folder
+        self._writer = writer
+        self._step_aside = step_aside
+        self._lock = threading.Lock()
+        self._ways = threading.Lock()
+        self._open: OrderedDict[int, LogFile] = OrderedDict()
+        self._moved: dict[int, tuple[array[int], array[int]]] = {}
+        self._targets: dict[int, set[int]] = {}
+
+    def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
+        """Read entries, in order; those behind a damaged one are left out.
+
+        Raises:
+            StorageError: the first one is damaged or gone; says which and where.
+            OSError: the disk does not answer.
+        """
+        entries: list[StoredEntry] = []
+        places = [self._place(span) for span in spans]
+        way = GiveWay(self._writer, pause=self._step_aside)
+        problem = ""
+        while len(entries) < len(places) and not problem:
+            way.look()
+            try:
+                problem = self._read_on(places, entries, self._pread, BREATH_ENTRIES)
+            except FileNotFoundError:
+                at = len(entries)
+                with self._lock:
+                    self._open.pop(places[at].segment, None)
+                again = [self._place(span) for span in spans[at:]]
+                if again == places[at:]:
+                    problem = f"segment {places[at].segment} of the log is gone: its entries were deleted"
+                places[at:] = again
+        if problem and not entries:
+            raise StorageError(problem)
+        return entries
+
+    def read_now(self, spans: Sequence[Span]) -> list[StoredEntry] | None:
+        """The entries, in order, if they are few and the system has all of them in memory.
+
+        None: ask `read`, which may wait for the disk, and says what is damaged or gone.
+        """
+        if len(spans) > NOW_ENTRIES_MAX:
+            return None
+        left = NOW_BYTES_MAX
+
+        def pread(segment: int, offset: int, size: int) -> bytes | bytearray:
+            nonlocal left
+            left -= size
+            if left < 0:
+                raise BlockingIOError(errno.EAGAIN, "it is too much")
+            return self._pread_now(segment, offset, size)
+
+        entries: list[StoredEntry] = []
+        places = [self._place(span) for span in spans]
+        try:
+            while len(entries) < len(places):
+                if self._read_on(places, entries, pread, breath=0):
+                    return None
+        except (OSError, StorageError):
+            return None
+        return entries
+
+    def _read_on(
+        self,
+        places: list[Span],
+        entries: list[StoredEntry],
+        pread: Callable[[int, int, int], bytes | bytearray],
+        breath: int,
+    ) -> str:
+        """Add what one read brings to the entries; what is wrong with the next one, if anything is.
+
+        Args:
+            places: of all that are wanted.
+            entries: of the first of them.
+            pread: reads, from a segment at an offset, so many bytes.
+            breath: entries after which the thread steps aside; 0: it does not.
+
+        Raises:
+            FileNotFoundError: the next one's segment is deleted.
+        """
+        at = len(entries)
+        end = self._together(places, at)
+        first, last = places[at], places[end - 1]
+        if not first.size:
+            return _damage(first)
+        block = memoryview(pread(first.segment, first.offset, last.offset + last.size - first.offset))
+        for number, span in enumerate(places[at:end], at + 1):
+            if breath and not number % breath:
+                self._step_aside()
+            entry = read_entry(block, span.offset - first.offset, span.size)
+            if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
+                # Of a deleted segment, which loses its name first, less and less is left (`discarding`): no damage.
+                self._files.size(self._folder / segment_name(span.segment))
+                return _damage(span)
+            entries.append(entry)
+        return ""
+
+    @staticmethod
+    def _together(places: list[Span], at: int) -> int:
+        """The end of the records from `at` on that one read brings."""
+        first = places[at]
+        upto = first.offset + first.size
+        end = at + 1
+        while end < len(places):
+            span = places[end]
+            if (
+                not span.size
+                or span.segment != first.segment
+                or not 0 <= span.offset - upto <= READ_GAP_BYTES
+                or span.offset + span.size - first.offset > READ_BLOCK_BYTES
+            ):
+                break
+            upto = span.offset + span.size
+            end += 1
+        return end
+
+    def _place(self, span: Span) -> Span:
+        """Where a record is now."""
+        while (moved := self._moved.get(span.segment)) is not None:
+            old, new = moved
+            at = bisect_left(old, span.offset)
+            if at == len(old) or old[at] != span.offset:
+                return span
+            span = span._replace(segment=new[at] >> SEGMENT_SHIFT, offset=new[at] & OFFSET_MASK)
+        return span
+
+    def _pread(self, segment: int, offset: int, size: int) -> bytes:
+        with self._lock:
+            file = self._open.get(segment)
+            if file is None:
+                file = self._files.open(self._folder / segment_name(segment))
+                self._open[segment] = file
+                if len(self._open) > OPEN_MAX:
+                    # Not closed here: somebody may be reading. It closes itself when the last one lets go.
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(segment)
+        return file.pread(offset, size)
+
+    def _pread_now(self, segment: int, offset: int, size: int) -> bytes | bytearray:
+        with self._lock:
+            file = self._open.get(segment)
+            if file is None:
+                raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
+            self._open.move_to_end(segment)
+        return file.pread_now(offset, size)
+
+    def moved(self, segment: int, places: Mapping[int, Location]) -> None:
+        """Records of a segment lie elsewhere from now on.
+
+        Args:
+            segment: that is about to be deleted.
+            places: new location by old offset.
+        """
+        new = {offset: places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in sorted(places)}
+        with self._ways:  # each lane of the log has a thread that rewrites
+            self._lead(segment, new)  # all of it, for those who have looked where it was copied to before
+            copies: set[int] = set()
+            for old in [old for old, targets in self._targets.items() if segment in targets and old != segment]:
+                copies |= self._follow(old, segment, new)
+            if copies:
+                self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
+
+    def _follow(self, old: int, segment: int, new: Mapping[int, int]) -> set[int]:
+        """Lead from where records first lay to where they are now, in one step; where copies of them lay in `segment`.
+
+        One way for each record that lives, however often it is copied: what lives long is copied for as long as the broker runs.
+        """
+        copies: set[int] = set()
+        ways: dict[int, int] = {}
+        for offset, place in zip(*self._moved[old], strict=True):
+            if place >> SEGMENT_SHIFT != segment:
+                ways[offset] = place
+                continue
+            copies.add(place & OFFSET_MASK)
+            if place & OFFSET_MASK in new:  # else nobody needs it any more
+                ways[offset] = new[place & OFFSET_MASK]
+        self._lead(old, ways)
+        return copies
+
+    def _lead(self, segment: int, ways: Mapping[int, int]) -> None:
+        """From records of a segment, by offset ascending, to where they are now."""
+        if ways:
+            self._targets[segment] = {place >> SEGMENT_SHIFT for place in ways.values()}
+            self._moved[segment] = array("Q", ways.keys()), array("Q", ways.values())
+        else:
+            self._targets.pop(segment, None)
+            self._moved.pop(segment, None)
+
+    def forget(self, segment: int) -> None:
+        """A segment is deleted, and with it the way to it, unless its records moved on."""
+        with self._lock:
+            self._open.pop(segment, None)
+        with self._ways:
+            gone = [] if segment in self._moved else [segment]
+            while gone:
+                number = gone.pop()
+                for old, targets in list(self._targets.items()):
+                    targets.discard(number)
+                    if not targets:
+                        del self._targets[old], self._moved[old]
+                        gone.append(old)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            self._open.clear()
+
+
+def _damage(span: Span) -> str:
+    where = f"entry {span.ledger}:{span.entry}"
+    if not span.size:
+        return f"corrupt: {where} is lost; the log was damaged where it lay"
+    return (
+        f"corrupt: {where} in segment {span.segment} at offset {span.offset} ({span.size} bytes): "
+        "its checksum does not fit"
+    )

@@ -1,0 +1,111 @@
+"""Room on the disk that is kept for what has to be written on a full one.
+
+The log leaves room free (`disk_free_bytes_min`), but others fill disks to the last byte. Then cursors could not be stored, and
+retention could delete nothing: a disk full of what everybody has acknowledged would stay full. The reserve is a file that holds
+nothing; on a full disk it gives its room away, a part at a time, and is made as large again when there is room.
+"""
+
+import errno
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from magnetar.runtime.log.files import open_file
+
+logger = logging.getLogger("magnetar.broker")
+
+RESERVE_BYTES: Final = 8 << 20
+"""Twice what SQLite writes before it tidies its log up: cursors of thousands of subscriptions, and records of as many topics."""
+
+PART_BYTES: Final = 512 << 10
+"""Given away at a time: whoever filled the disk takes what is not used at once."""
+
+FREE_BYTES_MIN: Final = 4 * RESERVE_BYTES
+"""With less room the reserve is not made larger: it must not be what fills the disk."""
+
+LOOK_S: Final = 10.0
+"""Between two attempts to make it as large as it was."""
+
+_WRONG: Final = frozenset({errno.ELOOP, errno.EINVAL, errno.EMLINK, errno.EISDIR, errno.EACCES, errno.EPERM})
+"""What lies in its place is no reserve: worth a line, as a full disk is not."""
+
+
+class Reserve:
+    """The reserve of one data folder; used by one thread at a time.
+
+    Args:
+        path: of the file; made if there is room. Where it cannot be made there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._look_s = 0.0
+        self._size = -1
+        self._told = False
+        self.keep()
+
+    @property
+    def needed(self) -> bool:
+        """Whether hardly anything is left on the disk."""
+        try:
+            return self._free() < PART_BYTES
+        except OSError:
+            return False
+
+    def give(self) -> bool:
+        """Give a part of it away; whether there was any."""
+        try:
+            file = self._open(os.O_WRONLY)
+        except OSError:
+            return False
+        try:
+            size = os.fstat(file).st_size
+            if not size:
+                return False
+            self._size = max(0, size - PART_BYTES)
+            os.ftruncate(file, self._size)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def keep(self) -> None:
+        """Make it as large as it should be, if it is not, there is room, and nobody looked a moment ago."""
+        now_s = time.monotonic()
+        if self._size == RESERVE_BYTES or now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        try:
+            self._make()
+        except OSError as error:
+            if error.errno in _WRONG and not self._told:
+                self._told = True
+                logger.warning("there is no reserve for a full disk: %s %s", self._path, error.strerror)
+
+    def _make(self) -> None:
+        if self._free() < FREE_BYTES_MIN:
+            return
+        file = self._open(os.O_WRONLY | os.O_CREAT)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file, 0, RESERVE_BYTES)
+            else:
+                os.pwrite(file, bytes(RESERVE_BYTES), 0)
+            self._size = RESERVE_BYTES
+        finally:
+            os.close(file)
+
+    def _open(self, flags: int) -> int:
+        """The file, if it is nobody else's: it is cut."""
+        file = open_file(self._path, flags)
+        if os.fstat(file).st_nlink > 1:
+            os.close(file)
+            raise OSError(errno.EMLINK, "is also the file of another name, which would be cut", str(self._path))
+        return file
+
+    def _free(self) -> int:
+        room = os.statvfs(self._path.parent)
+        return room.f_bavail * room.f_frsize

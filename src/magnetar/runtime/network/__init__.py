@@ -1,0 +1,1 @@
+"""Sockets: the Pulsar port, its connections, and the client of other clusters."""

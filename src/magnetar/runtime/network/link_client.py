@@ -1,0 +1,374 @@
+"""A blocking client for link peers: the command line, `verify`, tools, tests.
+
+One socket, one thread, no event loop. Requests are told apart by their id, so answers to pipelined appends may come while
+another request waits: they are kept for `poll`. A client belongs to one thread at a time.
+
+Two kinds of failure, and what to do about each:
+
+- `LinkDown`: the peer is gone, silent, or talks nonsense. The connection is closed; back off and connect anew. What was in
+  flight may or may not have happened; the chain rule makes sending it again harmless.
+- `LinkRefused`: the peer answered this one request with an error. The connection goes on (except after a refused CONNECT);
+  the same request again will be refused again until somebody changes something.
+
+The pipeline's tasks, which wait for several clusters at once, have a non-blocking connection of their own (spark.link).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import NONE, Position
+from magnetar.runtime.network.link_connection import LinkConnection, LinkDown, LinkRefused
+from magnetar.runtime.security import tls
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame
+
+__all__ = ["Appended", "Entries", "LinkClient", "LinkDown", "LinkRefused", "geo_position"]
+
+WINDOW_REQUESTS: Final = 64
+"""Backpressure: appends in flight. Enough for a disk's sync to be amortised; more only waits at the other end."""
+
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+"""Backpressure: bytes of appends in flight, which this process keeps in memory until they are sent."""
+
+TIMEOUT_MS: Final = 10_000
+"""How long an answer may take. A sync of a disk in trouble takes seconds; a peer that is silent for longer is down."""
+
+READ_BYTES: Final = 4 * 1024 * 1024
+"""What one GEO_READ asks for, unless told otherwise: large enough that the round trip does not count."""
+
+
+class Entries(NamedTuple):
+    """The answer to a read: columns about the entries, and their bytes one after the other (`response.sizes`)."""
+
+    response: pb.CommandGeoReadResponse
+    payload: bytes
+
+
+class Appended(NamedTuple):
+    """The answer to one append; `refusal` is set, and `response` empty, if it was answered by an error."""
+
+    request_id: int
+    response: pb.CommandGeoAppendResponse
+    refusal: LinkRefused | None = None
+
+
+def geo_position(position: Position) -> pb.GeoPosition:
+    """A position as link commands carry it."""
+    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
+
+
+class LinkClient:
+    """An authenticated connection to a broker, for link commands. Made by `connect`.
+
+    Attributes:
+        address: of the broker.
+        hello: who the broker is: cluster name and uuid.
+        message_bytes_max: the largest entry that it accepts.
+    """
+
+    def __init__(
+        self, address: str, connection: LinkConnection, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.address = address
+        self.hello = connection.hello
+        self.message_bytes_max = connection.message_bytes_max
+        self._connection = connection
+        self._clock = clock
+        self._appends: dict[int, int] = {}  # bytes of each append in flight
+        self._append_bytes = 0
+        self._appended: list[Appended] = []
+
+    @classmethod
+    def connect(
+        cls,
+        address: str,
+        token: bytes | str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Connect and present the link token.
+
+        Args:
+            address: `host:port`, or `pulsar+ssl://host:port` (see `runtime.security.tls.target_of`).
+            token: what links present: their shared secret, or a token (JWT) where there is authentication.
+            timeout_ms: for connecting, and for each later answer.
+            clock: seconds, monotonic.
+
+        Raises:
+            ConfigError: the address is not one.
+            LinkDown: nobody is there, or no answer came in time.
+            LinkRefused: the token is wrong, or the broker does not speak link commands of this version.
+        """
+        try:
+            connection = tls.connect(address, timeout_ms / 1000)
+        except OSError as error:
+            raise LinkDown(f"{tls.shown(address)}: {error.strerror or error}") from None
+        address = tls.shown(address)
+        link = LinkConnection(connection, address, timeout_ms / 1000, clock)
+        try:
+            link.handshake(token.encode() if isinstance(token, str) else token)
+        except MagnetarError:
+            link.close()
+            raise
+        return cls(address, link, clock=clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what is in flight is forgotten here."""
+        self._connection.close()
+
+    @property
+    def in_flight(self) -> int:
+        """Appends without an answer yet."""
+        return len(self._appends)
+
+    # ------------------------------------------------------------------------------------------------------- requests
+
+    def topics(
+        self,
+        to: str,
+        counter: int = 0,
+        *,
+        boot: int = 0,
+        wait_ms: int = 0,
+        pipeline: str = "",
+        lease_ms: int = 0,
+    ) -> pb.CommandGeoTopicsResponse:
+        """The topics of the link to cluster `to` whose state changed after `counter` (0: all of them).
+
+        Args:
+            to: the destination's name.
+            counter, boot: of the last answer.
+            wait_ms: how long the broker may wait for a change (a long poll).
+            pipeline, lease_ms: who asks, and for how long it wants the link's advisory lease; "" asks for none.
+
+        Raises:
+            LinkDown, LinkRefused: see above; as every request.
+        """
+        command = pb.BaseCommand(type=1000)
+        ask = command.geo_topics
+        ask.to, ask.counter, ask.boot, ask.wait_ms = to, counter, boot, wait_ms
+        if pipeline:
+            ask.pipeline, ask.lease_ms = pipeline, lease_ms
+        ask.request_id = self._connection.next_request_id()
+        return self._ask(command, ask.request_id, extra_ms=wait_ms).command.geo_topics_response
+
+    def read(
+        self,
+        topic: str,
+        after: Position = NONE,
+        *,
+        to: str | None = None,
+        up_to: Position | None = None,
+        bytes_max: int = READ_BYTES,
+        origin: str | None = None,
+    ) -> Entries:
+        """Entries behind a position, at least one if there is one.
+
+        Args:
+            topic: fully qualified; a partition by its own name.
+            after: exclusive.
+            to: only what the link to this cluster carries; None: every entry, of whatever kind.
+            up_to: inclusive; None: the newest readable.
+            bytes_max: of the payload; one entry may be larger.
+            origin: instead of `to`: only messages that this cluster published, with where they stood there.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1002)
+        ask = command.geo_read
+        ask.topic, ask.bytes_max = topic, bytes_max
+        ask.after.CopyFrom(geo_position(after))
+        if to is not None:
+            ask.to = to
+        if origin is not None:
+            ask.origin = origin
+        if up_to is not None:
+            ask.up_to.CopyFrom(geo_position(up_to))
+        ask.request_id = self._connection.next_request_id()
+        frame = self._ask(command, ask.request_id)
+        response = frame.command.geo_read_response
+        if response.HasField("error"):
+            raise LinkRefused(response.error, response.message, self.address)
+        if sum(response.sizes) != len(frame.payload):
+            raise self._connection.die(f"{len(frame.payload)} bytes came for entries of {sum(response.sizes)} bytes")
+        return Entries(response, frame.payload)
+
+    def commit(
+        self,
+        to: str,
+        commits: Iterable[pb.GeoCommitTopic] = (),
+        learned: Iterable[pb.GeoLearnTopic] = (),
+        *,
+        pipeline: str = "",
+    ) -> pb.CommandGeoCommitResponse:
+        """Tell the source how far the link to `to` got, and what its destination is known to hold.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1006)
+        tell = command.geo_commit
+        tell.to = to
+        tell.commits.extend(commits)
+        tell.learned.extend(learned)
+        if pipeline:
+            tell.pipeline = pipeline
+        tell.request_id = self._connection.next_request_id()
+        response = self._ask(command, tell.request_id).command.geo_commit_response
+        if response.HasField("error"):
+            raise LinkRefused(response.error, response.message, self.address)
+        return response
+
+    def watermarks(
+        self, source: str, uuid: str, queries: Iterable[pb.GeoWatermarkQuery] = (), *, counter: int = 0
+    ) -> pb.CommandGeoWatermarksResponse:
+        """What the destination durably holds of a source cluster (name and uuid), by topic.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1008)
+        ask = command.geo_watermarks
+        ask.source, ask.uuid, ask.counter = source, uuid, counter
+        ask.topics.extend(queries)
+        ask.request_id = self._connection.next_request_id()
+        return self._ask(command, ask.request_id).command.geo_watermarks_response
+
+    def restore(
+        self, request: pb.CommandGeoRestore, buffers: Sequence[bytes | memoryview] = ()
+    ) -> pb.CommandGeoRestoreResponse:
+        """Give a wiped cluster messages of its earlier life (all but `request_id` is set); waits for its disk.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1012, geo_restore=request)
+        command.geo_restore.request_id = self._connection.next_request_id()
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        self._connection.request(command, command.geo_restore.request_id, views)
+        return self._connection.wait_for(command.geo_restore.request_id).command.geo_restore_response
+
+    def schemas(self, topic: str, life: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
+        """Schemas of a topic by the versions that its entries carry (GEO_SCHEMAS), deleted ones included.
+
+        Args:
+            topic: full name.
+            life: `schemas` of the answer to GEO_READ that the entries came with.
+            versions: their numbers.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1014)
+        ask = command.geo_schemas
+        ask.topic, ask.schemas = topic, life
+        ask.versions.extend(versions)
+        ask.request_id = self._connection.next_request_id()
+        return self._ask(command, ask.request_id).command.geo_schemas_response
+
+    def tells_schemas(self, ask: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasResponse]) -> None:
+        """From now on, when this broker wants schemas of what is brought to it, ask somebody who knows.
+
+        Args:
+            ask: asks the source (`schemas`); may raise LinkDown or LinkRefused.
+        """
+
+        def brought(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
+            try:
+                told = ask(wanted)
+            except (LinkDown, LinkRefused) as error:
+                return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=str(error))
+            return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
+
+        self._connection.on_wanted = brought
+
+    def status(self, to: str | None = None) -> pb.CommandGeoStatusResponse:
+        """What is blocked, and why: of the link to `to`, or of all.
+
+        Raises:
+            LinkDown, LinkRefused: see above.
+        """
+        command = pb.BaseCommand(type=1010)
+        if to is not None:
+            command.geo_status.to = to
+        command.geo_status.request_id = self._connection.next_request_id()
+        return self._ask(command, command.geo_status.request_id).command.geo_status_response
+
+    # -------------------------------------------------------------------------------------------------------- appends
+
+    def append_async(self, append: pb.CommandGeoAppend, buffers: Sequence[bytes | memoryview]) -> int:
+        """Send entries; their answer comes by `poll`. Waits while the window is full.
+
+        Args:
+            append: all but `request_id`, which is set here.
+            buffers: the entries' bytes, cut as you like; not copied, so leave them alone until the answer came.
+
+        Returns:
+            The request id.
+
+        Raises:
+            ValueError: `buffers` have not as many bytes as `append.sizes` say, or the columns differ in length.
+            LinkDown: see above.
+        """
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        size = sum(map(len, views))
+        columns = {len(append.sizes), len(append.ledgers), len(append.entries), len(append.first_indexes)}
+        if size != sum(append.sizes) or columns != {len(append.counts)}:
+            raise ValueError(f"{size} bytes in buffers, {sum(append.sizes)} in columns of lengths {sorted(columns)}")
+        self._collect()
+        while len(self._appends) >= WINDOW_REQUESTS or (self._appends and self._append_bytes + size > WINDOW_BYTES):
+            self._connection.turn(self._connection.deadline())
+            self._collect()
+        append.request_id = self._connection.next_request_id()
+        self._connection.request(pb.BaseCommand(type=1004, geo_append=append), append.request_id, views)
+        self._appends[append.request_id] = size
+        self._append_bytes += size
+        return append.request_id
+
+    def poll(self, timeout_ms: int = 0) -> list[Appended]:
+        """Answers to appends, in the order in which they came; also answers the broker's pings.
+
+        Args:
+            timeout_ms: how long to wait for the first; 0: take what is there. Returns at once if nothing is in flight.
+
+        Raises:
+            LinkDown: see above.
+        """
+        connection = self._connection
+        until = self._clock() + timeout_ms / 1000
+        if not self._collect():
+            connection.turn(self._clock())
+            while not self._collect() and self._appends and self._clock() < until:
+                connection.turn(min(until, connection.deadline()))
+        answers, self._appended = self._appended, []
+        return answers
+
+    def _collect(self) -> bool:
+        """Take the answers to appends out of the connection; whether there are any for `poll`."""
+        answered = self._connection.answered
+        for request_id in [key for key in answered if key in self._appends]:
+            frame = answered.pop(request_id)
+            self._append_bytes -= self._appends.pop(request_id)
+            refusal = None
+            if frame.command.HasField("error"):
+                refusal = LinkRefused(frame.command.error.error, frame.command.error.message, self.address)
+            self._appended.append(Appended(request_id, frame.command.geo_append_response, refusal))
+        return bool(self._appended)
+
+    def _ask(self, command: pb.BaseCommand, request_id: int, *, extra_ms: int = 0) -> Frame:
+        """Send a request, wait for its answer."""
+        self._connection.request(command, request_id, extra_s=extra_ms / 1000)
+        return self._connection.wait_for(request_id)

@@ -1,0 +1,446 @@
+"""The Pulsar port: sockets in, frames to the broker, buffers out.
+
+A connection owns nothing but its socket, its decoder and its keep-alive; whose it is and what it may do is known to the
+broker's session. Back-pressure goes both ways: a socket that does not take what is written makes the broker stop
+dispatching to it; a broker that has too much to write makes the socket stop being read.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from magnetar.broker.broker import Broker
+from magnetar.runtime.driver import Driver
+from magnetar.runtime.network.connection_places import Places
+from magnetar.runtime.network.frame_slices import Portions
+from magnetar.runtime.network.in_process import Heard, InsideConnection
+from magnetar.runtime.network.listener import Listener, shown
+from magnetar.runtime.network.protocol_sniffing import HEAD_BYTES, Urls, handshake_failed, malformed
+from magnetar.runtime.security.tls import common_name
+from magnetar.wire import commands
+from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.limits import FIELDS_MAX, LINK_FIELDS_MAX
+
+logger = logging.getLogger("magnetar.broker")
+
+WRITE_HIGH_BYTES = 4 * 1024 * 1024
+"""Backpressure: above this many unsent bytes dispatch to the connection stops. A few frames of the largest size would
+fit a smaller mark; a larger one is memory times connections."""
+
+WRITE_LOW_BYTES = 1024 * 1024
+
+CLOSE_S = 10.0
+"""For a peer to take what was written before its connection was closed: whoever reads nothing would keep the socket, and up to
+WRITE_HIGH_BYTES with it, for ever."""
+
+STUCK_INTERVALS = 2
+"""Keep-alive intervals that a peer may take none of what waits for it. It does not count as silent, because it is not read
+meanwhile."""
+
+TURN_FRAMES_MAX = 40
+"""Frames of one connection before it is the others' turn. A socket holds thousands of them, and whoever sends them without a
+pause would hold up everybody by many milliseconds."""
+
+TURN_S = 0.00025
+"""The same in time, as far as frames are there at once: acknowledgements, the dearest of what comes often, take more than
+twice as long as publishes, and it is these that become slower when they come in smaller portions."""
+
+RUN_FRAMES_MAX = 20
+"""Frames that are one event: in between the log's reports are handled, its thread is let by, and the time is looked at."""
+
+TURN_BYTES_MAX = 1024 * 1024
+"""The same in bytes."""
+
+LINK_SILENT_INTERVALS = 20
+"""Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
+answer pings; a dead peer's socket is found by TCP's own keep-alive or when this is over."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client.
+
+    Args:
+        server: the port it came to.
+        number: its name inside the broker.
+        tls: whether it came to the listener by TLS.
+    """
+
+    def __init__(self, server: "PulsarServer", number: int, *, tls: bool = False) -> None:
+        self._server = server
+        self._number = number
+        self._tls = tls
+        self._decoder = FrameDecoder(server.frame_bytes_max)
+        self._decoder.limit(server.frame_bytes_max)
+        self._portions = Portions()
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+        self._heard = True
+        self._understood = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
+        self._peer = "?"
+        self._silent = 0
+        self._silent_max = 1
+        self._full = False
+        self._unsent = 0
+        self._stuck = 0
+        self._held = False
+        self._turn_frames = 0
+        self._turn_bytes = 0
+        self._turn_over = False
+
+    # ------------------------------------------------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept, or refuse when there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._peer = shown(transport.get_extra_info("peername"))
+        if not self._server.admit(self._number, self, self._peer):
+            self._transport.abort()
+            self._transport = None
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):  # one that is gone already; it is heard of in a moment
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if not self._tls:
+                self._descriptor = sock.fileno()
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self._server.driver.attach(self._number, self)
+        certificate = common_name(transport.get_extra_info("peercert")) if self._tls else ""
+        self._server.driver.run(self._server.broker.connected, self._number, self._peer, certificate, self._tls)
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._heard = True
+        self._server.received += 1
+        self._handle(nbytes)
+
+    def _handle(self, nbytes: int) -> None:
+        """Hand on some frames, in several events, until the turn is over."""
+        end_s = time.perf_counter() + TURN_S
+        while self._run(nbytes):
+            self._turn_bytes += nbytes
+            nbytes = 0
+            full = self._turn_frames >= TURN_FRAMES_MAX or self._turn_bytes >= TURN_BYTES_MAX
+            if full or self._held or not self._more or time.perf_counter() >= end_s:
+                if full or self._more:
+                    self._end_turn()
+                return
+
+    @property
+    def _more(self) -> bool:
+        """Whether something is to be handled before the socket is read again."""
+        return bool(self._portions) or self._decoder.more
+
+    def _run(self, nbytes: int) -> bool:
+        """One event; whether the connection is still to be read. One that acknowledges much takes several
+        (`runtime.network.frame_slices`).
+
+        Whole frames in front of a fault count as if they had come in a read of their own: how the kernel cuts the bytes must not
+        decide whether a request was heard.
+        """
+        waiting = self._portions
+        fault = self._decode(nbytes) if nbytes or not waiting else ""
+        if waiting:
+            self._understood = True
+            while True:
+                frames = waiting.take()
+                self._server.driver.run(self._server.broker.frames, self._number, frames)
+                self._turn_frames += len(frames)
+                if not fault or not waiting:
+                    break
+        if fault:
+            self.close(fault)
+            return False
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _decode(self, nbytes: int) -> str:
+        """Put what came behind what waits; what is wrong with it, if anything."""
+        fault = ""
+        try:
+            frames = self._decoder.buffer_updated(nbytes, RUN_FRAMES_MAX)
+        except FrameError as error:
+            frames, fault = error.frames, f"malformed frame: {error}"
+            if not frames and not self._understood:
+                key = "pulsar_tls" if self._tls else "pulsar"
+                fault = malformed(key, self._decoder.head(HEAD_BYTES), fault, self._server.urls)
+        self._portions.add(frames)
+        return fault
+
+    def _end_turn(self) -> None:
+        """Go on when the others had their turn. Without the pause the loop would read this socket up to 32 times."""
+        if self._turn_over or self._transport is None or self._transport.is_closing():
+            return
+        self._turn_over = True
+        self._transport.pause_reading()
+        self._server.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        self._turn_frames = self._turn_bytes = 0
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._held:
+            return
+        if self._more:
+            self._handle(0)
+        if not self._turn_over and not self._held and not transport.is_closing():
+            transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self._full = True
+        self._server.driver.run(self._server.broker.writable, self._number, False)
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        self._full = False
+        self._server.driver.run(self._server.broker.writable, self._number, True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gone, by whoever's wish."""
+        for timer in (self._timer, self._end):
+            if timer is not None:
+                timer.cancel()
+        if self._transport is None:
+            return
+        self._transport = None
+        self._descriptor = -1
+        self._server.driver.detach(self._number)
+        self._server.forget(self._number, self)
+        self._server.driver.run(self._server.broker.disconnected, self._number)
+
+    # ---------------------------------------------------------------------------------------------------- driver.Peer
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write buffers, in order."""
+        transport = self._transport
+        if transport is None:
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    def send_now(self, buffer: bytes | memoryview) -> None:
+        """Write a buffer, in order; at once, if nothing waits in front of it.
+
+        What the socket does not take goes the usual way, and so does what it refuses: the transport finds that out, too, and
+        ends the connection.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        if self._descriptor >= 0 and not (transport.is_closing() or transport.get_write_buffer_size()):
+            written = 0
+            with contextlib.suppress(OSError):
+                written = os.write(self._descriptor, buffer)
+            if written == len(buffer):
+                return
+            buffer = memoryview(buffer)[written:]
+        transport.write(buffer)
+
+    def close(self, reason: str) -> None:
+        """Close after what was written; the reason, if any, is logged."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        line = f"closed the connection of {self._peer}: {reason}"
+        if reason and self._server.driver.quiet.allows(line):
+            logger.warning("%s", line)
+        self._transport.close()
+        self._end = self._server.loop.call_later(CLOSE_S, self.abort)
+
+    def hold(self, hold: bool) -> None:
+        """Stop or go on reading."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._held = hold
+        if hold:
+            self._transport.pause_reading()
+            return
+        self._heard = True
+        if self._more:
+            self._end_turn()  # what was read before the pause comes first
+        elif not self._turn_over:
+            self._transport.resume_reading()
+
+    def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
+        """Change the largest frame and command accepted: who it is, is known now. A link's peer may also be silent for longer."""
+        self._server.known(self)
+        self._decoder.frame_bytes_max = frame_bytes_max
+        self._decoder.limit(command_bytes_max, LINK_FIELDS_MAX if link else FIELDS_MAX)
+        if link:
+            self._silent_max = LINK_SILENT_INTERVALS
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _keep_alive(self) -> None:
+        """Each interval: a peer that was silent since the last ping is gone (pulsar-facts A.6)."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        unsent = self._transport.get_write_buffer_size()
+        self._stuck = self._stuck + 1 if self._full and unsent >= self._unsent else 0
+        self._unsent = unsent
+        if self._stuck > STUCK_INTERVALS:
+            self.close(f"it takes nothing of {unsent} bytes that wait for it")
+            self.abort()
+            return
+        held = not self._transport.is_reading()
+        self._silent = 0 if self._heard or held else self._silent + 1
+        if self._silent >= self._silent_max:
+            self.close(f"silent for {self._silent * self._server.keep_alive_s:.0f} s")
+            return
+        self._heard = False
+        self._transport.write(commands.ping())
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+
+class PulsarServer:
+    """The listener of the Pulsar protocol.
+
+    Args:
+        loop, driver, broker: who handles what comes.
+        frame_bytes_max: largest frame of whoever is not let in yet; see `Connection.let_in`.
+        connections_max: a ceiling on open sockets, those that shake hands among them.
+        connections_per_address_max: the same of one address; 0: none.
+        keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
+        urls: where the broker is reached, for those who came to the wrong port.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        driver: Driver,
+        broker: Broker,
+        *,
+        frame_bytes_max: int,
+        connections_max: int,
+        connections_per_address_max: int = 0,
+        keep_alive_ms: int,
+        urls: Urls = Urls(),  # noqa: B008 - immutable
+    ) -> None:
+        self.loop = loop
+        self.driver = driver
+        self.broker = broker
+        self.frame_bytes_max = frame_bytes_max
+        self.keep_alive_s = keep_alive_ms / 1000
+        self._connections: dict[int, Connection] = {}
+        self._places = Places(
+            connections_max,
+            self._refused,
+            per_address=connections_per_address_max,
+            crowded=self._crowded,
+            made_room=self._made_room,
+        )
+        self._next = 0
+        self.received = 0
+        self.urls = urls
+        self._listeners: list[Listener] = []
+
+    @property
+    def open(self) -> int:
+        """Connections now."""
+        return len(self._connections)
+
+    @property
+    def shaking(self) -> int:
+        """Handshakes of TLS that are under way."""
+        return self._places.shaking
+
+    def admit(self, number: int, connection: Connection, peer: str) -> bool:
+        """Count a connection in, unless there are too many."""
+        if not self._places.take(connection, peer, connection.abort):
+            return False
+        self._connections[number] = connection
+        return True
+
+    def _refused(self, peer: str) -> None:
+        """Say that somebody was one too many."""
+        shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
+        self._tell(f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)")
+
+    def _crowded(self, peer: str) -> None:
+        """Say that somebody's address has too many."""
+        most = self._places.per_address
+        self._tell(f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)")
+
+    def _made_room(self, peer: str) -> None:
+        """Say that somebody was closed for another."""
+        self._tell(
+            f"closed the connection of {peer}: it had sent no CONNECT, and another needed its place (connections_max)"
+        )
+
+    def _tell(self, line: str) -> None:
+        if self.driver.quiet.allows(line):
+            logger.warning("%s", line)
+
+    def inside(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
+        """A connection of this process itself, which takes no socket and no place; open it."""
+        self._next += 1
+        return InsideConnection(self.driver, self.broker, self._next, heard, closed)
+
+    def known(self, connection: Connection) -> None:
+        """Who a connection is has been proved."""
+        self._places.known(connection)
+
+    def forget(self, number: int, connection: Connection) -> None:
+        """Count a connection out."""
+        self._connections.pop(number, None)
+        self._places.leave(connection)
+
+    def _make(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next)
+
+    def _make_tls(self) -> Connection:
+        self._next += 1
+        return Connection(self, self._next, tls=True)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen, with `tls` by TLS; returns the port (asked for as 0: any free one). May be called for several.
+
+        Raises:
+            MagnetarError: the port is in use or may not be bound, in one line.
+        """
+        if tls is None:
+            listener = await Listener.open(self._make, host, port, key="pulsar")
+        else:
+            listener = await Listener.open(
+                self._make_tls,
+                host,
+                port,
+                key="pulsar_tls",
+                tls=tls,
+                failed=self._handshake_failed,
+                handshakes=self._places,
+            )
+        self._listeners.append(listener)
+        return listener.port
+
+    def _handshake_failed(self, peer: str, reason: str) -> None:
+        line = f"closed the connection of {peer}: {handshake_failed('pulsar_tls', reason, self.urls)}"
+        if self.driver.quiet.allows(line):
+            logger.warning("%s", line)
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        # One turn of the loop lets connection_lost run before the broker is closed.
+        await asyncio.sleep(0)

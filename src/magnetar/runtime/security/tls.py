@@ -1,0 +1,297 @@
+"""TLS: contexts of listeners and of clients, and a socket for those who wait on sockets themselves.
+
+A listener's certificate can change while it runs: each handshake takes the context that is current at its begin. Python
+lets a server choose the context when the client's first message is there (`sni_callback`), which OpenSSL asks for also
+when the client names no server.
+"""
+
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
+
+from magnetar.core.errors import ConfigError
+from magnetar.core.hosts import is_host, port_of
+from magnetar.core.security import TlsConfig
+from magnetar.runtime.security.secret_file import read_file
+
+VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+WRITE_BYTES: Final = 256 << 10
+"""What one call encrypts: OpenSSL takes a buffer whole or not at all, and progress has to be seen."""
+
+
+def server_context(config: TlsConfig) -> ssl.SSLContext:
+    """What a listener speaks, from its files as they are now.
+
+    Raises:
+        ConfigError: a file is missing, wrong, or a private key that others can read; names the file.
+    """
+    read_file(config.key_file, "private key", private=True, group=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[config.minimum_version]
+    # Clients resume nothing: a ticket of before would let in a client whose CA is trusted no more.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.num_tickets = 0
+    load_certificate(context, config.certificate_file, config.key_file)
+    if config.ca_file and config.client_certificates != "none":
+        load_trust(context, config.ca_file)
+        required = config.client_certificates == "required"
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate_file: str, key_file: str) -> None:
+    """Give a context its own certificate.
+
+    Raises:
+        ConfigError: names the files.
+    """
+    try:
+        # A callback for the passphrase: without one OpenSSL would ask at the terminal.
+        context.load_cert_chain(certificate_file, key_file, password=lambda: "")
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"certificate {certificate_file} with private key {key_file} cannot be used: {_reason(error)}"
+        ) from None
+
+
+def load_trust(context: ssl.SSLContext, ca_file: str) -> None:
+    """Say whose certificates a context trusts.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"ca_file {ca_file} cannot be used: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "it is not in PEM").replace("_", " ").lower()
+        return "the key is encrypted or is none" if "pem lib" in reason or "bad decrypt" in reason else reason
+    return (error.strerror if isinstance(error, OSError) else "") or "it is not in PEM"
+
+
+class Listening:
+    """The TLS of a broker's listeners, which follows its files.
+
+    Args:
+        config: the `[tls]` table, with a certificate.
+
+    Attributes:
+        context: for listeners; hands each handshake the current one.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._current = server_context(config)
+        self.context = server_context(config)
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def reload(self) -> None:
+        """Read the files again.
+
+        Raises:
+            ConfigError: they are wrong; what was in force stays.
+        """
+        self._current = server_context(self._config)
+
+    @property
+    def files(self) -> list[str]:
+        """What it is made of."""
+        config = self._config
+        return [path for path in (config.certificate_file, config.key_file, config.ca_file) if path]
+
+
+def common_name(certificate: "Any") -> str:
+    """The common name of a peer's certificate as `ssl` tells it, "" without. Several names are none: which would it be?"""
+    if not certificate:
+        return ""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
+
+
+def client_context(ca_file: str = "", certificate_file: str = "", key_file: str = "") -> ssl.SSLContext:
+    """What a client speaks: checks the server's certificate and name, always.
+
+    Raises:
+        ConfigError: a file is missing or wrong.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca_file:
+        load_trust(context, ca_file)
+    else:
+        context.load_default_certs()
+    if certificate_file:
+        load_certificate(context, certificate_file, key_file)
+    return context
+
+
+class Target(NamedTuple):
+    """Where a link connects to: host, port, and how; `context` None without TLS."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext | None = None
+
+
+def target_of(address: str) -> Target:
+    """Of `host:port`, `pulsar://host:port` or `pulsar+ssl://host:port?ca=FILE&cert=FILE&key=FILE`.
+
+    Raises:
+        ConfigError: none of these, or a file that is wrong.
+    """
+    plain, _, query = address.partition("?")
+    host, _, port = plain.rpartition("://")[2].rstrip("/").rpartition(":")
+    host = host.strip("[]")
+    scheme = plain.partition("://")[0] if "://" in plain else "pulsar"
+    if scheme not in {"pulsar", "pulsar+ssl"} or not is_host(host) or not port_of(port):
+        raise ConfigError(f"address {plain[:300]!r} is not valid: write host:port")
+    context = None
+    if scheme == "pulsar+ssl":
+        found = {key: values[0] for key, values in parse_qs(query).items()}
+        context = client_context(found.get("ca", ""), found.get("cert", ""), found.get("key", ""))
+    return Target(host, port_of(port), context)
+
+
+def shown(address: str) -> str:
+    """An address without what is only for the connection: for errors and tables."""
+    return address.partition("?")[0].removeprefix("pulsar://")
+
+
+class TlsSocket:
+    """A non-blocking socket by TLS with the few methods that the link's connections use of a socket.
+
+    `recv_into` fills as much as is there: OpenSSL gives at most one record of 16 KiB at a time and keeps further ones,
+    which no poll of the socket would tell. Whoever reads until a call does not fill the buffer has read everything.
+    """
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._socket = context.wrap_socket(
+            connection, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=True
+        )
+        self._shaken = False
+        self._wants_write = True
+
+    @property
+    def waits_to_read(self) -> bool:
+        """Whether it can do nothing, not even write, before the peer says something."""
+        return not self._shaken and not self._wants_write
+
+    def setblocking(self, flag: bool) -> None:
+        """As of a socket."""
+        self._socket.setblocking(flag)
+
+    def fileno(self) -> int:
+        """As of a socket."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """As of a socket."""
+        self._socket.close()
+
+    def getsockopt(self, level: int, option: int) -> int:
+        """As of a socket."""
+        return self._socket.getsockopt(level, option)
+
+    def handshake(self) -> None:
+        """Go on with the handshake.
+
+        Raises:
+            BlockingIOError: it waits for the peer; `waits_to_read` tells for what.
+            OSError: it failed; one line.
+        """
+        if self._shaken:
+            return
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self._wants_write = False
+            raise BlockingIOError from None
+        except ssl.SSLWantWriteError:
+            self._wants_write = True
+            raise BlockingIOError from None
+        except ssl.SSLError as error:
+            raise _failed(error) from None
+        self._shaken = True
+
+    def sendmsg(self, buffers: Iterable[Any]) -> int:
+        """As of a socket: how many bytes were taken.
+
+        Raises:
+            BlockingIOError: none now.
+            OSError: the connection failed.
+        """
+        self.handshake()
+        sent = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            while len(view):
+                try:
+                    taken = self._socket.send(view[:WRITE_BYTES])
+                except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                    if sent:
+                        return sent
+                    raise BlockingIOError from None
+                except ssl.SSLError as error:
+                    raise _failed(error) from None
+                sent += taken
+                view = view[taken:]
+        return sent
+
+    def recv_into(self, room: Any) -> int:
+        """As of a socket: bytes read, 0 at the end; fills the buffer if there is as much.
+
+        Raises:
+            BlockingIOError: nothing is there.
+            OSError: the connection failed.
+        """
+        self.handshake()
+        view = memoryview(room).cast("B")
+        filled = 0
+        while filled < len(view):
+            try:
+                count = self._socket.recv_into(view[filled:])
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if filled:
+                    return filled
+                raise BlockingIOError from None
+            except ssl.SSLError as error:
+                if filled:
+                    return filled  # what came before the trouble counts; the next call meets it again
+                raise _failed(error) from None
+            if count == 0:
+                return filled
+            filled += count
+        return filled
+
+
+def _failed(error: ssl.SSLError) -> OSError:
+    """An OSError of one line."""
+    verify = getattr(error, "verify_message", "")
+    text = f"the broker's certificate is not trusted: {verify}" if verify else f"TLS: {error.reason or error}"
+    return OSError(error.errno or 0, text.replace("_", " "))
+
+
+def connect(address: str, timeout_s: float) -> socket.socket | TlsSocket:
+    """A connected socket to a broker, by TLS when the address says so; handshake still to come.
+
+    Raises:
+        ConfigError: the address is wrong.
+        OSError: nobody is there.
+    """
+    target = target_of(address)
+    connection = socket.create_connection((target.host, target.port), timeout=timeout_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if target.context is None:
+        return connection
+    connection.setblocking(False)
+    return TlsSocket(connection, target.context, target.host)

@@ -1,0 +1,135 @@
+"""Which places a query reads: pure arithmetic over what brokers say.
+
+Two plans: a batch read is cut into stretches for several tasks; a micro-batch is bounded by what may be admitted.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.spark.offsets import EARLIEST, Place, Places
+
+ENTRIES_PER_TASK_MIN: Final = 500
+"""Below this a further task costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One ledger of a topic, as far as it is known."""
+
+    ledger: int
+    entries: int
+
+
+def cut(
+    first: Place, last: Place, spans: list[Span] | None, tasks: int, entries_min: int = ENTRIES_PER_TASK_MIN
+) -> list[tuple[Place, Place]]:
+    """Cut what lies in first < p <= last into at most `tasks` stretches of about the same number of entries.
+
+    The borders need not be places of messages.
+
+    Args:
+        first, last: exclusive and inclusive.
+        spans: the topic's ledgers in order, if known; without them only a range inside one ledger can be cut.
+        tasks: how many at most.
+        entries_min: of each.
+    """
+    if last.reach <= first.reach:
+        return []
+    if spans is None:
+        spans = [Span(last.ledger, last.entry + 1)] if first == EARLIEST or first.ledger == last.ledger else []
+        # Older ledgers, which are not known, all go to the first task.
+    held: list[tuple[int, int, int]] = []  # ledger, first entry, entries
+    for span in spans:
+        begin = first.entry + 1 if span.ledger == first.ledger else 0
+        past = min(span.entries, last.entry + 1) if span.ledger == last.ledger else span.entries
+        if first.ledger <= span.ledger <= last.ledger and past > begin:
+            held.append((span.ledger, begin, past - begin))
+    total = sum(entries for _, _, entries in held)
+    pieces = max(1, min(tasks, total // entries_min))
+    borders = [_at(held, total * number // pieces) for number in range(1, pieces)]
+    places = [first, *borders, last]
+    return [(a, b) for a, b in itertools.pairwise(places) if b.reach > a.reach]
+
+
+def _at(held: list[tuple[int, int, int]], offset: int) -> Place:
+    """The place of the entry before which `offset` entries end."""
+    for ledger, begin, entries in held:
+        if offset <= entries:
+            return Place(ledger, begin + offset - 1)
+        offset -= entries
+    raise AssertionError("an offset beyond the end")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An entry that waits to be admitted; its messages from index `first` on.
+
+    Attributes:
+        place: of the entry.
+        first, count: index of its first unread message, and messages in all.
+        bytes: as stored.
+        batch: whether it is a batch, of which a part can be read.
+    """
+
+    place: Place
+    first: int
+    count: int
+    bytes: int
+    batch: bool
+
+
+def admit(
+    start: Mapping[str, Place], waiting: Mapping[str, Iterator[Pending]], messages_max: int, bytes_max: int
+) -> Places:
+    """How far each topic may be read: entry by entry in turns, until a limit is reached.
+
+    At least one entry is admitted if there is any, or one larger than the limit would stop the query for good. The limit
+    of messages is exact (a batch is cut), the limit of bytes holds for whole entries.
+
+    Args:
+        start: where each topic stands.
+        waiting: entries behind that, in order.
+        messages_max, bytes_max: 0: no limit.
+    """
+    places = dict(start)
+    messages = size = 0
+    turn = {topic: waiting[topic] for topic in sorted(waiting)}
+    while turn:
+        for topic in list(turn):
+            entry = next(turn[topic], None)
+            if entry is None:
+                del turn[topic]
+                continue
+            if bytes_max and messages and size + entry.bytes > bytes_max:
+                return places
+            fresh = entry.count - entry.first
+            if messages_max and messages + fresh > messages_max:
+                if entry.batch and messages_max > messages:
+                    places[topic] = Place(
+                        entry.place.ledger, entry.place.entry, entry.first + messages_max - messages - 1
+                    )
+                return places
+            places[topic] = Place(entry.place.ledger, entry.place.entry)
+            messages += fresh
+            size += entry.bytes
+            if (messages_max and messages >= messages_max) or (bytes_max and size >= bytes_max):
+                return places
+    return places
+
+
+def behind(places: Mapping[str, Place], last: Mapping[str, Place]) -> dict[str, int]:
+    """Entries between where a query is and the end, by topic; a batch that was read in part counts.
+
+    The protocol does not tell how many entries a ledger has: of a topic whose place is in an earlier ledger than its end only
+    the last ledger is counted, and the number is a lower bound.
+    """
+    result: dict[str, int] = {}
+    for topic, end in last.items():
+        place = places.get(topic, EARLIEST)
+        if end.reach <= place.reach:
+            continue
+        same = place.ledger == end.ledger
+        result[topic] = end.entry - place.entry + (place.index >= 0) if same else end.entry + 1
+    return result
