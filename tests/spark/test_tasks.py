@@ -130,7 +130,7 @@ def test_all_filtered_out_moves_c_and_never_s(pair: tuple[FakeCluster, FakeClust
     assert b.appends == 0
     settle(a, reports)
     a.publish(TOPIC, entry_bytes(10))
-    reports = carry(task(a, b))  # FINDINGS A1: with p = C it would be refused for ever
+    reports = carry(task(a, b))  # with p = C it would be refused for ever (docs/design/links.md#sent-position)
     assert reports[TOPIC].done
     assert b.identities(TOPIC, "a") == [20]
 

@@ -1,7 +1,7 @@
 """The planted bugs of exact mode: each is one rule left out of the real machines, and must be found by the world.
 
-They are subclasses and patches of the real code, here and only here. The names are those of
-../../../shared/model/exact.py, so that its findings can be looked up.
+They are subclasses and patches of the real code, here and only here.
+docs/design/acknowledged-sets.md says of each rule which bug leaves it out.
 """
 
 import random
@@ -525,7 +525,7 @@ BUGS: dict[str, type[World]] = {
     "floor_is_ack": FloorIsAck,
     "expiry_is_ack": ExpiryIsAck,
 }
-"""All of the model but `delta_opens_epoch`, which is only wasteful there too (FINDINGS B7)."""
+"""All but `delta_opens_epoch`, which only repeats messages that a full state would have spared."""
 
 KNOWN: dict[str, int] = {
     "creation_older_wins": 69, "base_union": 115, "base_of_unheld": 110, "base_no_floor": 197, "unknown_base_is_all": 256,

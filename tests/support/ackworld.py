@@ -4,7 +4,7 @@ What is real: AckedSets, TopicLog, Cursor, the markers' bytes. What is the world
 links (exactly once, in order, which tests/support/linkworld.py establishes), clocks that are wrong, consumers, and the
 world's own memory of who acknowledged what.
 
-The actions and checks are those of ../../../shared/model/exact.py; so are the names of the planted bugs (ackbugs.py).
+The rules that are checked are those of docs/design/acknowledged-sets.md; planted bugs (ackbugs.py) leave one out each.
 The same seed makes the same world. A violation says what happened; the trace says how it came to it.
 """
 

@@ -271,7 +271,7 @@ BUGS: dict[str, type[World]] = {
     "no_handshake": NoHandshake,
     "rewind_forgets": RewindForgets,
 }
-"""The names of ../../shared/model/chain.py, so that its findings can be looked up; the last one the simulator found."""
+"""docs/design/links.md says which rule each leaves out; the last one the simulator found."""
 
 KNOWN: dict[str, int] = {
     "no_chain": 8, "no_dedup": 4, "p_is_cursor": 7, "p_is_previous_entry": 22, "answer_pushed": 362,

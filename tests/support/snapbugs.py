@@ -1,6 +1,6 @@
 """Planted bugs: the world of `snapworld` with one rule left out of the real code. Each must be found.
 
-The first seven have the names of ../../shared/model/snapshot.py; the others are rules that that model leaves out.
+docs/design/snapshots.md says of the first seven which rule they leave out.
 """
 
 import random
@@ -198,7 +198,7 @@ class BaseIsAck(Planted):
 
 
 class ExpiryIsAck(Planted):
-    """Expiry is told like an acknowledgement (B11)."""
+    """Expiry is told like an acknowledgement (docs/design/acknowledged-sets.md#expiry-is-local)."""
 
     reason = "nobody acknowledged"
     plain = 0.0
@@ -428,7 +428,7 @@ BUGS: dict[str, type[Planted]] = {
     "stale_base": StaleBase,
     "no_merge": NoMerge,
 }
-"""The first seven by the names of ../../shared/model/snapshot.py."""
+"""The first seven, which docs/design/snapshots.md names."""
 
 KNOWN: dict[str, int] = {
     "one_round": 154, "untagged": 982, "partial": 257, "no_vector": 34, "no_restricted_check": 0, "no_epoch": 91,

@@ -1,4 +1,4 @@
-"""Citations resolve: every page and anchor that code or a page names is there.
+"""Citations resolve: every page and anchor that code or a page names is there, and nothing outside the repository is named.
 
 What a citation looks like: `docs/design/links.md#handshake` in code, `[handshake](links.md#handshake)` in a page.
 """
@@ -25,6 +25,20 @@ CITED: Final = re.compile(r"(?<![\w./-])docs/[\w./-]+\.md(?:#[\w-]+)?")
 
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)")
 """Where a link of a page leads."""
+
+CODES_PAGES: Final = (ROOT / "docs" / "design" / "README.md", *(ROOT / "docs" / "decisions").glob("0044-*.md"))
+"""The pages that may name the codes that older commits use."""
+
+OUTSIDE: Final = re.compile(
+    r"""
+    \.\./shared\b | \bshared/(?:design|model)\b     # the folder beside the repository in which the design was written
+    | \bFINDINGS\b | \bpulsar-facts\b               # pages of it
+    | \(design,\ part | \bof\ the\ design\b         # its chapters
+    | \bE1-E\d+\b | \bD1-D\d\b                      # codes of its rules
+    | \((?:[A-H]\.?\d{1,2})(?:,\ [A-H]\.?\d{1,2})*\)
+    """,
+    re.VERBOSE,
+)
 
 
 class Citation(NamedTuple):
@@ -99,7 +113,39 @@ def test_every_citation_resolves() -> None:
 
 
 def test_there_is_something_to_resolve() -> None:
-    assert sum(1 for citation in citations() if citation.anchor) > 60
+    assert sum(1 for citation in citations() if citation.anchor) > 100
+
+
+def test_nothing_outside_of_the_repository_is_cited() -> None:
+    outside = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path, number, line in lines((*code(), *(page for page in PAGES if page not in CODES_PAGES)))
+        if OUTSIDE.search(line)
+    ]
+    assert not outside, "\n".join(outside)
+
+
+def test_code_names_pages_from_the_root_on() -> None:
+    """A bare `links.md` could be one of two pages; links inside of generated pages are the exception."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path, number, line in lines(tuple(path for path in code() if path.is_relative_to(ROOT / "src")))
+        if re.search(r"(?<![\w./-])(?!README|CHANGELOG)[\w-]+\.md\b", line) and "](" not in line
+    ]
+    assert not bare, "\n".join(bare)
+
+
+@pytest.mark.parametrize("line", [
+    "(FINDINGS A2)", "(A8)", "(E9, E10)", "(B7): all tell all", "see ../shared/model/chain.py", "(pulsar-facts F.3)",
+    "(design, part 2)", "rules E1-E11", "(A.2)",
+])  # fmt: skip
+def test_what_counts_as_outside(line: str) -> None:
+    assert OUTSIDE.search(line)
+
+
+@pytest.mark.parametrize("line", ["by design.", "(B)", "(C, S, gen)", "U64, U64", "(F1-score)", "(E0102)"])
+def test_what_does_not(line: str) -> None:
+    assert not OUTSIDE.search(line)
 
 
 def test_planted_bugs_that_pages_name_are_planted() -> None:
@@ -140,3 +186,14 @@ def test_the_index_has_every_decision_once() -> None:
     index = (DECISIONS / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[(\d+)\]\(([\w-]+\.md)\) \| \S.*\|$", index, re.MULTILINE)
     assert listed == [(str(int(page.stem[:4])), page.name) for page in decisions()]
+
+
+def test_decisions_that_are_named_by_number_are_there() -> None:
+    numbers = {int(page.stem[:4]) for page in decisions()}
+    unknown = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path, number, line in lines((*code(), *PAGES))
+        for found in re.findall(r"\b[Dd]ecisions?[ /]0*(\d+)\b", line)
+        if int(found) not in numbers
+    ]
+    assert not unknown, "\n".join(unknown)

@@ -1,6 +1,6 @@
 """What Pulsar's tools ask for, path by path: there, or 501 with a reason of its own in the one error shape; never "nothing here".
 
-The first list is that of the design's facts about the admin interface, the second what else `pulsar-admin` has commands for.
+The first list is what tools use most (docs/design/pulsar.md#admin), the second what else `pulsar-admin` has commands for.
 """
 
 import re

@@ -55,7 +55,7 @@ class Identity(NamedTuple):
 
 
 class LinkCursor(NamedTuple):
-    """How far a link got in one topic of its source; always read and written as one (FINDINGS A1, A3).
+    """How far a link got in one topic of its source; always read and written as one (docs/design/links.md#chain-rule).
 
     Attributes:
         c: everything at or below is settled: sent and confirmed, filtered out, or trimmed.

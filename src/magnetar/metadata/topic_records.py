@@ -16,7 +16,9 @@ LAST_LEDGER_KEY: Final = "broker/last_ledger"
 
 
 class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
-    """The durable facts of one topic that its log cannot tell any more once old ledgers are gone (FINDINGS A5).
+    """The durable facts of one topic that its log cannot tell any more once old ledgers are gone.
+
+    See docs/design/links.md#saved-before-deletion.
 
     Attributes:
         incarnation: its first ledger id; the topic's identity together with the cluster.

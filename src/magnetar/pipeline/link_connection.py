@@ -1,8 +1,8 @@
 """A non-blocking connection to a broker for the link commands, and a way to wait on several of them.
 
 Why not the blocking client of `runtime`: a task talks to several clusters at once and must not wait for one of them
-(spark.md), and a payload of megabytes must reach Arrow without being copied. A received frame is one buffer of its own;
-its payload is a view into it.
+(docs/design/pipeline.md#dead-cluster), and a payload of megabytes must reach Arrow without being copied. A received
+frame is one buffer of its own; its payload is a view into it.
 """
 
 import os

@@ -55,7 +55,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         incarnation: of the topic in its source.
         gen: generation of the cursor that was planned from.
         after: C of that cursor; the first entry read is the next one.
-        s: S of that cursor; the p of the first entry sent (FINDINGS A1).
+        s: S of that cursor; the p of the first entry sent (docs/design/links.md#sent-position).
         up_to: the newest position known when it was planned; reading may go past it, and ends once it is reached.
         bytes_max: reading ends once this many bytes were read. A bound for the length of a batch, not a ceiling: the
             read in which it is reached is used whole.

@@ -8,10 +8,11 @@ that the next batch need not wait for the source to hear it, and is *owed* to th
 holds only for the same incarnation and generation; anything else the source reports replaces it.
 
 A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
-with what the destination persisted (FINDINGS A2). When a destination's change counter moves, every topic of the link
-becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from before the
-destination's loss, told to the source after the comparison, would hide that loss. For the same reason nothing counts that is
-reported of a batch that was taken as over: a lane has a *life* for each of its queries, and ranges say of which they are.
+with what the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves, every
+topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from
+before the destination's loss, told to the source after the comparison, would hide that loss. For the same reason
+nothing counts that is reported of a batch that was taken as over: a lane has a *life* for each of its queries, and
+ranges say of which they are.
 
 Time (`now_ms`) and chance (`rng`) come in from outside.
 """
@@ -224,7 +225,10 @@ class Book:
 
     @staticmethod
     def _foreign_learned(state: LinkState, asked: Handshake, response: pb.CommandGeoWatermarksResponse) -> None:
-        """Marks of an earlier life of the source: it has to leave those positions behind, then is believed (A8)."""
+        """Marks of an earlier life of the source: it has to leave those positions behind, then is believed.
+
+        See docs/design/links.md#ledger-ids-grow.
+        """
         about = {query.topic: (query.incarnation, gen) for query, gen in zip(asked.topics, asked.gens, strict=True)}
         for answer in response.topics:
             if answer.foreign and answer.topic in about and answer.topic in state.topics:
@@ -432,7 +436,7 @@ class Book:
             self.breakers[state.link.target].failed(now_ms, self._rng, report.reason)
         topic = state.topics.get(report.topic)
         if topic is None or (topic.incarnation, topic.cursor.gen) != (report.incarnation, report.gen):
-            return  # a late report of what was rewound or deleted since (FINDINGS A3)
+            return  # a late report of what was rewound or deleted since (docs/design/links.md#generation)
         moved = report.c is not None and m.position(report.c) > topic.cursor.c
         if moved and report.c is not None:
             topic.cursor = LinkCursor(m.position(report.c), max(topic.cursor.s, m.position(report.s)), report.gen)

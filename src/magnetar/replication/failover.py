@@ -21,7 +21,7 @@ A failover from A to B is four steps of the command, each of them durable before
 
 Nothing is fenced except by a failover, and a fence has no other end than those three. The *token* (hybrid time, cluster of the
 fence) gives failovers of one subscription an order, whichever cluster they start in: a step that comes late, or twice, or from a
-command that somebody else has overtaken, is told apart by it (FINDINGS B13).
+command that somebody else has overtaken, is told apart by it (docs/design/failover.md#token).
 
 States are values: a step gives the next one, the caller stores it and only then goes by it. No clock: `now_ms` comes in.
 """

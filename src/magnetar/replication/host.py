@@ -222,7 +222,7 @@ class Machine(Protocol):
 
     def encode(self, subscription: str) -> bytes:
         """The state to be persisted; covers all markers up to `log.last`. Markers that no *durable* state of some
-        subscription covers must not be deleted by retention (E7).
+        subscription covers must not be deleted by retention (docs/design/acknowledged-sets.md#recovery).
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A wiped cluster takes its own messages back from a peer that holds them (GEO_RESTORE, geo-replication.md).
+"""A wiped cluster takes its own messages back from a peer that holds them (GEO_RESTORE, docs/design/links.md#restore).
 
 A message that comes back keeps its identity: origin (this cluster), the incarnation that its topic had in the earlier life,
 its index. It is stored as an entry from elsewhere, so that no link takes it: the others have it, under the same identity, and
@@ -17,7 +17,8 @@ A schema version is translated as over a link: the number that it has at the pee
 
 In order: each request names the entry that stands before its first one at the peer; that one has to be here, on its way, or
 deleted since. So a failed append cannot be followed by what comes behind it, and of two that restore at once, each brings
-only what continues what is here. An answer waits for the disk, a duplicate's for the first copy's (FINDINGS A4).
+only what continues what is here. An answer waits for the disk, a duplicate's for the first copy's
+(docs/design/links.md#persisted-answers).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Which schema may stand beside which: Pulsar's strategies over the rules of each type (pulsar-facts F.2, F.3).
+"""Which schema may stand beside which: Pulsar's strategies over the rules of each type.
+
+See docs/design/pulsar.md#schema-strategies.
 
     strategy                 a new schema is compared with    so that
     ALWAYS_COMPATIBLE        nothing                          anything goes
@@ -64,7 +66,10 @@ DEFAULT_STRATEGY: Final = Strategy.FULL
 
 
 class Identity(NamedTuple):
-    """What makes two schemas the same: type and content; neither name nor properties (pulsar-facts F.1)."""
+    """What makes two schemas the same: type and content; neither name nor properties.
+
+    See docs/design/pulsar.md#schema-registry.
+    """
 
     type: SchemaType
     digest: bytes
@@ -206,7 +211,7 @@ def check_consumer(own: Definition, existing: Sequence[tuple[int, Definition]], 
     """Whether a consumer may subscribe with a schema of its own.
 
     What it has to read is the newest schema; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it is checked as a new schema
-    against all of them (pulsar-facts F.3).
+    against all of them (docs/design/pulsar.md#schema-check).
 
     Raises:
         SchemaIncompatible: with the version that it cannot read.

@@ -1,4 +1,4 @@
-"""Schema types as they travel and as REST names them (pulsar-facts A.3, F)."""
+"""Schema types as they travel and as REST names them (docs/design/pulsar.md#messages)."""
 
 from enum import IntEnum
 from typing import Final
@@ -86,7 +86,7 @@ class Definition(msgspec.Struct, frozen=True):
     Attributes:
         type: what kind of description it is.
         data: the description itself.
-        properties: the client's; not part of a schema's identity (pulsar-facts F.1).
+        properties: the client's; not part of a schema's identity (docs/design/pulsar.md#schema-registry).
         name: the client's; not part of its identity either.
     """
 

@@ -1,4 +1,4 @@
-"""Schema versions as they travel: eight bytes, big-endian (pulsar-facts F.1)."""
+"""Schema versions as they travel: eight bytes, big-endian (docs/design/pulsar.md#schema-registry)."""
 
 from typing import Final
 

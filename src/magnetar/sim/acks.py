@@ -8,7 +8,7 @@ A subscription that is not replicated has one truth in each cluster: `Acked.may`
     seeks      take back what is at or behind their target
     expiry     local, always
 
-A replicated one has a truth of all clusters together (`Shared`), as the model has it (../shared/model/exact.py): per epoch
+A replicated one has a truth of all clusters together (`Shared`), by the rules of docs/design/acknowledged-sets.md: per epoch
 what may be known, and what each cluster must know in the end. Who has to know what follows from what is durable: an
 acknowledgement that was answered, or stands in a marker that is on a disk, or whose broker did not die since.
 

@@ -1,13 +1,12 @@
 """Planted bugs: one rule of the real code left out each, here and only here; the simulator has to notice.
 
-The names are those of ../shared/model (chain.py, exact.py, snapshot.py), so that its findings can be looked up. Each has
+docs/design says of each rule which of these bugs leaves it out. Each has
 seeds that find it (`KNOWN`). What is not in the table cannot be seen from outside a whole broker, or not by these checkers;
 tests/property finds it with worlds of its own:
 
     base_of_unheld, shrink_keeps_consumers, late_ack, floor_all, floor_sources, floor_by_markers, never_forget,
     same_incarnation                              need the world's hand inside the machine, or cost space only
     delta_opens_epoch                             is no fault: a full state follows; only what comes again meanwhile differs
-                                                  (../shared/model/FINDINGS.md B7: no violation after settling)
     one_round, untagged, partial, no_vector       need peers without vectors (Apache Pulsar), which no broker here is
     no_trailing, ...                              slow convergence: snapshot mode promises no time
 """

@@ -1,4 +1,6 @@
-"""Epochs of exact mode: the name and the starting point of each seek, and what who adopts it keeps (E2, E5).
+"""Epochs of exact mode: the name and the starting point of each seek, and what who adopts it keeps.
+
+See docs/design/acknowledged-sets.md#epochs.
 
 `Acks` says what is known within an epoch; here is what one begins with, by the world's own count: a seek that lets go of what
 its cluster cannot know of makes it come again elsewhere, without losing anything.
@@ -31,7 +33,8 @@ class Epochs:
 
         Args:
             name: where.
-            epoch: which no other seek may ever have, or two starting points would pass for one (B1).
+            epoch: which no other seek may ever have, or two starting points would pass for one
+                (docs/design/acknowledged-sets.md#epochs).
             before: what was consumed, held or not.
         """
         if self.world.mode == "snapshot":

@@ -1,8 +1,8 @@
 """The machines of replicated subscriptions, made as in production; exact mode's one also tells the world of epochs.
 
-A seek begins one, with a starting point (E5). A higher epoch that is adopted may keep bits of the lower one: what the seeking
-cluster could not know of. Which these are is decided by the log of the adopting cluster at that moment, so the world has to be
-there.
+A seek begins one, with a starting point (docs/design/acknowledged-sets.md#seek). A higher epoch that is adopted may
+keep bits of the lower one: what the seeking cluster could not know of. Which these are is decided by the log of the
+adopting cluster at that moment, so the world has to be there.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Planted bugs of synchronised metadata: one rule of the real code left out each; the worlds of `sim.metadata` have to notice.
 
-The first nine are those of ../shared/model/metadata.py, so that its findings (D1-D8) can be looked up. Two more rules of
+docs/design/metadata.md says of each rule which bug leaves it out. Two more rules of
 deletions cannot be broken in a way that shows: a listing counts only if it lists a deletion, so that an equal time of a
 living value is no confirmation (`gc_time_only`), and who buries without having told is dug up by whoever still waits.
 """

@@ -1,4 +1,4 @@
-"""Planted bugs of exact mode (../shared/model/exact.py): kinds of the real machine, or patches, with one rule left out."""
+"""Planted bugs of exact mode (docs/design/acknowledged-sets.md): one rule of the real machine left out in each."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Planted bugs of links and storage (../shared/model/chain.py): each is a patch of the real code or of the pipeline."""
+"""Planted bugs of links and storage (docs/design/links.md): each is a patch of the real code or of the pipeline."""
 
 from typing import Any
 

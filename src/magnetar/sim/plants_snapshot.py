@@ -1,4 +1,4 @@
-"""Planted bugs of snapshot mode (../shared/model/snapshot.py, and rules that it leaves out): patches of the real machine."""
+"""Planted bugs of snapshot mode (docs/design/snapshots.md): patches of the real machine."""
 
 from collections.abc import Collection
 from typing import Any

@@ -75,7 +75,10 @@ def _unstored(cluster: "Cluster") -> "list[LinkTopic]":
 
 
 def trimmed_before_stored(world: "World") -> Iterator[int]:
-    """Retention looks right behind a commit, and the broker dies before the cursor is stored (A7)."""
+    """Retention looks right behind a commit, and the broker dies before the cursor is stored.
+
+    See docs/design/links.md#durable-cursor.
+    """
     rng = world.rng
     for _ in range(8):
         source, _target = rng.choice(list(world.links))
@@ -131,7 +134,10 @@ def sought_twice_at_one_time(world: "World") -> Iterator[int]:
 
 
 def marks_of_a_former_life(world: "World") -> Iterator[int]:
-    """A topic is made anew, and a task brings it what its cluster had deleted and everybody else is about to forget (B5)."""
+    """A topic is made anew, and a task brings it what its cluster had deleted and everybody else is about to forget.
+
+    See docs/design/acknowledged-sets.md#forgetting.
+    """
     rng, topic = world.rng, world.topics[0]
     if len(world.names) < 3:
         return
@@ -306,7 +312,8 @@ def expired_before_a_link(world: "World") -> Iterator[int]:
 def forgotten_while_alone(world: "World") -> Iterator[int]:
     """The middle of a star loses its topic, and its policy names nobody: what it is told of former messages it forgets.
 
-    One at the edge holds them still, and can hear of them by the middle only, when all are named again (E9, E10).
+    One at the edge holds them still, and can hear of them by the middle only, when all are named again
+    (docs/design/acknowledged-sets.md#forgetting).
     """
     rng, topic = world.rng, world.topics[0]
     if len(world.names) < 3:
@@ -364,7 +371,10 @@ def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
 
 
 def died_behind_its_own_update(world: "World") -> Iterator[int]:
-    """What was acknowledged stands in an update in the log and not in the store yet when the broker dies (B6)."""
+    """What was acknowledged stands in an update in the log and not in the store yet when the broker dies.
+
+    See docs/design/acknowledged-sets.md#recovery.
+    """
     rng, topic = world.rng, world.topics[0]
     for _ in range(6):
         writer = rng.choice(world.names)

@@ -9,7 +9,7 @@
     must       what counts there and was read does not come to consumers again
 
 A message that was sought back may well be told again by an update whose writer knows of the seek: its own cursor did not move
-back, and an update tells all that its writer has consumed. That is by design (../shared/design/replicated-subscriptions.md);
+back, and an update tells all that its writer has consumed. That is by design (docs/design/snapshots.md#seeks);
 what is checked is that there was a reason, and that the writer may count it.
 
 A planned failover tells a state of exact mode: what its writer may count is acknowledged, and what its starting point skipped is

@@ -1,4 +1,4 @@
-"""Keyed deduplication: a stream that holds repetitions, without them (effectively-once.md, part 2)."""
+"""Keyed deduplication: a stream that holds repetitions, without them (docs/design/deduplication.md#keyed-on-spark)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final

@@ -37,7 +37,7 @@ JAVA_OPTIONS: Final = f"{COMPILER} {COLLECTOR}"
 _CHOSEN_COLLECTOR: Final = re.compile(r"-XX:\+Use\w*GC\b")
 
 SETTINGS: Final[Mapping[str, str]] = {
-    # Measured (docs: spark.md): write-ahead log 26 -> 8 ms, offset commit 32 -> 17 ms a batch.
+    # Measured (docs/design/pipeline.md#measurements): write-ahead log 26 -> 8 ms, offset commit 32 -> 17 ms a batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -37,8 +37,9 @@ BYTES_STORED_MAX: Final = 1 << 40
 
 EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
 EXPIRED_ENTRY: Final = "magnetar.expired.entry"
-"""Properties: everything at or below has expired *here*. Expiry is no acknowledgement (FINDINGS B11): it is not told to other
-clusters, and when one of their seeks brings messages back, those that expired here stay away."""
+"""Properties: everything at or below has expired *here*. Expiry is no acknowledgement
+(docs/design/acknowledged-sets.md#expiry-is-local): it is not told to other clusters, and when one of their seeks brings
+messages back, those that expired here stay away."""
 
 USED: Final = "magnetar.used.ms"
 """Property: when a consumer was last there, where subscriptions expire."""

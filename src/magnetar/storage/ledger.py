@@ -3,8 +3,8 @@
 The index is derived from the log. It answers where an entry lies and what kind it is without reading it; what a message
 says is only in the log.
 
-The *origin index map* (geo-replication.md) is kept as runs: consecutive entries of one origin whose indexes follow each
-other extend a run; inside a run an index is the run's first plus the messages in between.
+The *origin index map* (docs/design/links.md#origin-index-map) is kept as runs: consecutive entries of one origin whose
+indexes follow each other extend a run; inside a run an index is the run's first plus the messages in between.
 """
 
 from array import array

@@ -13,7 +13,10 @@ class LedgerIds:
         self._epoch = 0
 
     def allocate(self, now_ms: int) -> int:
-        """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know (A8)."""
+        """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know.
+
+        See docs/design/links.md#ledger-ids-grow.
+        """
         self.last = max(self.last + 1, now_ms)
         return self.last
 

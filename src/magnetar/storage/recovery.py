@@ -1,6 +1,6 @@
 """What a broker's segments hold, read back after a restart.
 
-Rules (FINDINGS A4, A6; broker.md):
+Rules (docs/design/storage.md#recovery):
 
 - what a seal names is cut: it never happened, whatever the disk says;
 - the *tail*, the last segment of its lane that was begun, may be torn by the crash: the first record behind its last check

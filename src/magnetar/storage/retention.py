@@ -1,9 +1,9 @@
 """Which ledgers of a topic may be deleted. Pulsar's rule, as a pure function.
 
-A ledger may go when everything in it is behind the slowest *durable* cursor (FINDINGS A7), and then when it is older than
-the retention time or the topic is larger than the retention size. Ledgers go from the oldest on; the last one stays, but
-where nothing can be stored: a full disk may be full of last ledgers. Then the end of the topic is stored in its place, so
-that a topic never forgets where it ends.
+A ledger may go when everything in it is behind the slowest *durable* cursor (docs/design/links.md#durable-cursor), and
+then when it is older than the retention time or the topic is larger than the retention size. Ledgers go from the oldest
+on; the last one stays, but where nothing can be stored: a full disk may be full of last ledgers. Then the end of the
+topic is stored in its place, so that a topic never forgets where it ends.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@ r"""The log of one topic: which entries it has, where they lie, which positions 
 
 Between stage and confirm an entry has a position that nobody is told of. After a failed write everything staged is
 forgotten, and the next entry goes to a *new* ledger: a position that may be half on disk is never given again. Origin
-indexes are given again, which is safe because the log seals the failed part off first (FINDINGS A2, A4).
+indexes are given again, which is safe because the log seals the failed part off first
+(docs/design/storage.md#failed-writes).
 
 Every entry that this cluster publishes takes `count` origin indexes: 0, 1, 2, ... dense, per topic incarnation. Entries
 from links keep their origin's; their source position moves the watermark of that source, twice: staged ("pushed") and
@@ -358,7 +359,10 @@ class TopicLog(Ledgers):
         self._fresh = False
 
     def lived(self, incarnation: int) -> None:
-        """A life of this topic had this incarnation: no later one gets it, although the clock may be behind it (A8)."""
+        """A life of this topic had this incarnation: no later one gets it, although the clock may be behind it.
+
+        See docs/design/links.md#ledger-ids-grow.
+        """
         self._ledger_ids.raise_to(incarnation)
 
     # ------------------------------------------------------------------------------------------------------- reading
@@ -463,7 +467,8 @@ class TopicLog(Ledgers):
         """Which ledgers may go.
 
         Args:
-            keep_after: somebody needs everything behind this *durable* position (A7); None: nobody needs anything.
+            keep_after: somebody needs everything behind this *durable* position (docs/design/links.md#durable-cursor);
+                None: nobody needs anything.
             now_ms: the clock.
             retention: how long what nobody needs stays all the same.
             whole: the last ledger may go too, if nothing is on its way to it: it is closed then.

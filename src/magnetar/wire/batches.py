@@ -1,4 +1,4 @@
-"""Batches: many messages in the payload of one entry (pulsar-facts A.3).
+"""Batches: many messages in the payload of one entry (docs/design/pulsar.md#messages).
 
     repeated [ metadata size (4) | SingleMessageMetadata | payload_size bytes ]
 

@@ -1,7 +1,7 @@
 """Framed bytes of what a broker says to a client; one small function a command.
 
-Rules that clients insist on (pulsar-facts J): `server_version`, the `response` of lookups and the `message` of errors
-are always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
+Rules that clients insist on (docs/design/pulsar.md#traps): `server_version`, the `response` of lookups and the `message`
+of errors are always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
 
 Receipts and message headers are on the hot path: their bytes are put together by hand (`tests` compare them with what
 protobuf makes).

@@ -1,4 +1,4 @@
-"""The server's side of a connection's life, and who may say what in it (pulsar-facts A.6).
+"""The server's side of a connection's life, and who may say what in it (docs/design/pulsar.md#connection).
 
 A peer says CONNECT, once and first. From then on it may send what clients send. What only a server sends is never legal
 from a client, in no state: it is the sign of a peer that mixed up its roles, or of bytes that are no Pulsar at all.
@@ -46,7 +46,10 @@ CLIENT_COMMANDS: Final = frozenset(
     | {50, 52, 54, 56, 58, 60}  # requests of transactions; their answers have the odd numbers
     | {62, 64, 67}
 )
-"""What a client may send after CONNECT (A.2); which of these are served is the broker's matter."""
+"""What a client may send after CONNECT; which of these are served is the broker's matter.
+
+See docs/design/pulsar.md#commands.
+"""
 
 GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
 

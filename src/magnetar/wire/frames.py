@@ -1,8 +1,8 @@
 """Frames of Pulsar's binary protocol: bytes in, commands out, for any split of the bytes.
 
 A frame is `total size (4) | command size (4) | BaseCommand | payload`, big-endian; the total does not count itself
-(pulsar-facts A.1). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`, for
-GEO_APPEND and the GEO_READ response it is entries one after the other. This file never looks into it.
+(docs/design/pulsar.md#frames). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`,
+for GEO_APPEND and the GEO_READ response it is entries one after the other. This file never looks into it.
 
 What the decoder promises:
 

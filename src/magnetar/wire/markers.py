@@ -1,4 +1,4 @@
-"""Markers: internal entries that clusters write into a topic to agree on positions (PIP-33; pulsar-facts B).
+"""Markers: internal entries that clusters write into a topic to agree on positions (PIP-33; docs/design/pulsar.md#markers).
 
 A marker is an entry whose metadata has a `marker_type`. It is never delivered, has no origin index, and travels over a
 link like any entry. Building and parsing is here; what they mean is the replicated subscriptions' matter (geo).

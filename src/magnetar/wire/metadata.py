@@ -1,4 +1,4 @@
-"""What is behind a SEND or MESSAGE command: checksum, message metadata, payload (pulsar-facts A.1, A.3).
+"""What is behind a SEND or MESSAGE command: checksum, message metadata, payload (docs/design/pulsar.md#frames).
 
     0x0e01 (2) | crc32c (4) | metadata size (4) | MessageMetadata | payload
 

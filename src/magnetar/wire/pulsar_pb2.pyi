@@ -2801,7 +2801,7 @@ class GeoWatermark(message.Message):
     blocked: builtins.str
     reason: builtins.str
     foreign: builtins.bool
-    """of an earlier life of the source: nothing at or below can be sent (A8)"""
+    """of an earlier life of the source: nothing at or below can be sent"""
     incarnation: builtins.int
     """of the topic here; 0: there is none"""
     @builtins.property

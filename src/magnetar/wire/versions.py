@@ -1,4 +1,4 @@
-"""Protocol versions: what a peer of which version may be told (pulsar-facts A.5).
+"""Protocol versions: what a peer of which version may be told (docs/design/pulsar.md#versions).
 
 A version is a promise about what the peer understands; both sides speak the smaller of the two. Nothing here refuses an
 old client: what it does not understand is left out.
@@ -25,7 +25,8 @@ _PUSHED_FROM: Final[dict[int, int]] = {
 
 _NEVER_PUSHED: Final = frozenset((27, 66))
 """REACHED_END_OF_TOPIC and WATCH_TOPIC_UPDATE: the C++ client closes its connection when it meets them, and no version
-tells whether the peer is one (pulsar-facts A.6). A client's name may (`broker.session.session.session.Session.learns_end`),
+tells whether the peer is one (docs/design/pulsar.md#connection). A client's name may
+(`broker.session.session.session.Session.learns_end`),
 and so does that it asked for updates (WATCH_TOPIC_LIST)."""
 
 

@@ -427,7 +427,7 @@ def test_a_late_task_of_a_topics_former_life_does_not_pass_for_its_present_one()
 
 
 def test_a_handshake_tells_the_incarnation_of_the_topic_here() -> None:
-    """The source lets go of what the former one retained (E9)."""
+    """The source lets go of what the former one retained (docs/design/acknowledged-sets.md#forgetting)."""
     here = Here(greeted=False)
     told = here.greet()
     assert told.incarnation == here.rig.topics[TOPIC].log.incarnation > 0

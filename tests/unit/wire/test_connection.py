@@ -21,7 +21,7 @@ def connected(*, link: bool = False) -> ServerHandshake:
     return handshake
 
 
-# What each command is, told apart from the numbers of pulsar-facts A.2, not from the code under test.
+# What each command is, by its number in wire/pulsar.proto (docs/design/pulsar.md#commands), not by the code under test.
 SERVERS_OWN = {
     3,
     7,

@@ -155,7 +155,7 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         ...
 
     def topic_stats(self, topic: str) -> dict[str, Any]:
-        """Pulsar's topic stats (pulsar-facts H names the keys) of one topic or partition.
+        """Pulsar's topic stats (docs/design/pulsar.md#admin on their keys) of one topic or partition.
 
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
@@ -472,7 +472,7 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
 
     def apply(self, change: Change, done: Done) -> None:
         """Store a change of clusters, tenants, namespaces; then `Resources.apply` it and do what follows from it
-        (cursors of new links in the same transaction, geo-replication.md), then `done`.
+        (cursors of new links in the same transaction, docs/design/links.md#cursor-creation), then `done`.
 
         Raises:
             Conflict: something it writes or relied on is just being changed.

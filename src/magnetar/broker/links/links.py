@@ -145,7 +145,10 @@ class Links(LinkReports):
         return targets(self._broker.cluster, wanted, self._linked)
 
     def replicated(self, name: TopicName) -> bool:
-        """Whether a policy says that the topic exists in other clusters too; such topics always sync (A6)."""
+        """Whether a policy says that the topic exists in other clusters too; such topics always sync.
+
+        See docs/design/links.md#synced-only.
+        """
         return bool(self._broker.resources.topic_replication_clusters(name))
 
     def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
@@ -277,7 +280,9 @@ class Links(LinkReports):
             self.paced(topic)
 
     def follow_durability(self, topic: Topic) -> None:
-        """A policy, or machines of replicated subscriptions, may have changed whether a topic always syncs (A6).
+        """A policy, or machines of replicated subscriptions, may have changed whether a topic always syncs.
+
+        See docs/design/links.md#synced-only.
 
         What was answered without lies before everything that is synced from now on, but no link may read it until it is synced,
         too: after a power cut its indexes would be given again, and peers would take fresh messages for known ones.

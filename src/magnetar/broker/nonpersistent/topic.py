@@ -58,7 +58,10 @@ class NonPersistentTopic:
         return bool(self.producers.live or self.producers.waiting or self.subscriptions)
 
     def in_use(self) -> bool:
-        """Whether anybody publishes or reads with an idea of the bytes: a schema comes too late then (pulsar-facts F.3)."""
+        """Whether anybody publishes or reads with an idea of the bytes: a schema comes too late then.
+
+        See docs/design/pulsar.md#schema-check.
+        """
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or any(not one.auto_schema for one in readers)
 

@@ -6,7 +6,8 @@
     on              every `snapshot_entries` entries and every `snapshot_s` seconds the numbers are stored as a cursor
     switched off    the cursor is deleted
 
-The cursor holds back retention, as in Pulsar: what lies behind it has to be replayed (A5).
+The cursor holds back retention, as in Pulsar: what lies behind it has to be replayed
+(docs/design/links.md#saved-before-deletion).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The producers of one topic: names, access modes, fencing (pulsar-facts A.8).
+"""The producers of one topic: names, access modes, fencing (docs/design/pulsar.md#producers).
 
     mode                  nobody else there   shared ones there   an exclusive one there   and somebody waits
     Shared                accepted            accepted            refused (busy)           refused (busy)

@@ -1,4 +1,6 @@
-"""Which messages of a publisher are new: the numbers that a topic keeps for every producer name (design, part 1).
+"""Which messages of a publisher are new: the numbers that a topic keeps for every producer name.
+
+The rules: docs/design/deduplication.md#sequence-ids.
 
     incoming sequence id                     verdict      answer
     above pushed                             new          stored; pushed moves now, persisted when the log has it
@@ -11,7 +13,7 @@ it, so that a message whose sending was cut in two is completed and not begun an
 stores orphans).
 
 A name is one sequence wherever it publishes: messages of that name that arrive over a link count too, so that a
-producer that moves to another cluster goes on there. (pulsar-facts D; PIP-6 is the origin of the scheme.)
+producer that moves to another cluster goes on there. (The scheme is that of PIP-6: docs/design/pulsar.md#deduplication.)
 """
 
 from collections.abc import Callable, Iterator, Mapping

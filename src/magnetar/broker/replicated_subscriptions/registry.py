@@ -111,7 +111,7 @@ class Replication:
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         covered = decode_cover(states.pop("", b""))
         made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
-        self.broker.links.follow_durability(topic)  # an acknowledgement must not outlive its message (A6)
+        self.broker.links.follow_durability(topic)  # docs/design/links.md#synced-only
         made.load(states)
         self._follow_policy(topic)
         return made

@@ -1,4 +1,4 @@
-"""At start: the markers of a topic that no stored state covers, read again in order (replicated-subscriptions.md, recovery).
+"""At start: the markers of a topic that no stored state covers, read again in order (docs/design/acknowledged-sets.md#recovery).
 
 Only markers are read: the index has one byte of flags an entry, and the walk over it makes no object for a message. What is
 appended meanwhile is reached by the same walk; it ends when there is no marker behind it.

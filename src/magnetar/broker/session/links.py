@@ -1,4 +1,4 @@
-"""The link commands of one connection (geo-replication.md): which machine answers which.
+"""The link commands of one connection (docs/design/links.md#link-commands): which machine answers which.
 
     GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
     GEO_SCHEMAS 1014

@@ -1,4 +1,4 @@
-"""Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (pulsar-facts H)."""
+"""Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (docs/design/pulsar.md#admin)."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final

@@ -1,4 +1,4 @@
-"""Statistics of subscriptions as plain dicts, with Pulsar's names of keys (pulsar-facts H)."""
+"""Statistics of subscriptions as plain dicts, with Pulsar's names of keys (docs/design/pulsar.md#admin)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -2,7 +2,8 @@
 
 ACK of a consumer     -> cursor -> `on_acked`: a replicated subscription tells the others
 from another cluster  -> cursor, and nobody is told
-a seek                -> acknowledgements of what was sent before it, and not again since, are dropped (FINDINGS B9)
+a seek                -> acknowledgements of what was sent before it, and not again since, are dropped
+                      (docs/design/acknowledged-sets.md#coming-back)
 """
 
 from abc import ABC, abstractmethod
@@ -108,7 +109,9 @@ class AckedSubscription(ABC):
         return changed
 
     def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
-        """Without acknowledgements of what was sent before a seek: it would undo the seek (FINDINGS B9).
+        """Without acknowledgements of what was sent before a seek: it would undo the seek.
+
+        See docs/design/acknowledged-sets.md#coming-back.
 
         What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
         """

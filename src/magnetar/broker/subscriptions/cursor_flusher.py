@@ -5,7 +5,8 @@ every store takes (`effects.store_batches`). One that cannot be stored holds up 
 An acknowledgement that asked for an answer is answered when its cursor is durable, so within `cursor_flush_ms` plus one
 sync. A crash forgets at most what was acknowledged in that time: those messages come again, none is lost.
 
-Retention asks for the *durable* mark-delete position, never for the one in memory (FINDINGS A7).
+Retention asks for the *durable* mark-delete position, never for the one in memory
+(docs/design/links.md#durable-cursor).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

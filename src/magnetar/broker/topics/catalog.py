@@ -303,7 +303,8 @@ class Catalog:
             properties=properties or {},
         )
         text = str(name)
-        # The id outlives the topic: after deletions and with a clock set back no ledger id may come again (A8).
+        # The id outlives the topic: after deletions and with a clock set back no ledger id may come again
+        # (docs/design/links.md#ledger-ids-grow).
         puts = {TOPIC_PREFIX + text: record.encode(), LAST_LEDGER_KEY: str(record.incarnation).encode()}
         puts |= self._broker.links.creation(name, record.incarnation)
         return puts, record

@@ -1,12 +1,13 @@
 """What a broker does to its topics now and then: retention, expiry, backlog quotas.
 
 expiry      messages older than the namespace's TTL are acknowledged on every subscription (links never expire: the
-publish time is the producer's clock, and what a link has not sent would be lost, geo-replication.md)
+publish time is the producer's clock, and what a link has not sent would be lost, docs/design/links.md#no-expiry)
 quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
 as its policy says; links do not count, they hold data until an operator says otherwise
 unused      subscriptions that had no consumer for long are deleted where a policy asks for it
 inactive    topics that nobody uses are deleted where a policy asks for it
-retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first (A5, A7)
+retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first
+            (docs/design/links.md#durable-cursor)
 """
 
 from collections.abc import Callable

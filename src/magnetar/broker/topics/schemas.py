@@ -4,7 +4,7 @@ All changes of one topic's schemas go through one queue: the next is judged when
 producers that bring the same new schema at once get one version, and a store that fails leaves nothing behind: the registry
 changes after the store, never before.
 
-What a client brings        is                                                        (pulsar-facts F.3)
+What a client brings        is                                                        (docs/design/pulsar.md#schema-check)
 producer with a schema      registered, if it is new and compatible and automatic updates are allowed
 producer without one        let in, unless the topic has a schema and the validation is enforced
 consumer with a schema      checked; registered on a topic that nobody uses and that holds nothing
@@ -62,7 +62,7 @@ class SchemaTopic(Protocol):
         """Fully qualified."""
 
     def in_use(self) -> bool:
-        """Whether it is too late for a first schema (pulsar-facts F.3)."""
+        """Whether it is too late for a first schema (docs/design/pulsar.md#schema-check)."""
 
 
 class _Job(NamedTuple):

@@ -546,7 +546,7 @@ class Topic:
 
     def in_use(self) -> bool:
         """Whether anybody publishes, reads with an idea of the bytes, or anything is stored: a schema that comes now is too
-        late to be the topic's by itself (pulsar-facts F.3).
+        late to be the topic's by itself (docs/design/pulsar.md#schema-check).
         """
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or self.log.bytes_retained > 0 or any(not one.auto_schema for one in readers)

@@ -1,4 +1,4 @@
-"""Idempotency keys as a policy of a namespace or a topic (design, part 2); ours, Pulsar has none."""
+"""Idempotency keys as a policy of a namespace or a topic; Pulsar has none (docs/design/deduplication.md#idempotency-keys)."""
 
 from typing import Annotated, Final
 

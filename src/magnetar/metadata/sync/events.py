@@ -5,8 +5,9 @@
      "records": {"namespaces/acme/orders": {"c": [time, cluster], "f": {"field": [time, cluster, value]}}},
      "awaits": {"tenants/gone": ["b"]}}
 
-A record is always told whole, with the stamps of its writers, never the publisher's (FINDINGS D2): an event that is lost is
-made good by any later one, and a snapshot is the same thing for everything.
+A record is always told whole, with the stamps of its writers, never the publisher's
+(docs/design/metadata.md#original-stamps): an event that is lost is made good by any later one, and a snapshot is the
+same thing for everything.
 
 Plain events of PIP-136 carry one whole value. They are understood: every field gets the event's time.
 """

@@ -1,7 +1,7 @@
 """What of the records is seen in this cluster: the documents of `Resources`, as they follow from the records.
 
 seen      it is there, and so is its parent
-hidden    its parent is missing (refusing it would make the result depend on the order of arrival, FINDINGS D6), or it has no
+hidden    its parent is missing (docs/design/metadata.md#hidden-children), or it has no
 place in this cluster: a partitioned topic of a namespace that this cluster does not serve
 kept      it was deleted elsewhere, but topics of this cluster need it: nothing is deleted as a side effect. It goes when
 somebody has deleted them by name

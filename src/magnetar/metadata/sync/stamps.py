@@ -1,7 +1,7 @@
 """When and where a value was set, which of two wins, and the clock that gives the times.
 
-The later time wins; at equal times the cluster whose name sorts first (metadata.md). Compared are the stamps of the *writers*,
-never the time of applying or the own name: every cluster comes to the same end (FINDINGS D5).
+The later time wins; at equal times the cluster whose name sorts first. Compared are the stamps of the *writers*,
+never the time of applying or the own name: every cluster comes to the same end (docs/design/metadata.md#what-wins).
 """
 
 from typing import Final, NamedTuple
@@ -50,7 +50,7 @@ class HybridClock:
     """Never behind the wall clock's reading, always above everything it was shown (Kulkarni et al., 2014).
 
     So a change that was made after seeing another one wins over it, however wrong a clock is. It has to be shown everything
-    that is stored after a restart, deletions included (FINDINGS D4).
+    that is stored after a restart, deletions included (docs/design/metadata.md#clock).
     """
 
     def __init__(self) -> None:

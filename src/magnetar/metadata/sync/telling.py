@@ -78,7 +78,7 @@ class Telling(State):
 
     def collect(self) -> Update:
         """Bury deletions that nobody can contradict any more: this cluster listed them in a snapshot of its own, and in a
-        snapshot of every other cluster it saw the same deletion or something newer (FINDINGS D1).
+        snapshot of every other cluster it saw the same deletion or something newer (docs/design/metadata.md#deletions).
         """
         update = Update()
         others = self._around.members() - {self.cluster}

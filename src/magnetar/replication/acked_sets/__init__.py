@@ -3,14 +3,14 @@
     indexset     sets of messages, by origin, as compressed bitmaps
     translating  cursors, acknowledgements and positions of a topic's log <-> sets, by runs
     epochs       which starting point counts, and the clock that orders seeks
-    state        the state of one subscription, and how two states merge (E1-E5 of the model)
-    routing      who hears whom, and below which marks nobody needs a bit (E9)
+    state        the state of one subscription, and how two states merge
+    routing      who hears whom, and below which marks nobody needs a bit
     storing      the state as bytes
     writing      what goes into a marker, split by size
     pacing       when it may be written
     machine      the events of one topic (`AckedSets`)
 
-The rules E1-E11 stand at the head of the model, ../shared/model/exact.py; `state` and `routing` quote them where they act.
+The rules, with the reason of each: docs/design/acknowledged-sets.md.
 """
 
 from magnetar.replication.acked_sets.machine import AckedSets

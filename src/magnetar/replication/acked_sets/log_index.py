@@ -116,7 +116,10 @@ class Translator:
                 bits >>= length
 
     def of_acked(self, acked: Acked) -> IndexSet:
-        """The messages that a local acknowledgement covers: those *held*, never "all indexes up to" (FINDINGS B4)."""
+        """The messages that a local acknowledgement covers: those *held*, never "all indexes up to".
+
+        See docs/design/acknowledged-sets.md#only-what-is-held.
+        """
         found = self.of_entries(acked.entries) if acked.entries else IndexSet()
         if acked.up_to > acked.after:
             for origin, first, end in self.spans(acked.after, acked.up_to):

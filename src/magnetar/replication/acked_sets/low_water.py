@@ -1,4 +1,4 @@
-"""Who hears whom, and below which marks nobody needs a bit (E9, E10).
+"""Who hears whom, and below which marks nobody needs a bit (docs/design/acknowledged-sets.md#forgetting).
 
     linked from c    c has a link to it
     sources of c     c, and everything from which links lead to c, by any way
@@ -58,7 +58,10 @@ class Routing:
         return found
 
     def told_by(self, writer: str) -> bool:
-        """Whether everybody linked from here has a marker from its writer, or is the writer; else it is relayed (E10)."""
+        """Whether everybody linked from here has a marker from its writer, or is the writer; else it is relayed.
+
+        See docs/design/acknowledged-sets.md#relay.
+        """
         return not self.out[self.cluster] - self.out.get(writer, set()) - {writer}
 
 
@@ -96,7 +99,7 @@ class Waters:
         Args:
             told: by itself, or passed on.
             incarnation: of its topic as its link told: marks of a former one are void, the new log may take in old
-                messages again (B5).
+                messages again (docs/design/acknowledged-sets.md#forgetting).
         """
         if told.incarnation < incarnation:
             return False

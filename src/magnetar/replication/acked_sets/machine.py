@@ -9,8 +9,9 @@
     restart        -> persisted state, markers stored since, then a full state
     trimmed, low-water marks -> bits that nobody can need are forgotten
 
-Expiry is none of these: it is a local position below which nothing is dispatched, never a bit (E11). Nothing to tell: no
-timer, no marker. Nothing is re-entered: the host does not tell of what is asked of it here.
+Expiry is none of these: it is a local position below which nothing is dispatched, never a bit
+(docs/design/acknowledged-sets.md#expiry-is-local). Nothing to tell: no timer, no marker. Nothing is re-entered: the
+host does not tell of what is asked of it here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -140,7 +141,10 @@ class AckedSets(HearingTopic):
         self._schedule()
 
     def _restarted(self, state: SubscriptionState) -> None:
-        """What was acknowledged, persisted and never written is told now (B6)."""
+        """What was acknowledged, persisted and never written is told now.
+
+        See docs/design/acknowledged-sets.md#recovery.
+        """
         state.dirty, state.opened = IndexSet(), None
         state.full = "restart" if self.writes else ""
 
@@ -181,7 +185,10 @@ class AckedSets(HearingTopic):
             self._schedule()
 
     def _arrived(self, entries: Sequence[StoredEntry]) -> None:
-        """Messages of other clusters: acknowledged in the moment they are stored if their bits are here (B8)."""
+        """Messages of other clusters: acknowledged in the moment they are stored if their bits are here.
+
+        See docs/design/acknowledged-sets.md#bits-before-messages.
+        """
         first = entries[0].position
         hits: dict[str, IndexSet] = {}
         for origin, index, end in self.translator.spans(Position(first.ledger, first.entry - 1), entries[-1].position):
@@ -206,12 +213,15 @@ class AckedSets(HearingTopic):
         return self.translator.of_acked(acked)
 
     def created(self, subscription: str) -> None:
-        """Created here: what is held before its start is its base, and everybody is told at once (B2)."""
+        """Created here: what is held before its start is its base, and everybody is told at once.
+
+        See docs/design/acknowledged-sets.md#base-and-acks.
+        """
         missed = subscription in self.gone or subscription in self._missed
         self.gone.discard(subscription)
         self._missed.discard(subscription)
         if subscription in self.states:
-            return  # known from a marker: no base of its own (E3)
+            return  # known from a marker: no base of its own (docs/design/acknowledged-sets.md#base-and-acks)
         paused = self.paused.pop(subscription, None)
         if paused is None:
             self._begin(subscription)
@@ -226,7 +236,8 @@ class AckedSets(HearingTopic):
     def _resume(self, subscription: str, state: SubscriptionState) -> None:
         """It is replicated again: what was acknowledged here since it was not is no starting point, for nobody skipped it.
 
-        Were it one, the others' would have it delivered again here, too. What expired is no acknowledgement (E11).
+        Were it one, the others' would have it delivered again here, too. What expired is no acknowledgement
+        (docs/design/acknowledged-sets.md#expiry-is-local).
         """
         self.states[subscription] = state
         self._restarted(state)
@@ -252,7 +263,10 @@ class AckedSets(HearingTopic):
         return CREATION
 
     def _creation_base(self, subscription: str) -> IndexSet:
-        """What the cursor stands behind, without what expired here before: that is nobody's acknowledgement (E11)."""
+        """What the cursor stands behind, without what expired here before: that is nobody's acknowledgement.
+
+        See docs/design/acknowledged-sets.md#expiry-is-local.
+        """
         cursor = self.host.cursor(subscription)
         if cursor is None:
             return IndexSet()
@@ -263,7 +277,10 @@ class AckedSets(HearingTopic):
         return dict.fromkeys(self.routing.sources[self.host.cluster], (0, 0))
 
     def sought(self, subscription: str, then: Callable[[str], None]) -> None:
-        """The cursor was moved by a seek: a new epoch, answered when its full state is durable (B1, B3)."""
+        """The cursor was moved by a seek: a new epoch, answered when its full state is durable.
+
+        See docs/design/acknowledged-sets.md#seek.
+        """
         state, cursor = self.states.get(subscription), self.host.cursor(subscription)
         if state is None or cursor is None:
             then("")
@@ -327,14 +344,17 @@ class AckedSets(HearingTopic):
         return subscription in self.paused
 
     def deleted(self, subscription: str) -> None:
-        """Deleted here: a mark stands against later markers (B12)."""
+        """Deleted here: a mark stands against later markers (docs/design/acknowledged-sets.md#unsubscribe)."""
         self.states.pop(subscription, None)
         self.paused.pop(subscription, None)
         self.gone.add(subscription)
         self._answer(subscription, NONE, f"subscription {subscription} was deleted")
 
     def adopted(self, subscription: str) -> None:
-        """Snapshot mode made it here, because another cluster has it: known from now on, with no base of its own (E3)."""
+        """Snapshot mode made it here, because another cluster has it: known from now on, with no base of its own.
+
+        See docs/design/acknowledged-sets.md#base-and-acks.
+        """
         if subscription not in self.states and subscription not in self.gone:
             self.states[subscription] = SubscriptionState(epoch=CREATION)
             self.host.dirty(subscription)
@@ -416,12 +436,17 @@ class AckedSets(HearingTopic):
         self._tidy()
 
     def rebased(self, cluster: str) -> None:
-        """A peer lost something, or is new: it is told everything, and what it retains is unknown (B5, B7)."""
+        """A peer lost something, or is new: it is told everything, and what it retains is unknown.
+
+        See docs/design/acknowledged-sets.md#full-states.
+        """
         self.waters.forget_peer(cluster, self.host.latest_life_of(cluster))
         self._all_full(f"link with {cluster} rebased")
 
     def routes_changed(self) -> None:
-        """Links came or went. When a cluster is removed, nobody else may have its last deltas: all tell all (B7).
+        """Links came or went. When a cluster is removed, nobody else may have its last deltas: all tell all.
+
+        See docs/design/acknowledged-sets.md#full-states.
 
         Of a cluster that is heard now and was not before, markers may have been passed over: it is asked for all it has.
         """
@@ -473,7 +498,10 @@ class AckedSets(HearingTopic):
         return data
 
     def covered(self, subscription: str) -> Position:
-        """Up to where the last `encode` (or `load`) covers markers: what lies behind may not be deleted (E7)."""
+        """Up to where the last `encode` (or `load`) covers markers: what lies behind may not be deleted.
+
+        See docs/design/acknowledged-sets.md#recovery.
+        """
         return self._covered.get(subscription, NONE)
 
     def describe(self, subscription: str) -> dict[str, Any]:

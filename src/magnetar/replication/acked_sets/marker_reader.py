@@ -183,7 +183,7 @@ class HearingTopic(TellingTopic):
         """Of messages whose bits were forgotten once: what is here, and what somebody may hold who hears this cluster now.
 
         When they were forgotten a policy may have named fewer clusters. Who was named again since holds them still, and may
-        hear of them by this cluster only (E9, E10).
+        hear of them by this cluster only (docs/design/acknowledged-sets.md#forgetting).
         """
         needed = self.translator.held_of(messages)
         needed |= messages - messages.below(self._floor())
@@ -256,7 +256,7 @@ class HearingTopic(TellingTopic):
         A life with a higher number than the present one may be over: of a cluster that lost its disk, and whose clock is
         behind. Nobody may know of it any more but by these bits (the messages may be trimmed everywhere else, and whoever
         tells may never have had them). To pass them over would not only lose bits: a base that misses them says that they
-        are not consumed, and all others would believe it (E3).
+        are not consumed, and all others would believe it (docs/design/acknowledged-sets.md#base-and-acks).
         """
         # A life of this cluster's own topic is left behind (`_lived`): that must leave room for ids of all its topics.
         own = key.cluster == self.host.cluster and key.incarnation != self.host.log.incarnation
@@ -271,7 +271,10 @@ class HearingTopic(TellingTopic):
     # ----------------------------------------------------------------------------------------------------------- effects
 
     def _relays(self, writer: str) -> bool:
-        """Whether somebody linked from here will not get this marker from its writer (E10)."""
+        """Whether somebody linked from here will not get this marker from its writer.
+
+        See docs/design/acknowledged-sets.md#relay.
+        """
         return self.writes and not self.routing.told_by(writer)
 
     def _relay(self, state: SubscriptionState, merged: Merged, *, fresh: bool) -> None:

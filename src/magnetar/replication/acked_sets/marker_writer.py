@@ -108,7 +108,10 @@ class TellingTopic(AckedTopic):
     # ---------------------------------------------------------------------------------------------------------- what
 
     def _is_full(self, state: SubscriptionState) -> bool:
-        """Whether a full state is due: for a reason, as the first in its epoch, every so often (E1, B7)."""
+        """Whether a full state is due: for a reason, as the first in its epoch, every so often.
+
+        See docs/design/acknowledged-sets.md#full-states.
+        """
         return bool(state.full) or self._opens(state) or state.deltas >= FULL_EVERY
 
     def _opens(self, state: SubscriptionState) -> bool:

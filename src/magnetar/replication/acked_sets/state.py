@@ -3,12 +3,12 @@
     consumed = base + acks        base: what the epoch's starting point takes for consumed
                                   acks: what was acknowledged since
 
-    lower epoch      ignored                                                          E2
-    same epoch       acks: union; bases: intersection, where both state something     E3, E4
-    higher epoch     base, floor, acks are the marker's; old bits that its base does not state stay, as acks   E5
-    what was forgotten below a low-water mark does not come back, unless its message is here   E9
+    lower epoch      ignored
+    same epoch       acks: union; bases: intersection, where both state something
+    higher epoch     base, floor, acks are the marker's; old bits that its base does not state stay, as acks
+    what was forgotten below a low-water mark does not come back, unless its message is here
 
-So the order, repetition and delay of markers do not matter.
+So the order, repetition and delay of markers do not matter. The reasons: docs/design/acknowledged-sets.md.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -177,7 +177,9 @@ class SubscriptionState:
         return new
 
     def seek(self, epoch: Epoch, before: IndexSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
-        """A seek here: what is not here stays consumed, of what is here everything before the new place is (E5, B3).
+        """A seek here: what is not here stays consumed, of what is here everything before the new place is.
+
+        See docs/design/acknowledged-sets.md#seek.
 
         Args:
             epoch: later than all before.
@@ -270,7 +272,9 @@ class SubscriptionState:
     # ----------------------------------------------------------------------------------------------------- forgetting
 
     def forget(self, floor: Marks, held: Held) -> bool:
-        """Drop the bits that nobody needs any more (E9); the caller has seen to it that nothing waits to be written.
+        """Drop the bits that nobody needs any more; the caller has seen to it that nothing waits to be written.
+
+        See docs/design/acknowledged-sets.md#forgetting.
 
         Args:
             floor: per cluster, below which no source of this one holds anything or can still get it.
@@ -312,7 +316,7 @@ def merge_bases(
     left: IndexSet, left_floor: Marks, right: IndexSet, right_floor: Marks
 ) -> tuple[IndexSet, dict[str, tuple[int, int]]]:
     """Two bases of one epoch: consumed is what both call so. What one does not state is taken from the other; the floor of
-    the result is the lower one (E3, E4).
+    the result is the lower one (docs/design/acknowledged-sets.md#base-floor).
     """
     both = left & right
     both |= unstated(left, right_floor)

@@ -72,7 +72,7 @@ class AckedTopic:
             self.host.apply(subscription, located.entries, located.partial)
 
     def _rebuild(self, subscription: str, state: SubscriptionState) -> None:
-        """Consumed messages came back: a seek for the consumers (E6, B9)."""
+        """Consumed messages came back: a seek for the consumers (docs/design/acknowledged-sets.md#coming-back)."""
         located = self.translator.locate(state.consumed())
         self.host.rebuild(subscription, located.entries, located.partial)
 
@@ -91,7 +91,10 @@ class AckedTopic:
         return self.waters.here(self.routing, self.translator.lowest())
 
     def _notice_lives(self) -> None:
-        """What peers told in a former life is void from the first handshake of the present one on, whoever repeats it (E9)."""
+        """What peers told in a former life is void from the first handshake of the present one on, whoever repeats it.
+
+        See docs/design/acknowledged-sets.md#forgetting.
+        """
         for cluster in self.routing.peers - {self.host.cluster}:
             self.waters.begin_life(cluster, self.host.latest_life_of(cluster))
 
@@ -124,7 +127,10 @@ class AckedTopic:
             state.forgot = self._of_past_lives(state.forgot)
 
     def _tidy(self) -> None:
-        """Forget what nobody can need any more, where nothing waits to be written (E9)."""
+        """Forget what nobody can need any more, where nothing waits to be written.
+
+        See docs/design/acknowledged-sets.md#forgetting.
+        """
         if not self.states or self._loading:
             return
         floor = self._floor()

@@ -12,21 +12,24 @@ The source keeps, durably and as one, the cursor (C, S, gen):
 
 Every entry that is sent says after which *sent* position p it comes: the first of a range says S, each later one names
 the one sent before it. What is left out on the way moves C and never S or p, so that a hole made by a filter is no gap in
-the chain (FINDINGS A1).
+the chain (docs/design/links.md#sent-position).
 
 The destination keeps, per topic and source cluster, the watermark in two versions: *pushed* (given to storage) and
 *persisted* (durable). An entry at `position` that comes after p is
 
     stored      if p <= pushed < position       the chain goes on
-    a duplicate if position <= pushed           not stored again; answered once *persisted* covers it (A4)
+    a duplicate if position <= pushed           not stored again; answered once *persisted* covers it
+                                                (docs/design/links.md#persisted-answers)
     refused     if pushed < p                   something between was never seen here, or was lost
 
 A failed append takes pushed back to persisted. A refusal, and the handshake that starts every link, tells *persisted* (W):
-if W < S, the destination lost what it once had, and the source rewinds to it (A2). A messenger that was sent out before
-the rewind carries the old generation; its confirmation is worth nothing any more (A3).
+if W < S, the destination lost what it once had, and the source rewinds to it (docs/design/links.md#handshake). A
+messenger that was sent out before the rewind carries the old generation; its confirmation is worth nothing any more
+(docs/design/links.md#generation).
 
-Why a task may run twice with two different filters (A10): the destination takes each position once, from whichever task
-sends it first, and refuses what does not continue what it has. Whichever task loses has sent duplicates or is refused.
+Why a task may run twice with two different filters (docs/design/links.md#two-filters): the destination takes each
+position once, from whichever task sends it first, and refuses what does not continue what it has. Whichever task loses
+has sent duplicates or is refused.
 """
 
 from bisect import bisect_right

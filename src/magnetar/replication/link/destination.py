@@ -2,7 +2,8 @@
 
     handshake  GEO_WATERMARKS: who are you; your topics exist here from now on; this is what is persisted of each
     append     GEO_APPEND: identity, policy, chain rule, every entry checked and stamped with where it came from; answered
-               when the disk has it, and a duplicate when the disk has the first copy (FINDINGS A4)
+               when the disk has it, and a duplicate when the disk has the first copy
+               (docs/design/links.md#persisted-answers)
     failure    a failed append: everything in flight for that topic is answered `retry`, the pushed watermark falls back
 
 The watermarks themselves live in the topic's log, which moves them with the entries. The change counter is raised

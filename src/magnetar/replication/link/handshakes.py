@@ -187,7 +187,8 @@ class Handshakes:
             )
             reply(self._answer(request, {}, reason))
         elif standing is Standing.HEIR and not self._all_above(request):
-            # Its next messages would be taken for the old one's. It has to leave those positions behind first (A8).
+            # Its next messages would be taken for the old one's. It has to leave those positions behind first
+            # (docs/design/links.md#ledger-ids-grow).
             reason = (
                 f"{request.uuid} is to be {request.source} from now on, but begins below what is known of the old one"
             )

@@ -10,7 +10,8 @@ Who a cluster is concerns all who use it. So only links that may replicate every
 silent; others are welcome under a known uuid.
 
 The second condition is what keeps its messages from being taken for the old one's duplicates. A source that hears of a
-watermark above its own end goes on in a ledger above (A8); the next handshake then finds the condition fulfilled.
+watermark above its own end goes on in a ledger above (docs/design/links.md#ledger-ids-grow); the next handshake then
+finds the condition fulfilled.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,9 @@
 """One topic of one outgoing link: its cursor in three versions, and what was lost to the link.
 
     volatile   moves with every confirmation; what the pipeline is told
-    durable    what the store has; retention may delete up to here and no further (FINDINGS A7)
-    rewinding  a rewind on its way to the store; it is used only when it is durable (A2), but from the moment it is
+    durable    what the store has; retention may delete up to here and no further (docs/design/links.md#durable-cursor)
+    rewinding  a rewind on its way to the store; it is used only when it is durable
+               (docs/design/links.md#handshake), but from the moment it is
                known nobody may store an older cursor over it, and retention keeps what it needs
 
 A message that was deleted here before it could be sent is a *gap*: counted, shown, never silent. Origin indexes are dense,
@@ -73,7 +74,7 @@ class LinkTopic:
         gap, skipped: messages that were deleted before they could be sent, and that an operator gave up.
         loaded: both as they were when it was loaded, or last counted as gone.
         wanted: whether policy and links name the target; else the cursor is an orphan.
-        floor: a foreign watermark (A8) that the log has not passed; NONE: none.
+        floor: a foreign watermark (docs/design/links.md#ledger-ids-grow) that the log has not passed; NONE: none.
         counted: how far entries at or below `floor` were counted as gap.
         learned: the destination's change counter at the last comparison.
         there: incarnation of the destination's topic, the latest that it told since the start; 0: none.
@@ -158,7 +159,9 @@ class LinkTopic:
 
     @property
     def end(self) -> Position:
-        """The newest entry that can go: confirmed, which in a replicated topic is synced (A6).
+        """The newest entry that can go: confirmed, which in a replicated topic is synced.
+
+        See docs/design/links.md#synced-only.
 
         NONE while a topic that was not replicated before has yet to be synced: nothing can be said of what it has.
         """
@@ -211,7 +214,10 @@ class LinkTopic:
         return self.rewinding or self.cursor
 
     def commit(self, incarnation: int, commit: LinkCursor) -> bool:
-        """A confirmation came; whether it moved the cursor. One of another life or another generation does not (A3)."""
+        """A confirmation came; whether it moved the cursor. One of another life or another generation does not.
+
+        See docs/design/links.md#generation.
+        """
         if incarnation != self.log.incarnation or self.rewinding is not None or commit.c > self.log.last:
             return False
         moved = chain.advance(self.cursor, commit)
@@ -272,7 +278,9 @@ class LinkTopic:
         return max((index for ledger, entry, index in self.marks if (ledger, entry) <= c), default=0)
 
     def note_trimmed(self) -> int:
-        """Ledgers were deleted: what was not settled is lost to this link. C jumps over it, S stays (A11).
+        """Ledgers were deleted: what was not settled is lost to this link. C jumps over it, S stays.
+
+        See docs/design/links.md#gaps.
 
         Returns:
             How many messages.
@@ -308,7 +316,9 @@ class LinkTopic:
     # ------------------------------------------------------------------------------------------------ foreign watermark
 
     def overtaken(self, watermark: Position, *, foreign: bool = False) -> bool:
-        """Whether the destination holds positions of an earlier life of this cluster that are not behind us (A8).
+        """Whether the destination holds positions of an earlier life of this cluster that are not behind us.
+
+        See docs/design/links.md#ledger-ids-grow.
 
         Args:
             watermark: what it persisted.
@@ -360,8 +370,9 @@ class LinkTopic:
         """Settle the entries right behind C that can never go over a link; whether C moved.
 
         What came over a link itself (and markers) needs no task to be judged: in a mesh every entry would otherwise cost a
-        read on each of the other links of the clusters it reached. C moves, S does not (A1); a task that is under way over
-        the same entries commits at or behind the new C and changes nothing.
+        read on each of the other links of the clusters it reached. C moves, S does not
+        (docs/design/links.md#sent-position); a task that is under way over the same entries commits at or behind the
+        new C and changes nothing.
         """
         c = self.cursor.c
         if self.rewinding is not None or self.floor != NONE or c >= self.end:

@@ -1,4 +1,6 @@
-"""What the versions mean that come over links: the destination's half of replicating schemas (schemas.md; PIP-87, PIP-88).
+"""What the versions mean that come over links: the destination's half of replicating schemas (PIP-87, PIP-88).
+
+The rules: docs/design/schemas.md.
 
 A version is a number of one cluster. An entry that comes from elsewhere carries its source's number; here it gets the number
 that the same schema has here. Known pairs are looked up in a dictionary, by entry. An unknown number stops its request, and

@@ -222,7 +222,10 @@ class LinkSource(OperatedLink):
             self._changed(state)
 
     def durable_low(self, topic: str) -> Position | None:
-        """Retention may delete up to here as far as this link goes (A7); None: the link holds nothing."""
+        """Retention may delete up to here as far as this link goes; None: the link holds nothing.
+
+        See docs/design/links.md#durable-cursor.
+        """
         state = self.topics.get(topic)
         return None if state is None else state.low
 
@@ -487,7 +490,7 @@ class LinkSource(OperatedLink):
         return True
 
     def _rewind(self, state: LinkTopic, target: LinkCursor, stored: Done) -> None:
-        """The destination lost what was behind `target.s`: send it again (A2)."""
+        """The destination lost what was behind `target.s`: send it again (docs/design/links.md#handshake)."""
 
         def apply() -> None:
             lost = state.rewound(target)
@@ -500,7 +503,10 @@ class LinkSource(OperatedLink):
         self._move(state, target, state.record(target), apply, stored)
 
     def _overtaken(self, state: LinkTopic, watermark: Position, stored: Done) -> None:
-        """The log has to get above what the destination holds under this cluster's name (A8)."""
+        """The log has to get above what the destination holds under this cluster's name.
+
+        See docs/design/links.md#ledger-ids-grow.
+        """
         last = state.log.last
         if watermark > last:
             state.log.roll(self.outbox.now_ms, above=watermark.ledger)

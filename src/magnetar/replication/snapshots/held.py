@@ -1,8 +1,8 @@
 """Sets of messages by identity: per origin and incarnation the origin indexes, as runs.
 
-Both the *vector* of a snapshot and what an update claims are such sets. The design's vector is one number per origin, the
-highest index; a number would claim what never came (a link's filter, a message that is for another cluster, a late joiner,
-a gap that a quota cut), so the vector is the exact set. Where nothing is missing that is one run per origin all the same.
+Both the *vector* of a snapshot and what an update claims are such sets. One number per origin, the highest index, would
+claim what never came (a link's filter, a message that is for another cluster, a late joiner, a gap that a quota cut), so the
+vector is the exact set (decision 11). Where nothing is missing that is one run per origin all the same.
 
 Sets that get too large are cut on the side that is safe: a claim forgets its oldest runs (`cut`), an exclusion grows over
 the holes between its oldest runs (`widen`).

@@ -12,18 +12,21 @@
     news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
                out of the writer's reach), so clusters never answer each other's updates
 
-PIP-33 as written loses messages (FINDINGS C1, C2): a position says "everything at or below", also what never reached the
-writer. Here the receiver acknowledges the messages of the claim, by identity, wherever they stand and also when they come
-later; positions are only for peers that know no claims (Apache Pulsar), which are treated as PIP-33 says. That leaves
-nothing to the order in which clusters exchange messages: one round, missing answers, wiped clusters, late joiners,
-restricted and filtered messages are all the same case (C3).
+PIP-33 as written loses messages (docs/design/snapshots.md#what-positions-lose): a position says "everything at or
+below", also what never reached the writer. Here the receiver acknowledges the messages of the claim, by identity,
+wherever they stand and also when they come later; positions are only for peers that know no claims (Apache Pulsar),
+which are treated as PIP-33 says. That leaves nothing to the order in which clusters exchange messages: one round,
+missing answers, wiped clusters, late joiners, restricted and filtered messages are all the same case
+(docs/design/snapshots.md#one-round).
 
 A seek writes a marker (111). Updates name the latest seek in each cluster that their writer has heard of; one that was
-written before its writer heard of a seek here is ignored here (C5). No clocks are compared across clusters. A cluster
-that hears of a foreign seek forgets what it had not told yet: it would undo the seek. Its own cursor does not move back.
+written before its writer heard of a seek here is ignored here (docs/design/snapshots.md#seeks). No clocks are compared
+across clusters. A cluster that hears of a foreign seek forgets what it had not told yet: it would undo the seek. Its
+own cursor does not move back.
 
 A subscription created at Latest has acknowledged nothing: its base is not claimed, and bases of creations that happened
-at the same time in several clusters merge by intersection, as in exact mode (B2). What is received is in receiving.py.
+at the same time in several clusters merge by intersection, as in exact mode
+(docs/design/acknowledged-sets.md#base-and-acks). What is received is in receiving.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -425,7 +428,10 @@ class Snapshots:
                 state.expired = state.expired.minus(message)
 
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
-        """Expiry moved the cursor over after < p <= up_to: nobody acknowledged that, it is not told (B11)."""
+        """Expiry moved the cursor over after < p <= up_to: nobody acknowledged that, it is not told.
+
+        See docs/design/acknowledged-sets.md#expiry-is-local.
+        """
         state = self._states.get(subscription)
         if state is not None:
             state.expired.update(held_by(self._host.log, self._host.cluster, after, up_to))

@@ -10,7 +10,8 @@
     that it stands behind here                  | one that exact mode brought
     with a claim                                | its messages are acknowledged, those that are here now and those to come;
                                                 | not those of this cluster that it has not published yet
-    without (Apache Pulsar)                     | everything up to our position, if that is one of this log (C6)
+    without (Apache Pulsar)                     | everything up to our position, if that is one of this log:
+                                            | docs/design/snapshots.md#unknown-ledgers
 
 A seek elsewhere is heard of by its own marker, or by an update of whoever heard of it: what was not told yet is not told then.
 

@@ -9,7 +9,7 @@ it; in two only the disk is shared, and the large lane lets it go after each pie
 What is on its way of one topic is in one lane, see `TopicLog.stage`; reports of one topic come in its order therefore, those of
 different topics in any. A failure of one lane is not one of the other, though most disks fail them together. Topics whose
 appends failed go on when *both* are sound: they give the same origin indexes again, perhaps in the other lane, and that is
-safe only when what failed is sealed off (FINDINGS A2, A4).
+safe only when what failed is sealed off (docs/design/storage.md#failed-writes).
 """
 
 import contextlib

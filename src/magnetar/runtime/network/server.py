@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _keep_alive(self) -> None:
-        """Each interval: a peer that was silent since the last ping is gone (pulsar-facts A.6)."""
+        """Each interval: a peer that was silent since the last ping is gone (docs/design/pulsar.md#connection)."""
         if self._transport is None or self._transport.is_closing():
             return
         unsent = self._transport.get_write_buffer_size()

@@ -1,8 +1,10 @@
 """Cursors of links: what is at or below C is settled, and what a generation was used for is over when the next one begins.
 
-after     C moves over a message only when the destination got it in this generation, or had it when that began (A2, A3)
+after     C moves over a message only when the destination got it in this generation, or had it when that began
+          (docs/design/links.md#generation)
           a generation that was used is never left for an earlier one, whatever dies: it would name two attempts
-verdict   in the first generation, in which nothing came back, no gap is declared of what the destination got (A7)
+verdict   in the first generation, in which nothing came back, no gap is declared of what the destination got
+          (docs/design/links.md#durable-cursor)
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,7 +77,10 @@ class Cursors(Checker):
                     self._moved(key, before.cursor.c, now.cursor.c)
 
     def _foreign(self, key: Key, state: "LinkTopic") -> None:
-        """What is at or below a watermark of an earlier life of the source cannot be sent, and is declared (A8)."""
+        """What is at or below a watermark of an earlier life of the source cannot be sent, and is declared.
+
+        See docs/design/links.md#ledger-ids-grow.
+        """
         floor = max(state.floor, state.cursor.c if state.cursor.c > state.log.last else NONE)
         if state.rewinding is not None and state.rewinding.c > state.cursor.c:
             floor = max(floor, state.rewinding.c)  # a jump on its way to the store

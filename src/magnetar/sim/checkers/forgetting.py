@@ -1,9 +1,9 @@
 """Forgetting, of the sets: no cluster forgets an acknowledgement while one that it hears, and that hears it, holds the message.
 
-That one may lose its state and its log's markers, and hear of it by the cluster that forgot it only (E9). Exempt is who has
-begun a new life that nobody can have told of yet, and whom a policy did not name; and what was published in a life whose number
-is lower than that of an earlier one (a lost disk, and a clock that is behind): marks are ordered by these numbers, and one of the
-earlier life is above everything of the later one.
+That one may lose its state and its log's markers, and hear of it by the cluster that forgot it only
+(docs/design/acknowledged-sets.md#forgetting). Exempt is who has begun a new life that nobody can have told of yet, and whom a
+policy did not name; and what was published in a life whose number is lower than that of an earlier one (a lost disk, and a clock
+that is behind): marks are ordered by these numbers, and one of the earlier life is above everything of the later one.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple

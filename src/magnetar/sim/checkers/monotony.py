@@ -1,6 +1,7 @@
 """Monotony, of the sets: within an epoch acknowledgements never shrink and the base never grows, as long as a broker lives.
 
-A bit that is forgotten because nobody can need it any more (E9) is not missed: only messages that are held are looked at.
+A bit that is forgotten because nobody can need it any more (docs/design/acknowledged-sets.md#forgetting) is not missed:
+only messages that are held are looked at.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,7 +71,10 @@ class Monotony(Checker):
                 raise Violation(f"the base of {name} in {cluster.name} grows by {acks.copies(grown)}")
 
     def _stated(self, uid: int, floor: dict[str, tuple[int, int]]) -> bool:
-        """Whether a base with this floor said that the message is not consumed: what it does not state others may (E4)."""
+        """Whether a base with this floor said that the message is not consumed: what it does not state others may.
+
+        See docs/design/acknowledged-sets.md#base-floor.
+        """
         published = self.world.truth.entry_of(uid)
         identity = (published.incarnation, published.index + uid - published.uid)
         return published.cluster in floor and identity >= floor[published.cluster]

@@ -1,7 +1,8 @@
 """Receipts of links: what a destination says is persisted is on its disk (`World.receipted` is the same for producers).
 
-Whatever it says less than is there costs a repetition; whatever it says more, the source may delete (A4), or go back to a place
-from which the destination lacks something (A2).
+Whatever it says less than is there costs a repetition; whatever it says more, the source may delete
+(docs/design/links.md#persisted-answers), or go back to a place from which the destination lacks something
+(docs/design/links.md#handshake).
 """
 
 from typing import TYPE_CHECKING

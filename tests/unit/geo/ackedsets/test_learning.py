@@ -81,7 +81,10 @@ def test_updates_make_no_set_larger_than_is_known_to_be_fine():
 
 
 def test_of_what_is_left_out_of_a_base_nothing_is_said():
-    """A hole in a base would say that it is not consumed, and everybody would believe it (E3)."""
+    """A hole in a base would say that it is not consumed, and everybody would believe it.
+
+    See docs/design/acknowledged-sets.md#base-and-acks.
+    """
     rig = Rig()
     rig.subscribe()
     state = rig.machine.states["s"]

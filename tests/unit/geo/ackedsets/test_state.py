@@ -171,7 +171,7 @@ def test_nothing_is_forgotten_before_it_is_written():
 
 
 def test_a_seek_keeps_what_is_not_here():
-    """B3: restricted, late and trimmed messages stay consumed; what is here is consumed before the new place only."""
+    """Restricted, late and trimmed messages stay consumed; what is here is consumed before the new place only."""
     state = SubscriptionState(acks=index_set({("a", 1, 0), ("a", 1, 1), ("b", 1, 0), ("b", 1, 5)}))
     here = index_set({("a", 1, 0), ("a", 1, 1), ("a", 1, 2), ("b", 1, 0)})
     state.seek(SEEK, index_set({("a", 1, 0)}), lambda messages: messages & here, {"a": (0, 0)})

@@ -1,4 +1,6 @@
-"""Two clusters took messages with one idempotency key while apart: which of them stays (design, part 2).
+"""Two clusters took messages with one idempotency key while apart: which of them stays.
+
+The rule: docs/design/deduplication.md#conflicts.
 
     smaller (publish time, cluster name)      stays
     the other one                             is withdrawn

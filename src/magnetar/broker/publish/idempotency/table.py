@@ -1,4 +1,6 @@
-"""The idempotency keys of one topic: which were seen within a window, in a few bytes each (design, part 2).
+"""The idempotency keys of one topic: which were seen within a window, in a few bytes each.
+
+The rules: docs/design/deduplication.md#idempotency-keys.
 
     ring    key number -> fingerprint (9 bytes), broker time (4), entry id (4), and of its message the publish time (4), the
             place in its batch (2) and the origin (1): 24 bytes a key, oldest first, in blocks
