@@ -83,7 +83,7 @@ class Config(Struct, frozen=True, kw_only=True):
         data_dir: absolute; each cluster's folder is inside.
         links: in the order of the file; the full mesh when it names none.
         namespaces: by `tenant/namespace`.
-        policies: the broker's defaults of policies as written; `metadata.policies.namespace.defaults` reads them.
+        policies: the broker's defaults of policies as written; `metadata.policies.defaults` reads them.
     """
 
     path: Path | None
