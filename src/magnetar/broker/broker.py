@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from magnetar.broker.admin.control import Done
 from magnetar.broker.client_bytes import ClientBytes, Opening
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync
@@ -44,11 +45,10 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.broker.topics.watches import TopicWatches
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
-from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
-from magnetar.effects.outbox import Close, Drop, Note, Outbox, Timer
+from magnetar.effects.outbox import Close, Drop, Note, Outbox
 from magnetar.effects.store_batches import CURSOR_BYTES_MAX
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
@@ -145,9 +145,9 @@ class Broker:
         admin_url: str = "",
         admin_urls: Mapping[str, str] | None = None,
     ) -> None:
+        self.context = BrokerContext(outbox, config, resources, cluster, uuid, boot, admin_url, admin_urls or {})
         self.outbox = outbox
         self.admin_url = admin_url
-        self._admin_urls = admin_urls or {}
         self.config = config
         self.cluster = cluster
         self.uuid = uuid
@@ -485,9 +485,8 @@ class Broker:
     # --------------------------------------------------------------------------------------------------------- helpers
 
     def command(self, *words: str, cluster: str = "") -> str:
-        """A command of `magnetar` for this broker, or another cluster's, as messages print it; see `core.hints`."""
-        url = self._admin_urls.get(cluster, "") if cluster not in ("", self.cluster) else self.admin_url
-        return command(*words, admin_url=url)
+        """See `BrokerContext.command`."""
+        return self.context.command(*words, cluster=cluster)
 
     def urls(self, listener: str) -> tuple[str, str]:
         """What a client connects to, and by TLS ("" without).
@@ -509,8 +508,8 @@ class Broker:
         return urls
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
-        """Call `then(now_ms)` at a time."""
-        self.outbox.put(Timer(at_ms, then))
+        """See `BrokerContext.timer`."""
+        self.context.timer(at_ms, then)
 
     def producer_name(self) -> str:
         """A name for a producer that brought none; unique among this cluster's over its whole life."""

@@ -1,0 +1,46 @@
+"""What every part of a broker needs: who the broker is, its limits, where effects go, which policies hold.
+
+A part gets this and, by its constructor, the other parts that it talks to. No part gets the broker.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from magnetar.core.hints import command
+from magnetar.core.settings import BrokerConfig
+from magnetar.effects.outbox import Outbox, Timer
+from magnetar.metadata.resources import Resources
+
+
+@dataclass(frozen=True)
+class BrokerContext:
+    """One broker, as its parts see it.
+
+    Attributes:
+        outbox: where effects go; the driver drains it. It also holds the time of the event that is being handled.
+        config: every limit.
+        resources: tenants, namespaces, policies, partitioned topics.
+        cluster: the name of the broker's cluster.
+        uuid: made with its data folder; another uuid under the same name is another cluster.
+        boot: the clock at the start, ms since 1970; never the same twice.
+        admin_url: where this broker's REST interface answers, for commands that messages name.
+        admin_urls: the same of other clusters, by name.
+    """
+
+    outbox: Outbox
+    config: BrokerConfig
+    resources: Resources
+    cluster: str
+    uuid: str
+    boot: int = 0
+    admin_url: str = ""
+    admin_urls: Mapping[str, str] = field(default_factory=dict)
+
+    def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
+        """Call `then(now_ms)` at a time (ms since 1970)."""
+        self.outbox.put(Timer(at_ms, then))
+
+    def command(self, *words: str, cluster: str = "") -> str:
+        """A command of `magnetar` for this broker, or another cluster's, as messages print it; see `core.hints`."""
+        url = self.admin_urls.get(cluster, "") if cluster not in ("", self.cluster) else self.admin_url
+        return command(*words, admin_url=url)
