@@ -152,7 +152,7 @@ def test_planted_bugs_that_pages_name_are_planted() -> None:
     named = {
         name
         for page in sorted((ROOT / "docs" / "design").glob("*.md"))
-        for sentence in re.findall(r"Planted bugs?(?: [a-z ]+)?: ([^.]*)\.", page.read_text(encoding="utf-8"))
+        for sentence in re.findall(r"Planted\s+bugs?(?:\s[a-z\s]+)?:\s([^.]*)\.", page.read_text(encoding="utf-8"))
         for name in re.findall(r"`(\w+)`", sentence)
     }
     planted = {
