@@ -29,7 +29,7 @@ from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.control import BrokerInfo
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.topics.deletion_proofs import Loss, begin_proving
+from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.effects.outbox import Outbox

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.topics.watches import topics_hash
+from magnetar.broker.catalog.watches import topics_hash
 from magnetar.core.errors import ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode

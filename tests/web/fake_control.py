@@ -11,9 +11,9 @@ from typing import Any
 
 from magnetar.broker.admin.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview, Steps
 from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
+from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.statistics.cardinality import Series, Shown, SubscriptionKey, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency
-from magnetar.broker.topics.maintenance import Totals
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName

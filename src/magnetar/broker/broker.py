@@ -11,6 +11,14 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from magnetar.broker.admin.control import Done
+from magnetar.broker.catalog.catalog import Catalog
+from magnetar.broker.catalog.changes import concerned, create_partitions
+from magnetar.broker.catalog.deletion_marks import Deletions
+from magnetar.broker.catalog.deletion_proofs import Proofs
+from magnetar.broker.catalog.former_names import by_present_name
+from magnetar.broker.catalog.maintenance import Upkeep
+from magnetar.broker.catalog.policy_limits import Limits
+from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.client_bytes import ClientBytes, Opening
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
@@ -31,18 +39,10 @@ from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.latency import Connections, PublishLatency
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.catalog import Catalog
-from magnetar.broker.topics.changes import concerned, create_partitions
 from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.damaged_entries import Damage
-from magnetar.broker.topics.deletion_marks import Deletions
-from magnetar.broker.topics.deletion_proofs import Proofs
-from magnetar.broker.topics.former_names import by_present_name
-from magnetar.broker.topics.maintenance import Upkeep
-from magnetar.broker.topics.policy_limits import Limits
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
-from magnetar.broker.topics.watches import TopicWatches
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
 from magnetar.core.names import TopicName

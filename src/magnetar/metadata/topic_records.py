@@ -32,7 +32,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
             whose ledgers were deleted since: they must not come back once more.
         topic_epoch: the last one that a producer with exclusive access was given.
         end: (ledger, entry) of the newest entry, when all ledgers were deleted at last.
-        stored_as: the name under which the log has its older ledgers, see `broker.topics.adoption`; unset: its own.
+        stored_as: the name under which the log has its older ledgers, see `broker.catalog.adoption`; unset: its own.
     """
 
     incarnation: int
@@ -73,7 +73,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
 
 
 class DeletedMark(msgspec.Struct, omit_defaults=True):
-    """Left by deleting a replicated topic, see `broker.topics.deletion_marks`.
+    """Left by deleting a replicated topic, see `broker.catalog.deletion_marks`.
 
     Attributes:
         deleted_ms: when, by this cluster's clock.

@@ -10,7 +10,7 @@ import msgspec
 
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.topics.deletion_proofs import begin_proving
+from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.core.config import BrokerConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.effects.outbox import (

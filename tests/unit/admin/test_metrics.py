@@ -14,9 +14,9 @@ from magnetar.admin.metrics import families as metricfamilies
 from magnetar.admin.metrics.host import Process, Usage
 from magnetar.admin.metrics.page import Figures, Snapshot
 from magnetar.broker.admin.metrics import BrokerFigures, CompactionFigures, TopicFigures
+from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.statistics.cardinality import Rows, Series, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes
-from magnetar.broker.topics.maintenance import Totals
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 from tests.support.tools import tool

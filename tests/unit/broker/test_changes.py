@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.topics.changes import LIMITS, concerns_limits_alone
+from magnetar.broker.catalog.changes import LIMITS, concerns_limits_alone
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.namespace import BacklogQuota, ClusterData, Policies, RetentionPolicies, TenantInfo
 from magnetar.metadata.policies.types import PublishRate

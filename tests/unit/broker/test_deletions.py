@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker.topics.deletion_marks import Deletions
+from magnetar.broker.catalog.deletion_marks import Deletions
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.topic_records import DELETED_PREFIX, DeletedMark
 from magnetar.wire import pulsar_pb2 as pb

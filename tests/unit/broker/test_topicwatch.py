@@ -6,10 +6,7 @@ from typing import Final
 
 import pytest
 
-from magnetar.broker.security.authorization import Authorizer
-from magnetar.broker.security.credentials import Identity
-from magnetar.broker.topics import watches as topicwatch
-from magnetar.broker.topics.watches import (
+from magnetar.broker.catalog.watches import (
     INSTRUCTIONS_MAX,
     REFUSED_STEPS,
     REMAKING_STEPS_MAX,
@@ -18,6 +15,9 @@ from magnetar.broker.topics.watches import (
     Changes,
     topics_hash,
 )
+from magnetar.broker.security.authorization import Authorizer
+from magnetar.broker.security.credentials import Identity
+from magnetar.broker.topics import watches as topicwatch
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.patterns import TopicPattern

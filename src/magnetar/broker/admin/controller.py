@@ -17,6 +17,9 @@ from magnetar.broker.admin.metadata import MetadataController
 from magnetar.broker.admin.metrics import MetricController
 from magnetar.broker.admin.schemas import SchemaController
 from magnetar.broker.broker import Broker
+from magnetar.broker.catalog.adoption import adopt_partitions
+from magnetar.broker.catalog.changes import change_here, following, topic_deleted
+from magnetar.broker.catalog.deletion_proofs import deletion_key
 from magnetar.broker.publish.deduplication import TopicDeduplication
 from magnetar.broker.statistics.stats import (
     Steps,
@@ -28,9 +31,6 @@ from magnetar.broker.statistics.stats import (
     unopened_stats,
 )
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.adoption import adopt_partitions
-from magnetar.broker.topics.changes import change_here, following, topic_deleted
-from magnetar.broker.topics.deletion_proofs import deletion_key
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position

@@ -3,12 +3,12 @@
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from magnetar.broker.catalog.maintenance import CacheRates, Totals
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Told
 from magnetar.broker.statistics.stats import compacted_entries
 from magnetar.broker.topics.compaction_runs import State
-from magnetar.broker.topics.maintenance import CacheRates, Totals
 from magnetar.broker.topics.topic import Topic
 from magnetar.metadata.policies.namespace import BacklogQuota
 

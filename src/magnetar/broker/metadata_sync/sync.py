@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.catalog.changes import store_change
 from magnetar.broker.metadata_sync.messages import decode_entry
 from magnetar.broker.metadata_sync.publisher import RETRY_MS, SyncTelling
-from magnetar.broker.topics.changes import store_change
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import TopicName

@@ -31,7 +31,7 @@ class NonPersistentTopic:
     def __init__(self, name: TopicName, outbox: Outbox, ledger: int) -> None:
         self.name = name
         self.text = str(name)
-        self.producers = Producers(0)  # until `broker.topics.policy_limits` says how many
+        self.producers = Producers(0)  # until `broker.catalog.policy_limits` says how many
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.kept = False
         """Made by an administrator: it stays when nobody is there."""
@@ -44,7 +44,7 @@ class NonPersistentTopic:
         self.published_ms = 0
         self.chunked = False
         self.publish_throttle: PublishThrottle | None = None
-        """What its policies say of the publish rate; kept up to date by `broker.topics.policy_limits`."""
+        """What its policies say of the publish rate; kept up to date by `broker.catalog.policy_limits`."""
         self.publish_limited = 0
         """How often SENDs had to wait for it."""
         self._outbox = outbox

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.catalog.auto_partitions import partitions_or_make
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import looked_up_name, namespace_name, topic_name
-from magnetar.broker.topics.auto_partitions import partitions_or_make
 from magnetar.broker.topics.schemas import SchemaTopic, schema_message
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode

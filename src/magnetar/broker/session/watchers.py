@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.catalog.watches import Asked, Watcher
 from magnetar.broker.session.names import namespace_name
 from magnetar.broker.session.part import SessionPart
-from magnetar.broker.topics.watches import Asked, Watcher
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb

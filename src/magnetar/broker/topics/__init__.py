@@ -1,1 +1,1 @@
-"""Topics: how they come and go, their limits, their maintenance, and what is kept of deleted ones."""
+"""Topics that store messages: one topic, its limits, its compaction, its schemas."""

@@ -177,7 +177,7 @@ class Topic:
         record: its durable facts.
         log: its part of the broker's log.
         outbox: the broker's.
-        limits: what its policies say; kept up to date by `broker.topics.policy_limits`.
+        limits: what its policies say; kept up to date by `broker.catalog.policy_limits`.
         on_confirmed: called with this topic after entries became readable (links and statistics).
 
     Attributes:

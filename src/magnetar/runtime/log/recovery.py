@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from magnetar.broker.topics.deletion_proofs import Loss, Unknown, begin_proving, deletion_key, missing, sort_out
+from magnetar.broker.catalog.deletion_proofs import Loss, Unknown, begin_proving, deletion_key, missing, sort_out
 from magnetar.core.config import Config
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import EARLIEST
@@ -98,7 +98,7 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
 def check_log(
     recovered: Recovered, ledgers: LedgerFile, stored: Mapping[str, bytes], log: Path, cluster: str
 ) -> tuple[list[Loss], list[int]]:
-    """Compare the log with what should be in it: see `broker.topics.deletion_proofs.missing`.
+    """Compare the log with what should be in it: see `broker.catalog.deletion_proofs.missing`.
 
     Raises:
         StorageError: there is no log at all, and there should be.

@@ -46,8 +46,8 @@ LIMITS: Final = frozenset(
         "subscription-auth-mode",
     }
 )
-"""Fields of a namespace's policies that only `broker.topics.policy_limits`, `broker.security.access` and
-`broker.topics.maintenance` act on.
+"""Fields of a namespace's policies that only `broker.catalog.policy_limits`, `broker.security.access` and
+`broker.catalog.maintenance` act on.
 
 With ten thousand topics in the namespace everybody else's look at each of them takes four fifths of the time of a change.
 """

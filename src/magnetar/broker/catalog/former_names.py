@@ -1,5 +1,5 @@
 """Names under which the log has the older ledgers of a topic: those that it had before it was adopted, see
-`broker.topics.adoption`.
+`broker.catalog.adoption`.
 """
 
 from collections.abc import Mapping

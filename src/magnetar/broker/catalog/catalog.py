@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.catalog.changes import topic_deleted
+from magnetar.broker.catalog.deletion_marks import Deletions, keys
 from magnetar.broker.security.logins import host_of
 from magnetar.broker.subscriptions.acknowledging import position_of
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
 from magnetar.broker.topics import ways_out as waysout
-from magnetar.broker.topics.changes import topic_deleted
 from magnetar.broker.topics.compaction import Compacted
-from magnetar.broker.topics.deletion_marks import Deletions, keys
 from magnetar.broker.topics.limits import check_type
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -407,7 +407,7 @@ class Catalog:
     def delete(self, topic: Topic, *, force: bool, done: Done) -> None:
         """Delete a topic with its messages, subscriptions and link cursors; local to this cluster.
 
-        A replicated topic leaves a mark that refuses links: see `broker.topics.deletion_marks`.
+        A replicated topic leaves a mark that refuses links: see `broker.catalog.deletion_marks`.
         """
         if topic.deleting:
             done(

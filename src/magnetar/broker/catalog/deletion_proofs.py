@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from magnetar.broker.topics.former_names import by_present_name, former_names
+from magnetar.broker.catalog.former_names import by_present_name, former_names
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
 from magnetar.effects.outbox import Note, Store

@@ -1,0 +1,229 @@
+"""The structure of the product, measured from its sources: every ceiling here only falls.
+
+circles     modules that import each other, types counted: what has to be read together
+rooms       entries of a folder: more than twenty are no listing that a reader takes in
+halves      a base class with exactly one subclass is one class cut into two files
+ranks       rooms inside `broker/`: a module imports from its own room, its own rank and from those to the left
+wiring      side channels that no type shows
+"""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parents[2] / "src"
+PACKAGE = SOURCES / "magnetar"
+
+CIRCLE_MAX = 56
+"""Modules of the largest circle. The aim is 8."""
+
+HALVES_MAX = 31
+"""Bases with exactly one subclass. The aim is none that only splits a file: 5."""
+
+ENTRIES_MAX = 20
+"""Of a folder."""
+
+CROWDED = {"admin/routes": 28, "admin/http": 20, "cli/commands": 24, "pipeline": 24, "sim": 33}
+"""Folders with more, and how many: one module for each noun of an interface."""
+
+RANKS = (
+    {
+        "context",
+        "client_bytes",
+        "security",
+        "statistics.cardinality",
+        "statistics.latency",
+        "statistics.constant_fields",
+    },
+    {"publish", "subscriptions"},
+    {"topics", "publish.publishing", "publish.deduplication_policy", "publish.idempotency.policy"},
+    {"nonpersistent", "links", "replicated_subscriptions", "failover", "metadata_sync"},
+    {"catalog"},
+    {"statistics"},
+    {"session"},
+    {"broker"},
+    {"admin"},
+)
+"""Rooms of `broker/`, from left to right; the longest name that fits a module counts."""
+
+TO_THE_RIGHT_MAX = 47
+"""Imports inside `broker/` that go to the right. The aim is none."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Name of a module -> its tree; the generated one is left out."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name != "pulsar_pb2.py":
+            parts = path.relative_to(SOURCES).with_suffix("").parts
+            found[".".join(part for part in parts if part != "__init__")] = ast.parse(path.read_text())
+    return found
+
+
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Module -> the modules of the product that it imports, at any depth and for types alone too."""
+    known = modules()
+    edges: dict[str, set[str]] = {name: set() for name in known}
+    for name, tree in known.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                edges[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    edges[name].add(full if full in known else node.module)
+    return {name: frozenset(edges[name] & known.keys()) - {name} for name in known}
+
+
+def circles() -> list[list[str]]:
+    """Strongly connected components of more than one module, the largest first (Tarjan, without recursion)."""
+    graph, index, low = imports(), {}, {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    found: list[list[str]] = []
+    for root in graph:
+        if root in index:
+            continue
+        work = [(root, iter(sorted(graph[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            name, following = work[-1]
+            for target in following:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(sorted(graph[target]))))
+                    break
+                if target in on_stack:
+                    low[name] = min(low[name], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    members = stack[stack.index(name) :]
+                    del stack[stack.index(name) :]
+                    on_stack.difference_update(members)
+                    if len(members) > 1:
+                        found.append(sorted(members))
+    return sorted(found, key=len, reverse=True)
+
+
+def halves() -> list[str]:
+    """Bases of ours with exactly one subclass; protocols, structs and errors are not meant to be halves."""
+    bases: dict[str, list[str]] = {}
+    for tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+    count = Counter(base for names in bases.values() for base in names if base in bases)
+    return sorted(
+        name
+        for name, number in count.items()
+        if number == 1 and not {"Protocol", "Struct"} & set(bases[name]) and not name.endswith("Error")
+    )
+
+
+def rank(module: str) -> int | None:
+    """Of a module of `broker/`; None: elsewhere."""
+    inside = module.removeprefix("magnetar.broker.")
+    if inside == module:
+        return None
+    places = [
+        (len(room), number)
+        for number, rooms in enumerate(RANKS)
+        for room in rooms
+        if inside == room or inside.startswith(f"{room}.")
+    ]
+    assert places, f"{module} is in no room of broker/: put it into one, or its room into RANKS"
+    return max(places)[1]
+
+
+def to_the_right() -> list[str]:
+    """Imports of modules inside `broker/` that go to the right."""
+    found = []
+    for name, targets in imports().items():
+        here = rank(name)
+        for target in targets:
+            there = rank(target)
+            if here is not None and there is not None and there > here:
+                found.append(f"{name} imports {target}")
+    return sorted(found)
+
+
+def test_circles_only_shrink() -> None:
+    largest = circles()[:1]
+    assert all(len(members) <= CIRCLE_MAX for members in largest), largest
+
+
+def test_halves_only_become_fewer() -> None:
+    assert len(halves()) <= HALVES_MAX, halves()
+
+
+def test_rooms_inside_the_broker_import_to_the_left() -> None:
+    assert len(to_the_right()) <= TO_THE_RIGHT_MAX, "\n".join(to_the_right())
+
+
+def folders() -> Iterator[Path]:
+    for path in [PACKAGE, *sorted(PACKAGE.rglob("*"))]:
+        if path.is_dir() and path.name != "__pycache__":
+            yield path
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_a_folder_can_be_listed(folder: Path) -> None:
+    entries = [path for path in folder.iterdir() if path.name not in {"__pycache__", "__init__.py"}]
+    assert len(entries) <= CROWDED.get(str(folder.relative_to(PACKAGE)), ENTRIES_MAX), sorted(p.name for p in entries)
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_a_folder_says_what_it_is_for(folder: Path) -> None:
+    if any(path.suffix == ".py" for path in folder.iterdir()):
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert docstring, f"{folder}/__init__.py has no docstring"
+
+
+WIRING = {
+    r"\.extra\[": (3, "a field of `Append`: what is in a dict has no type"),
+    r"effects\.insert\(": (2, "an order of its own: an effect's place in the outbox is its order"),
+    r"^\s+\d+: (?:lambda|self\.)": (30, "a name of the enum in `pulsar_pb2`: a number says nothing"),
+    r"\.__class__ = ": (1, "a factory: a class does not change"),
+    r"unittest": (3, "nothing: a test's tools are not installed with the product"),
+}
+"""Pattern -> how often it may stand in the product, and what stands there instead."""
+
+
+@pytest.mark.parametrize("pattern", WIRING)
+def test_side_channels_only_become_fewer(pattern: str) -> None:
+    ceiling, instead = WIRING[pattern]
+    found = [
+        f"{path.relative_to(SOURCES)}:{number}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    assert len(found) <= ceiling, f"use {instead}: {found}"
+
+
+def test_the_measures_see() -> None:
+    """A graph of three with a circle of two, so that none of the ceilings above is met by a measure that sees nothing."""
+    assert len(imports()) > 400
+    assert imports()["magnetar.app"] > {"magnetar.broker.broker"}
+    assert rank("magnetar.broker.statistics.latency") == 0
+    assert rank("magnetar.broker.statistics.stats") == 5
+    assert rank("magnetar.wire.frames") is None
+    reached: dict[str, set[str]] = defaultdict(set)
+    for members in circles():
+        for name in members:
+            reached[name] |= imports()[name] & set(members)
+    assert all(reached.values())
