@@ -10,12 +10,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
+from magnetar.core.hybrid_clock import HybridClock
 from magnetar.metadata.sync import documents, events
 from magnetar.metadata.sync.documents import parent_of
 from magnetar.metadata.sync.machine import Synchroniser
-from magnetar.metadata.sync.projecting import Projector, there
+from magnetar.metadata.sync.projection import Projector, there
 from magnetar.metadata.sync.records import EMPTY, Cell, Record, merged, split
-from magnetar.metadata.sync.stamps import US_PER_MS, HybridClock, Stamp, beats
+from magnetar.metadata.sync.stamps import US_PER_MS, Stamp, beats
 from magnetar.metadata.sync.updates import Snapshot, Update
 
 S: Final = "magnetar.metadata.sync."
@@ -63,13 +64,15 @@ def _apply_time(self: Synchroniser, update: Update, path: str, record: Record, n
 
 def _no_tombstones(self: Synchroniser, update: Update, now_ms: int) -> None:
     _commit(self, update, now_ms)
-    for path in [path for path in self._dead if path not in self.projector.projected]:
+    for path in [path for path in self.deletions.dead if path not in self.projector.projected]:
         self._forget(path)
 
 
 def _by_age(self: Synchroniser) -> Update:
-    old = self.clock.latest_us - 50 * US_PER_MS
-    gone = [path for path in self._dead if self._buried_time(path) < old and path not in self.projector.projected]
+    old = self.clock.latest - 50 * US_PER_MS
+    gone = [
+        path for path in self.deletions.dead if self._buried_time(path) < old and path not in self.projector.projected
+    ]
     return Update(forgotten=gone)
 
 
@@ -77,13 +80,13 @@ def _drop_ahead(record: Record, limit_us: int) -> tuple[Record, Record]:
     return split(record, limit_us)[0], EMPTY
 
 
-def _wall_clock(self: HybridClock, now_ms: int) -> int:
-    return max(2, now_ms * US_PER_MS)
+def _wall_clock(self: HybridClock, now: int) -> int:
+    return max(2, now)
 
 
 def _clock_not_recovered(self: Synchroniser, stored: Mapping[str, bytes]) -> None:
     _load(self, stored)
-    self.clock.latest_us = 0
+    self.clock.latest = 0
 
 
 def _restamped(self: Synchroniser, now_ms: int, *, hello: bool = False) -> Snapshot:
@@ -129,17 +132,18 @@ def _unset_forgotten(one: Record, other: Record) -> Record:
 
 def _told_again(self: Synchroniser, batch: Any, now_ms: int) -> Update:
     update = _merge(self, batch, now_ms)
-    update.told = list(update.records)
+    update.to_publish = list(update.records)
     return update
 
 
 def _first_peer_is_enough(self: Synchroniser) -> Update:
     update = Update()
-    for path in sorted(self._listed - self.buried.keys()):
-        if path in self._dead and path not in self.projector.projected and self._confirmed.get(path):
+    others = self._context.members() - {self.cluster}
+    for path in self.deletions.candidates():
+        if path not in self.projector.projected and self.deletions.unconfirmed(path, others) != others:
             update.buried.append(path)
-    if len(self.buried) + len(update.buried) > self.buried_max:
-        update.forgotten = [*self.buried, *update.buried]
+    if len(self.deletions.buried) + len(update.buried) > self.buried_max:
+        update.forgotten = [*self.deletions.buried, *update.buried]
     return update
 
 
@@ -179,7 +183,7 @@ BUGS: Final[dict[str, Patches]] = {
     "no_tombstones": {M + "Synchroniser.commit": _no_tombstones},
     "gc_by_age": {M + "Synchroniser.collect": _by_age},
     "drop_ahead": {M + "split": _drop_ahead},
-    "wall_clock": {S + "stamps.HybridClock.next": _wall_clock},
+    "wall_clock": {"magnetar.core.hybrid_clock.HybridClock.next": _wall_clock},
     "clock_not_recovered": {M + "Synchroniser.load": _clock_not_recovered},
     "snapshot_restamped": {M + "Synchroniser.snapshot": _restamped},
     "parent_check": {M + "Synchroniser._merge": _parent_check},
@@ -192,8 +196,8 @@ BUGS: Final[dict[str, Patches]] = {
     "told_again": {M + "Synchroniser.merge": _told_again},
     "one_peer_confirms": {M + "Synchroniser.collect": _first_peer_is_enough},
     "no_value_check": {S + "events.decode": _half_read},
-    "fewer_partitions": {S + "projecting.Projector.document": _no_local_part},
-    "nothing_kept": {S + "projecting.Projector._kept": lambda self, path: False},
+    "fewer_partitions": {S + "projection.Projector.document": _no_local_part},
+    "nothing_kept": {S + "projection.Projector._kept": lambda self, path: False},
 }
 """By name: what is replaced with what."""
 

@@ -68,27 +68,27 @@ class Node:
         """How far the inbox is applied, durably."""
         return int(self.store.get("cursor", b"0"))
 
-    # ------------------------------------------------------------------------------------------------- surroundings
+    # ------------------------------------------------------------------------------------------------- what the machine asks
 
     def members(self) -> frozenset[str]:
-        """See `Surroundings`."""
+        """See `SyncContext`."""
         return frozenset(self.world.names)
 
     def known(self, cluster: str) -> bool:
-        """See `Surroundings`."""
+        """See `SyncContext`."""
         return cluster in self.world.names or cluster == PLAIN
 
     def local(self, path: str) -> bytes | None:
-        """See `Surroundings`."""
+        """See `SyncContext`."""
         return self.store.get(path)
 
     def keeps(self, path: str) -> str:
-        """See `Surroundings`."""
+        """See `SyncContext`."""
         needed = any(one == path or parent_of(one) == path for one in self.topics)
         return "1 topic" if needed else ""
 
     def refuses(self, path: str) -> bool:
-        """See `Surroundings`."""
+        """See `SyncContext`."""
         return False
 
     # ------------------------------------------------------------------------------------------------------ life
@@ -207,7 +207,7 @@ class Node:
             missing = {name for name, value in wanted.items() if shown.get(name) != value}
             assert not missing, f"{self.name}: a change of {path} does not show: {missing}"
         if world.rng.random() < 0.9:
-            self.outbox += self.machine.changes(update.told, self.now)
+            self.outbox += self.machine.changes(update.to_publish, self.now)
         else:
             world.say("   (its event is lost)")
         return True
@@ -238,7 +238,7 @@ class Node:
                 assert batch.records == before, f"{self.name}: a refused event was taken by half"
                 world.say(f"{self.name} refuses an event: {error}")
         update = self.machine.merge(batch, self.now)
-        assert not update.told, f"{self.name}: what is applied is published: {update.told}"
+        assert not update.to_publish, f"{self.name}: what is applied is published: {update.to_publish}"
         if self.commit(update, {"cursor": str(at + len(entries)).encode()}):
             early = {
                 path: record
@@ -248,8 +248,8 @@ class Node:
             # Of two that wait the newer may hide the other, until a snapshot tells it again.
             self.early = [one for one in self.early if one[0] not in early] + list(early.items())
             world.say(f"{self.name} applies {len(entries)} events: {sorted(update.records)}")
-            hellos = [header for header in batch.heard if header.hello and header.last]
-            if update.wanted or any(header.digest != self.machine.digest for header in hellos):
+            hellos = [header for header in batch.headers if header.hello and header.last]
+            if update.awaited or any(header.digest != self.machine.digest for header in hellos):
                 self.publish_snapshot()
 
     def tidy(self) -> None:

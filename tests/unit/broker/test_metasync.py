@@ -309,7 +309,7 @@ def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
     hour = 3_600_000
     machine = b.broker.metasync.machine
     assert machine is not None
-    machine.clock.latest_us = (world.now_ms + hour) * 1000  # as if the clock of b were an hour ahead
+    machine.clock.latest = (world.now_ms + hour) * 1000  # as if the clock of b were an hour ahead
     update = machine.local({"tenants/early": b'{"allowedClusters":["a"],"adminRoles":[]}'}, world.now_ms + hour)
     messages = machine.changes(update.records, world.now_ms)
     machine.commit(update, world.now_ms)

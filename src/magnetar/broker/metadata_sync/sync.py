@@ -164,7 +164,7 @@ class MetadataSync(SyncTelling):
         self.machine.commit(update, self._outbox.day_ms)
         self.machine.served(key for key in change.puts if key.startswith(NAMESPACE_PREFIX))
         if not found:
-            self._untold.update(dict.fromkeys(update.told))
+            self._untold.update(dict.fromkeys(update.to_publish))
             self._publish()
         self._make_topics()
 
@@ -286,8 +286,8 @@ class MetadataSync(SyncTelling):
     def _answer(self, batch: Batch) -> None:
         """A cluster that has just started, or that does not know of a deletion, is told everything."""
         assert self.machine is not None
-        asked = any(header.hello and header.last and header.digest != self.machine.digest for header in batch.heard)
-        if (asked or batch.wanted) and not self._snapshot_due:
+        asked = any(header.hello and header.last and header.digest != self.machine.digest for header in batch.headers)
+        if (asked or batch.awaited) and not self._snapshot_due:
             at_ms = max(self._outbox.now_ms, self._snapshot_ms + ANSWER_MS)
             self._broker.timer(at_ms, lambda _now: self._tell_all())
 

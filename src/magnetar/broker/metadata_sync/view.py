@@ -141,7 +141,7 @@ class SyncView:
         if peer is None:
             return {"heard_ms": None, "agrees": None}
         return {
-            "heard_ms": peer.heard_ms,
+            "heard_ms": peer.received_ms,
             "digest": f"{peer.header.digest:016x}",
             "documents": peer.header.documents,
             "agrees": peer.header.digest == self.machine.digest,

@@ -1,7 +1,7 @@
-"""What is synchronised: which keys of the store, and how their JSON documents are told as fields.
+"""What is synchronised: which keys of the store, and how their JSON documents are written as fields.
 
 Nothing here knows a single policy: fields come from the structs, so that one that is added there merges by field at once. A
-map (Pulsar's `backlog_quota_map`) is told entry by entry, as `backlog_quota_map/destination_storage`; a number that only
+map (Pulsar's `backlog_quota_map`) is synchronised entry by entry, as `backlog_quota_map/destination_storage`; a number that only
 grows (`partitions`) as one field per value it ever had, of which the largest counts, whatever the stamps.
 
 A new kind of document needs a row in `KINDS`, its prefix in `metadata.tables.DOCUMENT_PREFIXES`, and its parent in `parent_of`.
@@ -37,10 +37,10 @@ class Kind(NamedTuple):
     Attributes:
         prefix: of its keys.
         fields: known fields by their JSON name, with their types.
-        implicit: it is there as soon as a field has a value; nobody creates it.
+        implicit: it is there as soon as a field has a value, without being created.
         local: fields that never leave the cluster.
         grows: fields whose largest value counts.
-        maps: fields that are told entry by entry.
+        maps: fields that are synchronised entry by entry.
         checks: what values of a field are possible, beyond its type.
         whole: the one field of a document that is no object, "" of one that is.
     """
@@ -121,7 +121,7 @@ def kind_of(path: str) -> Kind | None:
 
 
 def check_path(path: str) -> Kind:
-    """The kind of a path that somebody sent.
+    """The kind of a path in an event.
 
     Raises:
         Malformed: it is none, or no name could be that.

@@ -5,9 +5,9 @@
      "records": {"namespaces/acme/orders": {"c": [time, cluster], "f": {"field": [time, cluster, value]}}},
      "awaits": {"tenants/gone": ["b"]}}
 
-A record is always told whole, with the stamps of its writers, never the publisher's
-(docs/design/metadata.md#original-stamps): an event that is lost is made good by any later one, and a snapshot is the
-same thing for everything.
+An event carries whole records, with the stamps of their writers, never the publisher's
+(docs/design/metadata.md#original-stamps). So any later event makes up for one that is lost, and a snapshot is the same thing for
+every record.
 
 Plain events of PIP-136 carry one whole value. They are understood: every field gets the event's time.
 """
@@ -30,7 +30,7 @@ RECORDS_MAX: Final = 10_000
 """A ceiling on the records of one event; far above what `EVENT_BYTES` lets into one."""
 
 EVENT_BYTES: Final = 256 * 1024
-"""How large events are made: a few hundred documents, small beside the smallest `message_bytes_max` anybody sets."""
+"""How large events are made: a few hundred documents, small compared with any `message_bytes_max` that is of use."""
 
 EventKind = Literal["change", "snapshot", "beacon"]
 
@@ -79,7 +79,7 @@ class Event(NamedTuple):
 
 def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[str, tuple[str, ...]]) -> bytes:
     """An event of ours; `records` as `to_wire` or `encoded` gives them."""
-    told = {
+    event = {
         "magnetar": VERSION,
         "cluster": header.cluster,
         "kind": header.kind,
@@ -94,7 +94,7 @@ def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[s
         "records": dict(records),
         "awaits": awaits,
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(event)
 
 
 Known = Callable[[str], tuple[bytes, Record] | None]
@@ -103,8 +103,8 @@ Known = Callable[[str], tuple[bytes, Record] | None]
 _Raws = dict[str, msgspec.Raw]
 
 
-class _Told(msgspec.Struct):
-    """An event whose records are not read yet; what else somebody may have written is passed over."""
+class _RawEvent(msgspec.Struct):
+    """An event whose records are not read yet; unknown keys are passed over."""
 
     magnetar: Any = msgspec.UNSET
     cluster: Any = msgspec.UNSET
@@ -135,7 +135,7 @@ class _Told(msgspec.Struct):
 
 
 def decode(data: bytes, known: Known = lambda _path: None) -> Event:
-    """Read an event, whoever sent it. All of it is possible, or none of it is taken.
+    """Read an event of any sender. All of it is possible, or none of it is taken.
 
     Args:
         data: the message.
@@ -146,14 +146,14 @@ def decode(data: bytes, known: Known = lambda _path: None) -> Event:
         Malformed: one line says what is wrong.
     """
     try:
-        event = _json(data, _Told)
+        event = _json(data, _RawEvent)
     except msgspec.ValidationError:
         raise Malformed("no JSON object") from None
-    told = event.given()
-    if "magnetar" in told:
-        return _native(told, _records(event.records, known))
-    if "path" in told:
-        return _plain(told)
+    given = event.given()
+    if "magnetar" in given:
+        return _native(given, _records(event.records, known))
+    if "path" in given:
+        return _plain(given)
     raise Malformed("neither an event of Magnetar nor one of PIP-136 (no path)")
 
 
@@ -189,41 +189,41 @@ def _records(data: msgspec.Raw, known: Known) -> dict[str, Record]:
     return records
 
 
-def _get(told: dict[str, Any], key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-    value = told.get(key, default)
+def _get(given: dict[str, Any], key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+    value = given.get(key, default)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         raise Malformed(f"{key} is missing or of a wrong type")
     return value
 
 
-def _native(told: dict[str, Any], records: dict[str, Record]) -> Event:
-    if told["magnetar"] != VERSION:
-        raise Malformed(f"version {told['magnetar']!r:.20} of events; this broker reads {VERSION}")
-    kind = told.get("kind")
+def _native(given: dict[str, Any], records: dict[str, Record]) -> Event:
+    if given["magnetar"] != VERSION:
+        raise Malformed(f"version {given['magnetar']!r:.20} of events; this broker reads {VERSION}")
+    kind = given.get("kind")
     if kind not in ("change", "snapshot", "beacon"):
         raise Malformed(f"kind {kind!r:.20} is not known")
-    ahead = _get(told, "ahead", dict, {})
-    exclude = _get(told, "exclude", list, [])
+    ahead = _get(given, "ahead", dict, {})
+    exclude = _get(given, "exclude", list, [])
     if not all(isinstance(value, int) for value in ahead.values()) or not all(isinstance(one, str) for one in exclude):
         raise Malformed("ahead or exclude is of a wrong type")
     try:
-        digest = int(_get(told, "digest", str, "0"), 16)
+        digest = int(_get(given, "digest", str, "0"), 16)
     except ValueError:
         raise Malformed("digest is no hexadecimal number") from None
     header = Header(
-        cluster=_get(told, "cluster", str),
+        cluster=_get(given, "cluster", str),
         kind=kind,
-        sent_ms=_get(told, "sent_ms", int, 0),
+        sent_ms=_get(given, "sent_ms", int, 0),
         digest=digest,
-        documents=_get(told, "count", int, 0),
+        documents=_get(given, "count", int, 0),
         exclude=tuple(exclude),
         ahead=ahead,
-        part=_get(told, "part", int, 0),
-        last=_get(told, "last", bool, True),
-        hello=_get(told, "hello", bool, False),
+        part=_get(given, "part", int, 0),
+        last=_get(given, "last", bool, True),
+        hello=_get(given, "hello", bool, False),
     )
     awaits = {}
-    for path, names in _get(told, "awaits", dict, {}).items():
+    for path, names in _get(given, "awaits", dict, {}).items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise Malformed("awaits is of a wrong type")
         awaits[path] = tuple(names)
@@ -237,19 +237,19 @@ _POLICIES: Final = "/admin/policies/"
 _PARTITIONED: Final = "/admin/partitioned-topics/"
 
 
-def _plain(told: dict[str, Any]) -> Event:
+def _plain(event: dict[str, Any]) -> Event:
     """One whole value: `path`, `value` (bytes as base64, or the document itself; null: deleted), `lastUpdatedTimestamp`,
     `sourceCluster`, `type`.
     """
-    path = plain_path(_get(told, "path", str))
+    path = plain_path(_get(event, "path", str))
     kind = check_path(path)
-    time_ms = _get(told, "lastUpdatedTimestamp", int)
-    source = _get(told, "sourceCluster", str)
+    time_ms = _get(event, "lastUpdatedTimestamp", int)
+    source = _get(event, "sourceCluster", str)
     if not 0 <= time_ms <= TIME_US_MAX // US_PER_MS or not len(source) > 0:
         raise Malformed("lastUpdatedTimestamp or sourceCluster cannot be")
     stamp = Stamp(time_ms * US_PER_MS, source)
-    value = told.get("value")
-    if told.get("type") == "Deleted" or value is None:
+    value = event.get("value")
+    if event.get("type") == "Deleted" or value is None:
         return Event(None, {path: Record(None, stamp, {})}, {})
     document = _document(value)
     given = to_fields(kind, document)

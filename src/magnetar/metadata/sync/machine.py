@@ -1,4 +1,13 @@
-"""One cluster's part in keeping metadata the same: local changes and events in, updates of the store out. No clock, no I/O.
+"""The machine of one cluster that keeps its metadata the same as that of clusters with another store. No clock, no I/O.
+
+Theory. A document (a tenant, a namespace, ...) has a record: the stamp of its creation, of its deletion, and of each of its
+fields. A stamp is a time and the cluster that made the change. Stamps are ordered totally (`stamps.beats`), and two records merge
+field by field to the newest stamp (`records.merged`). So records are elements of a join semilattice: merging is commutative,
+associative and idempotent. Every cluster ends with the same records, whatever the order, the repetition or the loss of events, as
+long as snapshots make up for what was lost. What users see follows from the records alone (`projection`), except for documents
+that a cluster keeps because topics of it need them.
+
+What happens, and what comes of it:
 
     local change   local(...)  -> Update, stored in the transaction of the change itself -> commit -> changes(...) is published
     event          read(...) into a Batch -> merge(batch) -> Update -> stored -> commit; nothing is published
@@ -6,49 +15,153 @@
     snapshot       snapshot(...) -> events with every record; listed(...) when they are durable
     collect        deletions that every cluster has confirmed are buried
 
-An `Update` holds the new records and the documents that follow from them; stamp and value are stored in one transaction, or
-not at all. Between making an update and committing it the host keeps others away from its keys (`Resources.begin`).
+An `Update` holds the new records and the documents that follow from them. A value and its stamp are stored in one transaction, or
+neither is. From making an update until it is committed the host keeps other changes away from its keys (`Resources.begin`).
+
+The rules with their reasons: docs/design/metadata.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+import msgspec
+
+from magnetar.core.errors import StorageError
+from magnetar.core.hybrid_clock import HybridClock
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.keys import PARTITIONED_PREFIX
 from magnetar.metadata.sync import events
+from magnetar.metadata.sync.deletions import Deletions
+from magnetar.metadata.sync.digest import Digest
 from magnetar.metadata.sync.documents import Kind, kind_of, parent_of, to_document, to_fields
 from magnetar.metadata.sync.events import Event, Header
-from magnetar.metadata.sync.projecting import there
+from magnetar.metadata.sync.patterns import Exclusions
+from magnetar.metadata.sync.projection import Projector, SyncContext, there
 from magnetar.metadata.sync.records import (
+    DIGEST_MODULUS,
     EMPTY,
     Cell,
     Malformed,
     Record,
     covers,
+    encoded,
+    fingerprint,
+    from_wire,
     merged,
     pruned,
     ready_us,
     split,
+    to_wire,
 )
 from magnetar.metadata.sync.stamps import FILE_US, FOUND_US, US_PER_MS, Stamp
-from magnetar.metadata.sync.telling import Telling
-from magnetar.metadata.sync.updates import Batch, Update
+from magnetar.metadata.sync.updates import (
+    AHEAD_PREFIX,
+    BURIED_MAX,
+    PEERS_MAX,
+    RECORD_PREFIX,
+    Batch,
+    Peer,
+    Snapshot,
+    Update,
+)
 
 
-class Synchroniser(Telling):
-    """The state of one cluster, and everything that can happen to it; see `State` for its arguments."""
+class Synchroniser:
+    """The records of one cluster, and everything that can happen to them.
+
+    Args:
+        cluster: its name.
+        context: what the machine asks of its cluster.
+        ahead_ms_max: how far an event may be ahead of the wall clock before it has to wait (`metadata_clock_ahead_ms`).
+        exclude: patterns of what stays local.
+        buried_max: see `BURIED_MAX`.
+
+    Attributes:
+        records: of every document that is known, by path.
+        ahead: what waits for the clock, by path.
+        due: partitioned topics that have to be made or grown.
+        peers: what other clusters said of themselves last.
+        clock: gives the stamps of local changes, in microseconds.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        context: SyncContext,
+        *,
+        ahead_ms_max: int,
+        exclude: Iterable[str] = (),
+        buried_max: int = BURIED_MAX,
+    ) -> None:
+        self.cluster = cluster
+        self._context = context
+        self._ahead_us = ahead_ms_max * US_PER_MS
+        self.buried_max = buried_max
+        self.exclusions = Exclusions(exclude)
+        self.projector = Projector(context, self.exclusions)
+        # Above FOUND_US also in a world whose clock begins at 0.
+        self.clock = HybridClock(FOUND_US)
+        self.records: dict[str, Record] = {}
+        self.ahead: dict[str, Record] = {}
+        self.peers: dict[str, Peer] = {}
+        self.due: set[str] = set()
+        self.deletions = Deletions()
+        self._digest = Digest()
+
+    @property
+    def digest(self) -> int:
+        """Of everything that exists: equal digests are equal metadata."""
+        return self._digest.value
+
+    @property
+    def count(self) -> int:
+        """How many documents exist."""
+        return self._digest.count
+
+    @property
+    def dead(self) -> int:
+        """How many deletions are not buried yet."""
+        return self.deletions.announced
 
     # --------------------------------------------------------------------------------------------------------- starting
 
+    def load(self, stored: Mapping[str, bytes]) -> None:
+        """Take what is stored.
+
+        Raises:
+            StorageError: it is damaged; names the key.
+        """
+        for key, data in stored.items():
+            prefix = RECORD_PREFIX if key.startswith(RECORD_PREFIX) else AHEAD_PREFIX
+            if not key.startswith(prefix):
+                continue
+            path = key.removeprefix(prefix)
+            try:
+                stored_record = msgspec.json.decode(data)
+                record = from_wire(stored_record)
+            except (msgspec.DecodeError, Malformed) as error:
+                raise StorageError(f"the stored value of {key} is damaged: {error}") from error
+            if prefix == AHEAD_PREFIX:
+                self.ahead[path] = record
+                continue
+            self._set(path, record)
+            if stored_record.get("p"):
+                self.projector.projected.add(path)
+            if stored_record.get("b"):
+                self.deletions.bury(path)
+            for stamp in record.stamps():
+                self.clock.see(stamp.time_us)
+
     def adopt(self, documents: Mapping[str, bytes], from_file: frozenset[str], now_ms: int) -> Update:
-        """At every start: what the cluster has, beside what the records say.
+        """At every start: what the cluster has, compared with what the records say.
 
         Args:
             documents: everything of the kinds that are synchronised.
             from_file: paths that were made from the configuration file just now.
             now_ms: wall clock.
 
-        What has no record gets one whose time is before everything that anybody sets. What was changed or deleted while
-        synchronisation was off gets a new time: somebody did it.
+        What has no record gets one whose time is before every change that is made. What was changed or deleted while
+        synchronisation was off gets a new time: it was changed on purpose.
         """
         fresh: dict[str, Record] = {}
         changed: dict[str, bytes | None] = {}
@@ -79,13 +192,13 @@ class Synchroniser(Telling):
             PreconditionFailed: says which clock is how far off.
         """
         limit_ms = self._ahead_us // US_PER_MS
-        ahead_ms = self.clock.ahead_ms(now_ms)
+        ahead_ms = self.clock.ahead(now_ms * US_PER_MS) // US_PER_MS
         if ahead_ms > limit_ms:
             raise PreconditionFailed(
                 f"the clock of cluster {self.cluster} is {ahead_ms / 1000:,.0f} s behind the newest change that is known here; "
                 "set it right, or wait"
             )
-        others = self._around.members() - {self.cluster}
+        others = self._context.members() - {self.cluster}
         say = {
             name: peer.header.ahead[self.cluster]
             for name, peer in self.peers.items()
@@ -98,9 +211,9 @@ class Synchroniser(Telling):
             )
 
     def _issued(self, header: Header) -> bool:
-        """Whether what waits elsewhere in this cluster's name is of this cluster's clock, and not somebody's forgery."""
+        """Whether what waits elsewhere in this cluster's name was stamped by this cluster's clock, and is no forgery."""
         ahead_ms = header.ahead.get(self.cluster, 0)
-        return ahead_ms > 0 and header.sent_ms + ahead_ms <= self.clock.latest_us // US_PER_MS
+        return ahead_ms > 0 and header.sent_ms + ahead_ms <= self.clock.latest // US_PER_MS
 
     def local(self, changes: Mapping[str, bytes | None], now_ms: int, *, found: bool = False) -> Update:
         """Stamp changes that are made here and now.
@@ -108,7 +221,7 @@ class Synchroniser(Telling):
         Args:
             changes: the new documents by path; None: deleted. Keys of other kinds are passed over.
             now_ms: wall clock.
-            found: nobody decided it: it followed from something that came over a link.
+            found: no administrator decided it; it followed from something that came over a link.
 
         Raises:
             PreconditionFailed: see `check_clock`.
@@ -129,7 +242,7 @@ class Synchroniser(Telling):
         update = Update()
         if not changes:
             return update
-        stamp = Stamp(FOUND_US if found else self.clock.next(now_ms), self.cluster)
+        stamp = Stamp(FOUND_US if found else self.clock.next(now_ms * US_PER_MS), self.cluster)
         for path, data in self._with_parents(changes).items():
             kind = kind_of(path)
             assert kind is not None
@@ -140,7 +253,7 @@ class Synchroniser(Telling):
                 new = self._made(kind, path, stamp, to_fields(kind, kind.read(data)), old)
             if new != old:
                 update.records[path] = merged(old, new) if found else new
-                update.told.append(path)
+                update.to_publish.append(path)
         return update
 
     def _with_parents(self, changes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
@@ -151,7 +264,7 @@ class Synchroniser(Telling):
             while data is not None and parent and parent not in more:
                 record = self.records.get(parent)
                 if record is not None and not there(parent, record):
-                    document = self._around.local(parent)
+                    document = self._context.local(parent)
                     if document is not None:
                         more[parent] = document
                 parent = parent_of(parent)
@@ -202,14 +315,14 @@ class Synchroniser(Telling):
         if header is not None:
             if header.cluster != origin:
                 raise Malformed(f"says that it is of {header.cluster[:60]!a}, but came from {origin}")
-            if not self._around.known(header.cluster):
+            if not self._context.known(header.cluster):
                 raise Malformed(f"of cluster {header.cluster[:60]!a}, which is not known here")
             if header.cluster != self.cluster:
-                batch.heard.append(header)
+                batch.headers.append(header)
         else:
             for record in event.records.values():
                 for stamp in record.stamps():
-                    if not self._around.known(stamp.cluster):
+                    if not self._context.known(stamp.cluster):
                         raise Malformed(f"of cluster {stamp.cluster[:60]!a}, which is not known here")
         for path, record in event.records.items():
             mine = batch.records.get(path)
@@ -221,16 +334,16 @@ class Synchroniser(Telling):
                 and not there(path, record)
             ):
                 batch.listings.append((header.cluster, path, record))
-        batch.wanted |= {path for path, names in event.awaits.items() if self.cluster in names}
+        batch.awaited |= {path for path, names in event.awaits.items() if self.cluster in names}
         return event
 
     def _known(self, path: str) -> tuple[bytes, Record] | None:
         record = self.records.get(path)
-        return None if record is None else (self.wire(path, record), record)
+        return None if record is None else (self._digest.encoded(path, record), record)
 
     def merge(self, batch: Batch, now_ms: int) -> Update:
         """What a batch changes."""
-        update = Update(heard=batch.heard, listings=batch.listings, wanted=batch.wanted)
+        update = Update(headers=batch.headers, listings=batch.listings, awaited=batch.awaited)
         for path, record in batch.records.items():
             if record is self.records.get(path):
                 continue
@@ -251,11 +364,11 @@ class Synchroniser(Telling):
         new = merged(mine, ready)
         if new is not mine:
             for stamp in ready.stamps():
-                self.clock.see(stamp)
+                self.clock.see(stamp.time_us)
             update.records[path] = new
-        elif path in self.buried and not covers(ready, mine):
-            # Somebody does not know that this was deleted: the next snapshot tells.
-            update.wanted.add(path)
+        elif path in self.deletions.buried and not covers(ready, mine):
+            # Another cluster does not know that this was deleted: the next snapshot lists it.
+            update.awaited.add(path)
 
     def release(self, now_ms: int) -> Update:
         """What the clock has reached meanwhile."""
@@ -311,3 +424,218 @@ class Synchroniser(Telling):
         kind = kind_of(path)
         assert kind is not None
         return int(to_document(kind, self.records[path].values()).get("partitions", 0))
+
+    # ---------------------------------------------------------------------------------------------------------- storing
+
+    def stored(self, update: Update) -> tuple[dict[str, bytes], list[str]]:
+        """The keys that an update puts and deletes, its documents included."""
+        puts: dict[str, bytes] = dict(update.puts)
+        deletes: list[str] = list(update.deletes)
+        buried = set(update.buried)
+        flipped = {path for path in update.puts if path not in self.projector.projected} | set(update.deletes)
+        for path in update.records.keys() | flipped | buried | update.projected:
+            record = update.records.get(path, self.records.get(path))
+            if record is not None:
+                puts[RECORD_PREFIX + path] = self._encoded(path, record, update, buried=path in buried)
+        for path, waiting in update.ahead.items():
+            if waiting == EMPTY:
+                deletes.append(AHEAD_PREFIX + path)
+            else:
+                puts[AHEAD_PREFIX + path] = msgspec.json.encode(to_wire(waiting))
+        for path in update.forgotten:
+            puts.pop(RECORD_PREFIX + path, None)
+            deletes.append(RECORD_PREFIX + path)
+        return puts, deletes
+
+    def _encoded(self, path: str, record: Record, update: Update, *, buried: bool) -> bytes:
+        wire = to_wire(record)
+        projected = path in update.puts or path in update.projected or path in self.projector.projected
+        if projected and path not in update.deletes:
+            wire["p"] = True
+        if buried:
+            wire["b"] = True
+        return msgspec.json.encode(wire)
+
+    def commit(self, update: Update, now_ms: int) -> None:
+        """An update is durable."""
+        for path, record in update.records.items():
+            self._set(path, record)
+            self.deletions.changed(path)
+            if not there(path, record) and path in update.to_publish:
+                # A local deletion takes the document with it.
+                self.projector.projected.discard(path)
+        for path, waiting in update.ahead.items():
+            if waiting == EMPTY:
+                self.ahead.pop(path, None)
+            else:
+                self.ahead[path] = waiting
+        self.projector.projected |= update.puts.keys() | update.projected
+        self.projector.projected -= set(update.deletes)
+        self.due |= update.due
+        for path in update.buried:
+            self.deletions.bury(path)
+        for path in update.forgotten:
+            self._forget(path)
+        self._note_peers(update, now_ms)
+
+    def _note_peers(self, update: Update, now_ms: int) -> None:
+        for header in update.headers:
+            old = self.peers.get(header.cluster)
+            if old is not None or len(self.peers) < PEERS_MAX:
+                changed_ms = old.changed_ms if old is not None and old.header.digest == header.digest else now_ms
+                self.peers[header.cluster] = Peer(header, now_ms, changed_ms)
+        for cluster, path, record in update.listings:
+            mine = self.records.get(path)
+            if mine is not None and not there(path, mine) and covers(record, mine):
+                self.deletions.confirmed(path, cluster)
+        for path in update.awaited:
+            self.deletions.announce_again(path, self._context.members())
+
+    def _set(self, path: str, record: Record) -> None:
+        old, exists = self.records.get(path), there(path, record)
+        if old is not None and there(path, old):
+            self._digest.remove(path, old)
+        self.records[path] = record
+        self.projector.known(path)
+        self.deletions.known(path, exists=exists)
+        if exists:
+            self._digest.add(path, record)
+
+    def _forget(self, path: str) -> None:
+        self.records.pop(path, None)
+        self._digest.forget(path)
+        self.deletions.forget(path)
+        self.projector.forgotten(path)
+
+    # ------------------------------------------------------------------------------------------------------- publishing
+
+    def _header(self, kind: events.EventKind, now_ms: int, **more: Any) -> Header:
+        ahead: dict[str, int] = {}
+        for record in self.ahead.values():
+            for stamp in record.stamps():
+                ahead[stamp.cluster] = max(ahead.get(stamp.cluster, 0), stamp.time_us // US_PER_MS - now_ms)
+        return Header(
+            self.cluster, kind, now_ms, self.digest, self.count, self.exclusions.patterns, ahead=ahead, **more
+        )
+
+    def _pages(self, paths: Iterable[str]) -> Iterator[list[tuple[str, Any]]]:
+        page: list[tuple[str, Any]] = []
+        size = 0
+        for path in paths:
+            record = self.records.get(path)
+            if record is None:
+                continue
+            shared = self.exclusions.shared(path, record)
+            data = self._digest.encoded(path, record) if shared is record else encoded(shared)
+            if page and size + len(data) > events.EVENT_BYTES:
+                yield page
+                page, size = [], 0
+            page.append((path, msgspec.Raw(data)))
+            size += len(data) + len(path)
+        yield page
+
+    def changes(self, paths: Iterable[str], now_ms: int) -> list[bytes]:
+        """Events with local changes."""
+        header = self._header("change", now_ms)
+        return [events.encode(header, page, {}) for page in self._pages(paths) if page]
+
+    def beacon(self, now_ms: int) -> bytes:
+        """An event that is only a header."""
+        return events.encode(self._header("beacon", now_ms), (), {})
+
+    def snapshot(self, now_ms: int, *, hello: bool = False) -> Snapshot:
+        """Everything, deletions included, with the stamps of the writers."""
+        others = self._context.members() - {self.cluster}
+        paths = [
+            path
+            for path in sorted(self.records)
+            if path not in self.deletions.buried and not self.exclusions.path(path)
+        ]
+        pages = list(self._pages(paths))
+        messages = []
+        for number, page in enumerate(pages):
+            header = self._header("snapshot", now_ms, part=number, last=number == len(pages) - 1, hello=hello)
+            awaits = {}
+            for path, _wire in page:
+                waiting = self.deletions.unconfirmed(path, others) if path in self.deletions.dead else ()
+                if waiting:
+                    awaits[path] = tuple(sorted(waiting))
+            messages.append(events.encode(header, page, awaits))
+        return Snapshot(messages, {path: self.records[path] for path in paths})
+
+    def listed(self, snapshot: Snapshot) -> None:
+        """A snapshot is durable."""
+        for path, record in snapshot.records.items():
+            if path in self.deletions.dead and self.records.get(path) is record:
+                self.deletions.listed(path)
+
+    # -------------------------------------------------------------------------------------------------------- deletions
+
+    def collect(self) -> Update:
+        """Bury deletions that no cluster can contradict any more: this cluster listed them in a snapshot of its own, and in a
+        snapshot of every other cluster it saw the same deletion or something newer (docs/design/metadata.md#deletions).
+        """
+        update, buried = Update(), self.deletions.buried
+        others = self._context.members() - {self.cluster}
+        for path in self.deletions.candidates():
+            if (
+                path not in self.projector.projected
+                # What waits may be a newer deletion of the same document, published together with the creation before it.
+                and path not in self.ahead
+                and not self.deletions.unconfirmed(path, others)
+            ):
+                update.buried.append(path)
+        many = len(buried) + len(update.buried) - self.buried_max
+        if many > 0:
+            update.forgotten = sorted([*buried, *update.buried], key=self._buried_time)[:many]
+        return update
+
+    def _buried_time(self, path: str) -> int:
+        latest = self.records[path].latest
+        return latest.time_us if latest is not None else 0
+
+    # ---------------------------------------------------------------------------------------------------------- looking
+
+    def view(self, path: str) -> dict[str, tuple[Any, Stamp]]:
+        """The fields of a document with their stamps."""
+        record = self.records.get(path)
+        if record is None or not there(path, record):
+            return {}
+        return {
+            name: (msgspec.json.decode(cell.value), cell.stamp)
+            for name, cell in sorted(record.fields.items())
+            if cell.value is not None
+        }
+
+    def kept(self) -> dict[str, str]:
+        """Documents that were deleted elsewhere and stay because topics of this cluster need them, and why."""
+        found = {}
+        for path in sorted(self.projector.projected):
+            seen, kept = self.projector.seen(path, self.records.get)
+            if seen and kept:
+                found[path] = self.projector.kept_because(path)
+        return found
+
+    def hidden(self) -> list[str]:
+        """Documents that exist and are not seen here."""
+        return sorted(
+            path
+            for path, record in self.records.items()
+            if path not in self.deletions.dead and path not in self.projector.projected and there(path, record)
+        )
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of everything that exists: to see what differs between two clusters."""
+        return {
+            path: self._digest.fingerprint(path, record)
+            for path, record in sorted(self.records.items())
+            if path not in self.deletions.dead and not self.exclusions.path(path)
+        }
+
+    def validate(self) -> None:
+        """Check what must hold after every event (tests and the simulator call it)."""
+        digest = sum(fingerprint(path, record) for path, record in self.records.items() if there(path, record))
+        assert digest % DIGEST_MODULUS == self.digest, "the digest is not that of the records"
+        assert self.deletions.buried.keys() <= self.deletions.dead, "something that exists is buried"
+        newest = max((stamp.time_us for record in self.records.values() for stamp in record.stamps()), default=0)
+        assert newest <= self.clock.latest, "the clock is behind a stored stamp"

@@ -1,4 +1,4 @@
-"""What stays local: patterns of paths and fields that are neither told nor taken.
+"""What stays local: patterns of paths and fields that are neither published nor applied.
 
     namespaces/acme/*                          everything of these namespaces
     namespaces/acme/*:retention_policies       one policy of them
@@ -58,7 +58,7 @@ class Exclusions:
         return whole or any(field.fullmatch(name.partition("/")[0]) for field in fields)
 
     def shared(self, path: str, record: Record) -> Record:
-        """What of a record is told and taken."""
+        """What of a record is published and applied."""
         if not self._compiled:
             return record
         whole, fields = self._of(path)

@@ -1,4 +1,4 @@
-"""What a change of a document would change, field by field, before anybody makes it."""
+"""What a change of a document would change, field by field, before it is made."""
 
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ class FieldChange(NamedTuple):
     Attributes:
         field: its name; that of a map's entry with its map's.
         now, then: values; None: not set.
-        set_by: the cluster that set what is there now; "" when nobody did.
-        set_ms: when it was set there; 0 when nobody did.
+        set_by: the cluster that set what is there now; "" when none did.
+        set_ms: when it was set there; 0 when it never was.
         local: it stays as it is, because it is local here.
     """
 
@@ -46,14 +46,14 @@ def preview(path: str, before: bytes | None, after: bytes, machine: Synchroniser
         if old.get(name) == new.get(name):
             continue
         stamp = view[name][1] if name in view else None
-        told = stamp is not None and stamp.time_us > FOUND_US
+        was_set = stamp is not None and stamp.time_us > FOUND_US
         found.append(
             FieldChange(
                 name,
                 _value(old.get(name)),
                 _value(new.get(name)),
-                stamp.cluster if stamp is not None and told else "",
-                stamp.time_us // US_PER_MS if stamp is not None and told else 0,
+                stamp.cluster if stamp is not None and was_set else "",
+                stamp.time_us // US_PER_MS if stamp is not None and was_set else 0,
                 machine is not None and machine.exclusions.field(path, name),
             )
         )

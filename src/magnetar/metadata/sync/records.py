@@ -1,10 +1,10 @@
-"""A document with a stamp beside each of its fields, and the one rule by which two versions become one.
+"""A document with a stamp for each of its fields, and the one rule by which two versions become one.
 
     created, deleted    the newest stamp of each; the document is there if `created` wins over `deleted`
     fields              name -> newest value and its stamp; an unset field keeps its stamp
-    pruned              what `deleted` beats: nothing of an earlier life comes back (no resurrection)
+    pruned              what `deleted` beats: nothing of an earlier incarnation comes back (no resurrection)
 
-So a deletion wins over every change that did not create the document anew, whatever the clocks said, and two people who
+So a deletion wins over every change that did not create the document again, whatever the clocks said, and two people who
 change different fields both keep their change.
 """
 
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One document as far as it is known; immutable (nobody changes `fields`)."""
+    """One document as far as it is known; immutable (`fields` is not changed either)."""
 
     created: Stamp | None
     deleted: Stamp | None
@@ -84,7 +84,7 @@ EMPTY: Final = Record(None, None, {})
 
 
 def _wins(one: Cell, other: Cell) -> bool:
-    """Equal stamps with different values come from a forger or from two lives of a cluster: any rule that is the same
+    """Equal stamps with different values come from a forger or from two data folders of one cluster: any rule that is the same
     everywhere will do.
     """
     if one.stamp != other.stamp:
@@ -101,7 +101,7 @@ def pruned(record: Record) -> Record:
 
 
 def merged(one: Record, other: Record) -> Record:
-    """The join of both; `one` itself when `other` tells nothing new."""
+    """The join of both; `one` itself when `other` has nothing new."""
     created, deleted = later(one.created, other.created), later(one.deleted, other.deleted)
     fields: dict[str, Cell] | None = None
     for name, cell in other.fields.items():
@@ -116,15 +116,15 @@ def merged(one: Record, other: Record) -> Record:
 
 
 def covers(one: Record, other: Record) -> bool:
-    """Whether `one` holds everything that `other` tells."""
+    """Whether `one` holds everything that `other` does."""
     return merged(one, other) is one
 
 
 def split(record: Record, limit_us: int) -> tuple[Record, Record]:
     """What is stamped up to a time, and what is ahead of it.
 
-    A life that ended in what is ahead waits with its end: whoever did not see it would now see a document without its fields,
-    which the deletion took along.
+    A document whose deletion is ahead waits together with that deletion: otherwise a cluster would now see a document without its
+    fields, which the deletion removed.
     """
     if all(stamp.time_us <= limit_us for stamp in record.stamps()):
         return record, EMPTY
@@ -157,23 +157,23 @@ class Malformed(ValueError):
 
 
 def canonical(value: Any) -> bytes:
-    """A value as everybody writes it: equal values are equal bytes."""
+    """A value as every cluster writes it: equal values are equal bytes."""
     return msgspec.json.encode(value, order="deterministic")
 
 
 def to_wire(record: Record) -> dict[str, Any]:
     """As it travels and as it is stored: {"c": [time, cluster], "d": [...], "f": {field: [time, cluster, value]}}."""
-    told: dict[str, Any] = {}
+    wire: dict[str, Any] = {}
     if record.created is not None:
-        told["c"] = record.created
+        wire["c"] = record.created
     if record.deleted is not None:
-        told["d"] = record.deleted
+        wire["d"] = record.deleted
     if record.fields:
-        told["f"] = {
+        wire["f"] = {
             name: (*cell.stamp, None if cell.value is None else msgspec.Raw(cell.value))
             for name, cell in sorted(record.fields.items())
         }
-    return told
+    return wire
 
 
 def _stamp(value: Any, what: str) -> Stamp:
@@ -187,17 +187,17 @@ def _stamp(value: Any, what: str) -> Stamp:
     return Stamp(time_us, cluster)
 
 
-def from_wire(told: Any) -> Record:
-    """Read what `to_wire` wrote, whoever sent it.
+def from_wire(wire: Any) -> Record:
+    """Read what `to_wire` wrote, of any sender.
 
     Raises:
         Malformed.
     """
-    if not isinstance(told, dict):
+    if not isinstance(wire, dict):
         raise Malformed("a record is no object")
-    created = _stamp(told["c"], "c") if told.get("c") is not None else None
-    deleted = _stamp(told["d"], "d") if told.get("d") is not None else None
-    given = told.get("f", {})
+    created = _stamp(wire["c"], "c") if wire.get("c") is not None else None
+    deleted = _stamp(wire["d"], "d") if wire.get("d") is not None else None
+    given = wire.get("f", {})
     if not isinstance(given, dict) or len(given) > FIELDS_MAX:
         raise Malformed(f"the fields of a record are no object, or more than {FIELDS_MAX}")
     fields: dict[str, Cell] = {}

@@ -14,8 +14,8 @@ AHEAD_PREFIX: Final = "metasync/ahead/"
 """Where what is ahead of the clock waits, as records."""
 
 BURIED_MAX: Final = 100_000
-"""Deletions that are remembered after every cluster has confirmed them, so that what comes back from an old backup is known to
-be dead; beyond it the oldest are forgotten. Some 20 MB."""
+"""Deletions that are remembered after every cluster has confirmed them: what comes back from an old backup is then known to be
+deleted. Beyond it the oldest are forgotten. Some 20 MB."""
 
 PEERS_MAX: Final = 64
 """A ceiling, as for clusters of one file."""
@@ -30,12 +30,12 @@ class Update:
         ahead: new states of what waits for the clock; EMPTY: nothing of it waits any more.
         puts, deletes: documents of `Resources`.
         due: partitioned topics that have to be made or grown (`topic`).
-        told: paths to be published: the local changes.
-        buried: deletions that nobody can contradict any more.
+        to_publish: paths of the local changes, which are published when they are stored.
+        buried: deletions that no cluster can contradict any more.
         forgotten: buried ones that are too many.
-        heard: headers of the events in it.
+        headers: of the events in it.
         listings: what snapshots of others listed, as (cluster, path, record).
-        wanted: paths of which somebody waits for this cluster's word.
+        awaited: paths of deletions that another cluster waits for this one to confirm.
         projected: paths whose document is there afterwards because of a local change.
     """
 
@@ -44,12 +44,12 @@ class Update:
     puts: dict[str, bytes] = field(default_factory=dict)
     deletes: list[str] = field(default_factory=list)
     due: set[str] = field(default_factory=set)
-    told: list[str] = field(default_factory=list)
+    to_publish: list[str] = field(default_factory=list)
     buried: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
-    heard: list[Header] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
     listings: list[tuple[str, str, Record]] = field(default_factory=list)
-    wanted: set[str] = field(default_factory=set)
+    awaited: set[str] = field(default_factory=set)
     projected: set[str] = field(default_factory=set)
 
     def pieces(self, documents_max: int) -> Iterator["Update"]:
@@ -63,13 +63,13 @@ class Update:
                 puts={path: data for path, data in self.puts.items() if path in some},
                 deletes=[path for path in self.deletes if path in some],
                 due=self.due & some,
-                told=[path for path in self.told if path in some],
+                to_publish=[path for path in self.to_publish if path in some],
                 buried=[path for path in self.buried if path in some],
                 forgotten=[path for path in self.forgotten if path in some],
                 projected=self.projected & some,
             )
             if at + documents_max >= len(paths):
-                piece.heard, piece.listings, piece.wanted = self.heard, self.listings, self.wanted
+                piece.headers, piece.listings, piece.awaited = self.headers, self.listings, self.awaited
             yield piece
 
     @property
@@ -89,22 +89,28 @@ class Batch:
     """Events that were read and are applied together."""
 
     records: dict[str, Record] = field(default_factory=dict)
-    heard: list[Header] = field(default_factory=list)
+    headers: list[Header] = field(default_factory=list)
     listings: list[tuple[str, str, Record]] = field(default_factory=list)
-    wanted: set[str] = field(default_factory=set)
+    awaited: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Peer:
-    """What another cluster said of itself last."""
+    """What another cluster said of itself last.
+
+    Attributes:
+        header: of its newest event.
+        received_ms: when that came.
+        changed_ms: when its digest changed last.
+    """
 
     header: Header
-    heard_ms: int
+    received_ms: int
     changed_ms: int = 0
 
 
 class Snapshot(NamedTuple):
-    """A snapshot to be published; `listed` is told when all of it is durable.
+    """A snapshot to be published; `Synchroniser.listed` follows when all of it is durable.
 
     Attributes:
         messages: events, in order.

@@ -56,7 +56,7 @@ class Cluster:
         else:
             self.documents[path] = data
         self.commit(update, now)
-        return self.machine.changes(update.told, now + self.skew)
+        return self.machine.changes(update.to_publish, now + self.skew)
 
     def hear(self, now: int, origin: str, *messages: bytes) -> None:
         """Events of another cluster."""

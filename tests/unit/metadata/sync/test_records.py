@@ -22,7 +22,7 @@ from magnetar.metadata.sync.records import (
     split,
     to_wire,
 )
-from magnetar.metadata.sync.stamps import FOUND_US, HybridClock, Stamp, beats, later
+from magnetar.metadata.sync.stamps import Stamp, beats, later
 
 stamps = st.builds(Stamp, st.integers(0, 9), st.sampled_from("abc"))
 cells = st.builds(Cell, stamps, st.none() | st.integers(0, 3).map(canonical))
@@ -95,14 +95,3 @@ def test_ties_go_to_the_name_that_sorts_first() -> None:
     assert later(Stamp(5, "b"), Stamp(6, "c")) == Stamp(6, "c")
     assert later(None, None) is None
     assert merged(EMPTY, EMPTY) is EMPTY
-
-
-def test_the_clock_is_above_all_that_it_saw() -> None:
-    clock = HybridClock()
-    assert clock.next(0) > FOUND_US
-    clock.see(Stamp(5_000_000, "x"))
-    assert clock.next(1) == 5_000_001
-    assert clock.next(9_000) == 9_000_000
-    assert clock.next(9_000) == 9_000_001
-    assert clock.ahead_ms(8_000) == 1_000
-    assert clock.ahead_ms(10_000) == 0

@@ -1,10 +1,10 @@
 """What of the records is seen in this cluster: the documents of `Resources`, as they follow from the records.
 
 seen      it is there, and so is its parent
-hidden    its parent is missing (docs/design/metadata.md#hidden-children), or it has no
-place in this cluster: a partitioned topic of a namespace that this cluster does not serve
+hidden    its parent is missing (docs/design/metadata.md#hidden-children), or it has no place in this cluster: a partitioned topic
+          of a namespace that this cluster does not serve
 kept      it was deleted elsewhere, but topics of this cluster need it: nothing is deleted as a side effect. It goes when
-somebody has deleted them by name
+          these topics have been deleted by name
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from magnetar.metadata.sync.patterns import Exclusions
 from magnetar.metadata.sync.records import Record
 
 
-class Surroundings(Protocol):
+class SyncContext(Protocol):
     """What the machine asks of its cluster."""
 
     def members(self) -> frozenset[str]:
@@ -29,7 +29,7 @@ class Surroundings(Protocol):
         """The document as this cluster has it now."""
 
     def keeps(self, path: str) -> str:
-        """Why a deletion is not carried out here, such as "3 topics"; "" when nothing stands against it."""
+        """Why a deletion is not carried out here, such as "3 topics"; "" if nothing prevents it."""
 
     def refuses(self, path: str) -> bool:
         """Whether a document has no place here."""
@@ -47,7 +47,7 @@ class Projector:
     """Compares what should be seen with what is.
 
     Args:
-        around: the cluster.
+        context: the cluster.
         exclusions: what stays local.
 
     Attributes:
@@ -55,8 +55,8 @@ class Projector:
         children: paths with records, by their parent's.
     """
 
-    def __init__(self, around: Surroundings, exclusions: Exclusions) -> None:
-        self._around = around
+    def __init__(self, context: SyncContext, exclusions: Exclusions) -> None:
+        self._context = context
         self._exclusions = exclusions
         self.projected: set[str] = set()
         self.children: dict[str, set[str]] = {}
@@ -89,7 +89,7 @@ class Projector:
 
     def seen(self, path: str, of: Callable[[str], Record | None]) -> tuple[bool, bool]:
         """Whether a document is to be there, and whether only because it is kept."""
-        wanted = there(path, of(path)) and self._parent_seen(path, of) and not self._around.refuses(path)
+        wanted = there(path, of(path)) and self._parent_seen(path, of) and not self._context.refuses(path)
         if wanted:
             return True, False
         kept = self._kept(path)
@@ -101,7 +101,7 @@ class Projector:
             return True
         record = of(parent)
         if record is None:
-            return self._around.local(parent) is not None
+            return self._context.local(parent) is not None
         if parent.startswith(TENANT_PREFIX):
             return there(parent, record)
         return self.seen(parent, of)[0]
@@ -111,14 +111,14 @@ class Projector:
             return False
         if path.startswith(TENANT_PREFIX):
             return any(self._kept(child) for child in self.children.get(path, ()))
-        return bool(self._around.keeps(path))
+        return bool(self._context.keeps(path))
 
     def kept_because(self, path: str) -> str:
         """Why a document is kept."""
         if path.startswith(TENANT_PREFIX):
             names = [child for child in sorted(self.children.get(path, ())) if self._kept(child)]
             return f"namespaces such as {names[0].removeprefix(NAMESPACE_PREFIX)}" if names else ""
-        return self._around.keeps(path)
+        return self._context.keeps(path)
 
     def difference(
         self, paths: Iterable[str], of: Callable[[str], Record | None]
@@ -148,7 +148,7 @@ class Projector:
 
     def document(self, path: str, kind: Kind, record: Record) -> bytes | None:
         """The document to store, with what stays local; None when it is what is stored."""
-        data = self._around.local(path)
+        data = self._context.local(path)
         current: dict[str, Any] = {} if data is None else kind.read(data)
         wanted = to_document(kind, record.values())
         for name, value in current.items():
@@ -162,7 +162,7 @@ class Projector:
 
 
 def _filled(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without empty maps: an entry is what is told, not its map."""
+    """Without empty maps: what is synchronised is an entry, not its map."""
     return {name: value for name, value in document.items() if not (name in kind.maps and not value)}
 
 
