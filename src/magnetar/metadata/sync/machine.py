@@ -81,7 +81,7 @@ class Synchroniser:
         ahead: what waits for the clock, by path.
         due: partitioned topics that have to be made or grown.
         peers: what other clusters said of themselves last.
-        clock: gives the stamps of local changes, in microseconds.
+        clock: gives the stamps of local changes, in microseconds (docs/design/metadata.md#clock).
     """
 
     def __init__(
