@@ -61,7 +61,7 @@ class NullSource(FakeCluster):
     def _read(self, asked: pb.CommandGeoRead) -> tuple[pb.BaseCommand, bytes]:
         first = asked.after.entry + 1
         count = min(self._total - first, -(-asked.bytes_max // len(self._entry)))
-        answer = pb.BaseCommand(type=1003)
+        answer = pb.BaseCommand(type=pb.GEO_READ_RESPONSE)
         read = answer.geo_read_response
         read.request_id = asked.request_id
         numbers = range(first, first + count)
@@ -86,7 +86,7 @@ class NullDestination(FakeCluster):
         self.entries = self.bytes = 0
 
     def _append(self, asked: pb.CommandGeoAppend, payload: bytes) -> pb.BaseCommand:
-        answer = pb.BaseCommand(type=1005)
+        answer = pb.BaseCommand(type=pb.GEO_APPEND_RESPONSE)
         response = answer.geo_append_response
         response.request_id = asked.request_id
         with self.lock:

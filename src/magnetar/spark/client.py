@@ -149,7 +149,7 @@ class Client:
         authoritative = False
         for _ in range(REDIRECTS_MAX):
             connection = self.connection(url, proxied)
-            command = pb.BaseCommand(type=23)
+            command = pb.BaseCommand(type=pb.LOOKUP)
             lookup = command.lookupTopic
             lookup.topic, lookup.authoritative, lookup.request_id = topic, authoritative, connection.next_id()
             found = connection.request(command, lookup.request_id).lookupTopicResponse
@@ -170,7 +170,7 @@ class Client:
             Down, Refused: see there.
         """
         connection = self.connection()
-        command = pb.BaseCommand(type=21)
+        command = pb.BaseCommand(type=pb.PARTITIONED_METADATA)
         ask = command.partitionMetadata
         ask.topic, ask.request_id, ask.metadata_auto_creation_enabled = topic, connection.next_id(), create
         answer = connection.request(command, ask.request_id).partitionMetadataResponse
@@ -188,7 +188,7 @@ class Client:
             Down, Refused: see there.
         """
         connection = self.connection()
-        command = pb.BaseCommand(type=32)
+        command = pb.BaseCommand(type=pb.GET_TOPICS_OF_NAMESPACE)
         ask = command.getTopicsOfNamespace
         ask.request_id, ask.namespace, ask.mode = (
             connection.next_id(),
@@ -204,7 +204,7 @@ class Client:
             Down, Refused: see there.
         """
         connection = self.connection()
-        command = pb.BaseCommand(type=34)
+        command = pb.BaseCommand(type=pb.GET_SCHEMA)
         ask = command.getSchema
         ask.request_id, ask.topic = connection.next_id(), topic
         if version:
@@ -310,7 +310,7 @@ class Reader:
         self._entries.clear()
 
     def _subscribe(self, connection: Connection) -> None:
-        command = pb.BaseCommand(type=4)
+        command = pb.BaseCommand(type=pb.SUBSCRIBE)
         ask = command.subscribe
         ask.topic, ask.subscription, ask.consumer_id = self._topic, self._name, self._id
         ask.subType, ask.request_id, ask.durable = _EXCLUSIVE, connection.next_id(), False
@@ -325,7 +325,7 @@ class Reader:
             raise
 
     def _seek(self, connection: Connection, time_ms: int) -> None:
-        command = pb.BaseCommand(type=28)
+        command = pb.BaseCommand(type=pb.SEEK)
         ask = command.seek
         ask.consumer_id, ask.request_id, ask.message_publish_time = self._id, connection.next_id(), max(0, time_ms)
         connection.request(command, ask.request_id)
@@ -338,7 +338,7 @@ class Reader:
             return
         connection.handlers.pop(("consumer", self._id), None)
         if not self._detached:
-            command = pb.BaseCommand(type=16)
+            command = pb.BaseCommand(type=pb.CLOSE_CONSUMER)
             command.close_consumer.consumer_id, command.close_consumer.request_id = self._id, connection.next_id()
             with contextlib.suppress(Down):
                 connection.send(command)
@@ -393,7 +393,7 @@ class Reader:
         """Ask for the newest message, to be answered by `last_answer` (several readers can ask before one waits)."""
         if self._connection is None or self._detached:
             raise Down(f"{self._topic}: not connected")
-        command = pb.BaseCommand(type=29)
+        command = pb.BaseCommand(type=pb.GET_LAST_MESSAGE_ID)
         ask = command.getLastMessageId
         ask.consumer_id, ask.request_id = self._id, self._connection.next_id()
         self._connection.ask(command, ask.request_id)
@@ -450,7 +450,7 @@ class Reader:
         window = min(PERMITS_MAX, max(PERMITS_MIN, self._ahead // average))
         if self._outstanding * 2 > window:
             return
-        command = pb.BaseCommand(type=11)
+        command = pb.BaseCommand(type=pb.FLOW)
         command.flow.consumer_id, command.flow.messagePermits = self._id, window - self._outstanding
         self._connection.send(command)
         self._outstanding = window

@@ -137,7 +137,7 @@ class Producer:
         if connection is None or connection.dead:
             return
         connection.handlers.pop(("producer", self._id), None)
-        command = pb.BaseCommand(type=15)
+        command = pb.BaseCommand(type=pb.CLOSE_PRODUCER)
         command.close_producer.producer_id, command.close_producer.request_id = self._id, connection.next_id()
         try:
             connection.request(command, command.close_producer.request_id)
@@ -184,7 +184,7 @@ class Producer:
             return
         connection = self._client.broker_of(self._topic)
         self._id = connection.next_id()
-        command = pb.BaseCommand(type=5)
+        command = pb.BaseCommand(type=pb.PRODUCER)
         ask = command.producer
         ask.topic, ask.producer_id, ask.request_id, ask.epoch = self._topic, self._id, connection.next_id(), self._epoch
         ask.user_provided_producer_name = self._given
@@ -206,7 +206,7 @@ class Producer:
     def _put(self, entry: Sent) -> None:
         if self._connection is None:
             raise Down(f"{self._topic}: not connected")
-        command = pb.BaseCommand(type=6)
+        command = pb.BaseCommand(type=pb.SEND)
         send = command.send
         send.producer_id, send.sequence_id, send.num_messages = self._id, entry.first, entry.count
         send.highest_sequence_id = entry.last

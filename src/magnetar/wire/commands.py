@@ -35,7 +35,7 @@ def connected(protocol_version: int, message_bytes_max: int, hello: pb.GeoHello 
     """CONNECTED; `hello` only to a link peer."""
     return encode(
         pb.BaseCommand(
-            type=3,
+            type=pb.CONNECTED,
             connected=pb.CommandConnected(
                 server_version=SERVER_VERSION,
                 protocol_version=agreed(protocol_version),
@@ -53,14 +53,14 @@ def connected(protocol_version: int, message_bytes_max: int, hello: pb.GeoHello 
 
 def success(request_id: int) -> bytes:
     """SUCCESS."""
-    return encode(pb.BaseCommand(type=13, success=pb.CommandSuccess(request_id=request_id)))
+    return encode(pb.BaseCommand(type=pb.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
 
 
 def error(request_id: int, code: ErrorCode, message: str) -> bytes:
     """ERROR."""
     return encode(
         pb.BaseCommand(
-            type=14,
+            type=pb.ERROR,
             error=pb.CommandError(request_id=request_id, error=code, message=message),
         )
     )
@@ -70,7 +70,7 @@ def auth_challenge(protocol_version: int, method: str) -> bytes:
     """AUTH_CHALLENGE: present yourself anew, for what was presented expires. The data is Pulsar's word for that."""
     return encode(
         pb.BaseCommand(
-            type=36,
+            type=pb.AUTH_CHALLENGE,
             authChallenge=pb.CommandAuthChallenge(
                 server_version=SERVER_VERSION,
                 challenge=pb.AuthData(auth_method_name=method, auth_data=b"PulsarAuthRefresh"),
@@ -80,8 +80,8 @@ def auth_challenge(protocol_version: int, method: str) -> bytes:
     )
 
 
-_PING: Final = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
-_PONG: Final = encode(pb.BaseCommand(type=19, pong=pb.CommandPong()))
+_PING: Final = encode(pb.BaseCommand(type=pb.PING, ping=pb.CommandPing()))
+_PONG: Final = encode(pb.BaseCommand(type=pb.PONG, pong=pb.CommandPong()))
 
 
 def ping() -> bytes:
@@ -106,7 +106,7 @@ def producer_success(
     """PRODUCER_SUCCESS; `ready=False` tells the client to wait for exclusive access."""
     return encode(
         pb.BaseCommand(
-            type=17,
+            type=pb.PRODUCER_SUCCESS,
             producer_success=pb.CommandProducerSuccess(
                 request_id=request_id,
                 producer_name=name,
@@ -159,7 +159,7 @@ def send_error(producer_id: int, sequence_id: int, code: ErrorCode, message: str
     """SEND_ERROR."""
     return encode(
         pb.BaseCommand(
-            type=8,
+            type=pb.SEND_ERROR,
             send_error=pb.CommandSendError(
                 producer_id=producer_id,
                 sequence_id=sequence_id,
@@ -219,7 +219,7 @@ def lookup_response(request_id: int, url: str, url_tls: str = "") -> bytes:
     """LOOKUP_RESPONSE: connect to `url` (`pulsar://host:port`), or by TLS to `url_tls` (`pulsar+ssl://host:port`)."""
     return encode(
         pb.BaseCommand(
-            type=24,
+            type=pb.LOOKUP_RESPONSE,
             lookupTopicResponse=pb.CommandLookupTopicResponse(
                 request_id=request_id,
                 response=1,
@@ -235,7 +235,7 @@ def lookup_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
     """LOOKUP_RESPONSE: refused."""
     return encode(
         pb.BaseCommand(
-            type=24,
+            type=pb.LOOKUP_RESPONSE,
             lookupTopicResponse=pb.CommandLookupTopicResponse(
                 request_id=request_id, response=2, error=code, message=message
             ),
@@ -247,7 +247,7 @@ def partitions_response(request_id: int, partitions: int) -> bytes:
     """PARTITIONED_METADATA_RESPONSE; 0 partitions: not partitioned."""
     return encode(
         pb.BaseCommand(
-            type=22,
+            type=pb.PARTITIONED_METADATA_RESPONSE,
             partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
                 request_id=request_id, response=0, partitions=partitions
             ),
@@ -259,7 +259,7 @@ def partitions_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
     """PARTITIONED_METADATA_RESPONSE: refused."""
     return encode(
         pb.BaseCommand(
-            type=22,
+            type=pb.PARTITIONED_METADATA_RESPONSE,
             partitionMetadataResponse=pb.CommandPartitionedTopicMetadataResponse(
                 request_id=request_id, response=1, error=code, message=message
             ),
@@ -271,7 +271,7 @@ def topics_of_namespace(request_id: int, topics: Sequence[str]) -> bytes:
     """GET_TOPICS_OF_NAMESPACE_RESPONSE, unfiltered."""
     return encode(
         pb.BaseCommand(
-            type=33,
+            type=pb.GET_TOPICS_OF_NAMESPACE_RESPONSE,
             getTopicsOfNamespaceResponse=pb.CommandGetTopicsOfNamespaceResponse(
                 request_id=request_id, topics=topics, filtered=False, changed=True
             ),
@@ -283,7 +283,7 @@ def watch_topic_list_success(request_id: int, watcher_id: int, topics: Sequence[
     """WATCH_TOPIC_LIST_SUCCESS: all names that match; none when the client's hash says that it has them."""
     return encode(
         pb.BaseCommand(
-            type=65,
+            type=pb.WATCH_TOPIC_LIST_SUCCESS,
             watchTopicListSuccess=pb.CommandWatchTopicListSuccess(
                 request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
             ),
@@ -295,7 +295,7 @@ def watch_topic_update(watcher_id: int, new: Sequence[str], gone: Sequence[str],
     """WATCH_TOPIC_UPDATE, to who asked by WATCH_TOPIC_LIST alone: clients leave what is gone first, then open what is new."""
     return encode(
         pb.BaseCommand(
-            type=66,
+            type=pb.WATCH_TOPIC_UPDATE,
             watchTopicUpdate=pb.CommandWatchTopicUpdate(
                 watcher_id=watcher_id, new_topics=new, deleted_topics=gone, topics_hash=topics_hash
             ),
@@ -307,7 +307,7 @@ def close_producer(producer_id: int) -> bytes:
     """CLOSE_PRODUCER from the broker: look up again and come back."""
     return encode(
         pb.BaseCommand(
-            type=15,
+            type=pb.CLOSE_PRODUCER,
             close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST),
         )
     )
@@ -317,7 +317,7 @@ def close_consumer(consumer_id: int, url: str | None = None, url_tls: str = "") 
     """CLOSE_CONSUMER from the broker: look up again and come back; with `url`, come there at once."""
     return encode(
         pb.BaseCommand(
-            type=16,
+            type=pb.CLOSE_CONSUMER,
             close_consumer=pb.CommandCloseConsumer(
                 consumer_id=consumer_id,
                 request_id=NO_REQUEST,
@@ -349,7 +349,7 @@ def ack_response(consumer_id: int, request_id: int, code: ErrorCode | None = Non
     if code is not None:
         answer.error = code
         answer.message = message
-    return encode(pb.BaseCommand(type=38, ackResponse=answer))
+    return encode(pb.BaseCommand(type=pb.ACK_RESPONSE, ackResponse=answer))
 
 
 def last_message_id(
@@ -363,7 +363,7 @@ def last_message_id(
     """GET_LAST_MESSAGE_ID_RESPONSE, always with the mark-delete position (clients compare with it)."""
     return encode(
         pb.BaseCommand(
-            type=30,
+            type=pb.GET_LAST_MESSAGE_ID_RESPONSE,
             getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
                 request_id=request_id,
                 last_message_id=message_id(last, partition, batch_index),
@@ -377,7 +377,7 @@ def active_consumer_change(consumer_id: int, active: bool) -> bytes:
     """ACTIVE_CONSUMER_CHANGE, to clients from protocol version 12 on."""
     return encode(
         pb.BaseCommand(
-            type=31,
+            type=pb.ACTIVE_CONSUMER_CHANGE,
             active_consumer_change=pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active),
         )
     )
@@ -386,7 +386,9 @@ def active_consumer_change(consumer_id: int, active: bool) -> bytes:
 def reached_end_of_topic(consumer_id: int) -> bytes:
     """REACHED_END_OF_TOPIC: the topic is terminated, and everything in it is acknowledged."""
     return encode(
-        pb.BaseCommand(type=27, reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id)),
+        pb.BaseCommand(
+            type=pb.REACHED_END_OF_TOPIC, reachedEndOfTopic=pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+        ),
     )
 
 
@@ -394,7 +396,7 @@ def topic_migrated(resource_id: int, resource_type: int, url: str, url_tls: str 
     """TOPIC_MIGRATED (protocol version 20): type 0 is a producer, 1 a consumer."""
     return encode(
         pb.BaseCommand(
-            type=68,
+            type=pb.TOPIC_MIGRATED,
             topicMigrated=pb.CommandTopicMigrated(
                 resource_id=resource_id,
                 resource_type=resource_type,
@@ -409,7 +411,7 @@ def consumer_stats(request_id: int, stats: dict[str, Any]) -> bytes:
     """CONSUMER_STATS_RESPONSE; `stats` has the field names of the command."""
     return encode(
         pb.BaseCommand(
-            type=26,
+            type=pb.CONSUMER_STATS_RESPONSE,
             consumerStatsResponse=pb.CommandConsumerStatsResponse(request_id=request_id, **stats),
         )
     )
@@ -419,7 +421,7 @@ def consumer_stats_failed(request_id: int, code: ErrorCode, message: str) -> byt
     """CONSUMER_STATS_RESPONSE: refused."""
     return encode(
         pb.BaseCommand(
-            type=26,
+            type=pb.CONSUMER_STATS_RESPONSE,
             consumerStatsResponse=pb.CommandConsumerStatsResponse(
                 request_id=request_id, error_code=code, error_message=message
             ),
@@ -431,7 +433,7 @@ def get_schema(request_id: int, schema: pb.Schema, version: bytes) -> bytes:
     """GET_SCHEMA_RESPONSE."""
     return encode(
         pb.BaseCommand(
-            type=35,
+            type=pb.GET_SCHEMA_RESPONSE,
             getSchemaResponse=pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version),
         )
     )
@@ -441,7 +443,7 @@ def get_or_create_schema(request_id: int, version: bytes) -> bytes:
     """GET_OR_CREATE_SCHEMA_RESPONSE."""
     return encode(
         pb.BaseCommand(
-            type=40,
+            type=pb.GET_OR_CREATE_SCHEMA_RESPONSE,
             getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
                 request_id=request_id, schema_version=version
             ),
@@ -453,7 +455,7 @@ def get_schema_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
     """GET_SCHEMA_RESPONSE: refused."""
     return encode(
         pb.BaseCommand(
-            type=35,
+            type=pb.GET_SCHEMA_RESPONSE,
             getSchemaResponse=pb.CommandGetSchemaResponse(
                 request_id=request_id, error_code=code, error_message=message
             ),
@@ -465,7 +467,7 @@ def get_or_create_schema_failed(request_id: int, code: ErrorCode, message: str) 
     """GET_OR_CREATE_SCHEMA_RESPONSE: refused."""
     return encode(
         pb.BaseCommand(
-            type=40,
+            type=pb.GET_OR_CREATE_SCHEMA_RESPONSE,
             getOrCreateSchemaResponse=pb.CommandGetOrCreateSchemaResponse(
                 request_id=request_id, error_code=code, error_message=message
             ),

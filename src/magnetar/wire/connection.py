@@ -32,30 +32,72 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.wire.pulsar_pb2 import BaseCommand
+from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.versions import agreed
 
 LINK_AUTH_METHOD: Final = "magnetar-link"
 """How the link token is announced in CONNECT."""
 
-CONNECT: Final = 2
-GEO_COMMANDS_FROM: Final = 1000
+CONNECT: Final = pb.CONNECT
+GEO_COMMANDS_FROM: Final = pb.GEO_TOPICS
 
 CLIENT_COMMANDS: Final = frozenset(
-    {4, 5, 6, 10, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 37, 39}
-    | {50, 52, 54, 56, 58, 60}  # requests of transactions; their answers have the odd numbers
-    | {62, 64, 67}
+    {
+        pb.SUBSCRIBE,
+        pb.PRODUCER,
+        pb.SEND,
+        pb.ACK,
+        pb.FLOW,
+        pb.UNSUBSCRIBE,
+        pb.CLOSE_PRODUCER,
+        pb.CLOSE_CONSUMER,
+        pb.PING,
+        pb.PONG,
+        pb.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        pb.PARTITIONED_METADATA,
+        pb.LOOKUP,
+        pb.CONSUMER_STATS,
+        pb.SEEK,
+        pb.GET_LAST_MESSAGE_ID,
+        pb.GET_TOPICS_OF_NAMESPACE,
+        pb.GET_SCHEMA,
+        pb.AUTH_RESPONSE,
+        pb.GET_OR_CREATE_SCHEMA,
+        # Requests of transactions; their answers have the odd numbers.
+        pb.NEW_TXN,
+        pb.ADD_PARTITION_TO_TXN,
+        pb.ADD_SUBSCRIPTION_TO_TXN,
+        pb.END_TXN,
+        pb.END_TXN_ON_PARTITION,
+        pb.END_TXN_ON_SUBSCRIPTION,
+        pb.TC_CLIENT_CONNECT_REQUEST,
+        pb.WATCH_TOPIC_LIST,
+        pb.WATCH_TOPIC_LIST_CLOSE,
+    }
 )
 """What a client may send after CONNECT; which of these are served is the broker's matter.
 
 See docs/design/pulsar.md#commands.
 """
 
-GEO_REQUESTS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
+GEO_REQUESTS: Final = frozenset(
+    {
+        pb.GEO_TOPICS,
+        pb.GEO_READ,
+        pb.GEO_APPEND,
+        pb.GEO_COMMIT,
+        pb.GEO_WATERMARKS,
+        pb.GEO_STATUS,
+        pb.GEO_RESTORE,
+        pb.GEO_SCHEMAS,
+        pb.GEO_SCHEMAS_BROUGHT,
+    }
+)
+"""What a link peer may send besides."""
 
 _WITH_REQUEST_ID: Final = {
     field.number: field.name
-    for field in BaseCommand.DESCRIPTOR.fields
+    for field in pb.BaseCommand.DESCRIPTOR.fields
     if field.message_type is not None and "request_id" in field.message_type.fields_by_name
 }
 
@@ -121,7 +163,7 @@ class ServerHandshake:
         """Whether CONNECT was accepted and the connection not closed since."""
         return self.state is State.CONNECTED
 
-    def connect(self, command: BaseCommand) -> Accepted:
+    def connect(self, command: pb.BaseCommand) -> Accepted:
         """The first command.
 
         Raises:
@@ -152,7 +194,7 @@ class ServerHandshake:
         self.link = link
         self.state = State.CONNECTED
 
-    def check(self, command: BaseCommand) -> None:
+    def check(self, command: pb.BaseCommand) -> None:
         """Whether a later command is legal.
 
         Raises:
@@ -181,7 +223,7 @@ class ServerHandshake:
         return ProtocolError(f"command type {kind} is not one that a client sends")
 
 
-def request_id_of(command: BaseCommand) -> int:
+def request_id_of(command: pb.BaseCommand) -> int:
     """The request id of any command that has one, else `NO_REQUEST`.
 
     Of the command that the type says: a frame may hold others beside it, of which nobody waits for an answer.

@@ -55,8 +55,8 @@ _FIELD_OF_TYPE: Final[dict[int, str]] = {
     field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.name != "type"
 }
 
-_NO_TEXT: Final = frozenset((6, 7, 9, 11, 18, 19))
-"""SEND, SEND_RECEIPT, MESSAGE, FLOW, PING, PONG: no text fields. The hot ones are not searched for any."""
+_NO_TEXT: Final = frozenset((pb.SEND, pb.SEND_RECEIPT, pb.MESSAGE, pb.FLOW, pb.PING, pb.PONG))
+"""Commands without text fields. The hot ones are not searched for any."""
 
 
 class Frame(NamedTuple):
@@ -330,7 +330,7 @@ def _refused(raw: bytes, reason: str) -> Refused:
     return Refused(command, reason.encode())
 
 
-_CONNECT: Final = 2
+_CONNECT: Final = pb.CONNECT
 
 _TOTAL: Final = struct.Struct(">I")
 

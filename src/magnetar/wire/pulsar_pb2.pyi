@@ -12,6 +12,7 @@ from collections import abc as abc
 from google.protobuf import descriptor as descriptor
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
+from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
 import builtins as builtins
 import sys
 import typing as typing
@@ -22,6 +23,169 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: descriptor.FileDescriptor
+
+class _CommandType:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CommandTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_CommandType.ValueType], builtins.type):
+    DESCRIPTOR: descriptor.EnumDescriptor
+    CONNECT: _CommandType.ValueType  # 2
+    CONNECTED: _CommandType.ValueType  # 3
+    SUBSCRIBE: _CommandType.ValueType  # 4
+    PRODUCER: _CommandType.ValueType  # 5
+    SEND: _CommandType.ValueType  # 6
+    SEND_RECEIPT: _CommandType.ValueType  # 7
+    SEND_ERROR: _CommandType.ValueType  # 8
+    MESSAGE: _CommandType.ValueType  # 9
+    ACK: _CommandType.ValueType  # 10
+    FLOW: _CommandType.ValueType  # 11
+    UNSUBSCRIBE: _CommandType.ValueType  # 12
+    SUCCESS: _CommandType.ValueType  # 13
+    ERROR: _CommandType.ValueType  # 14
+    CLOSE_PRODUCER: _CommandType.ValueType  # 15
+    CLOSE_CONSUMER: _CommandType.ValueType  # 16
+    PRODUCER_SUCCESS: _CommandType.ValueType  # 17
+    PING: _CommandType.ValueType  # 18
+    PONG: _CommandType.ValueType  # 19
+    REDELIVER_UNACKNOWLEDGED_MESSAGES: _CommandType.ValueType  # 20
+    PARTITIONED_METADATA: _CommandType.ValueType  # 21
+    PARTITIONED_METADATA_RESPONSE: _CommandType.ValueType  # 22
+    LOOKUP: _CommandType.ValueType  # 23
+    LOOKUP_RESPONSE: _CommandType.ValueType  # 24
+    CONSUMER_STATS: _CommandType.ValueType  # 25
+    CONSUMER_STATS_RESPONSE: _CommandType.ValueType  # 26
+    REACHED_END_OF_TOPIC: _CommandType.ValueType  # 27
+    SEEK: _CommandType.ValueType  # 28
+    GET_LAST_MESSAGE_ID: _CommandType.ValueType  # 29
+    GET_LAST_MESSAGE_ID_RESPONSE: _CommandType.ValueType  # 30
+    ACTIVE_CONSUMER_CHANGE: _CommandType.ValueType  # 31
+    GET_TOPICS_OF_NAMESPACE: _CommandType.ValueType  # 32
+    GET_TOPICS_OF_NAMESPACE_RESPONSE: _CommandType.ValueType  # 33
+    GET_SCHEMA: _CommandType.ValueType  # 34
+    GET_SCHEMA_RESPONSE: _CommandType.ValueType  # 35
+    AUTH_CHALLENGE: _CommandType.ValueType  # 36
+    AUTH_RESPONSE: _CommandType.ValueType  # 37
+    ACK_RESPONSE: _CommandType.ValueType  # 38
+    GET_OR_CREATE_SCHEMA: _CommandType.ValueType  # 39
+    GET_OR_CREATE_SCHEMA_RESPONSE: _CommandType.ValueType  # 40
+    NEW_TXN: _CommandType.ValueType  # 50
+    NEW_TXN_RESPONSE: _CommandType.ValueType  # 51
+    ADD_PARTITION_TO_TXN: _CommandType.ValueType  # 52
+    ADD_PARTITION_TO_TXN_RESPONSE: _CommandType.ValueType  # 53
+    ADD_SUBSCRIPTION_TO_TXN: _CommandType.ValueType  # 54
+    ADD_SUBSCRIPTION_TO_TXN_RESPONSE: _CommandType.ValueType  # 55
+    END_TXN: _CommandType.ValueType  # 56
+    END_TXN_RESPONSE: _CommandType.ValueType  # 57
+    END_TXN_ON_PARTITION: _CommandType.ValueType  # 58
+    END_TXN_ON_PARTITION_RESPONSE: _CommandType.ValueType  # 59
+    END_TXN_ON_SUBSCRIPTION: _CommandType.ValueType  # 60
+    END_TXN_ON_SUBSCRIPTION_RESPONSE: _CommandType.ValueType  # 61
+    TC_CLIENT_CONNECT_REQUEST: _CommandType.ValueType  # 62
+    TC_CLIENT_CONNECT_RESPONSE: _CommandType.ValueType  # 63
+    WATCH_TOPIC_LIST: _CommandType.ValueType  # 64
+    WATCH_TOPIC_LIST_SUCCESS: _CommandType.ValueType  # 65
+    WATCH_TOPIC_UPDATE: _CommandType.ValueType  # 66
+    WATCH_TOPIC_LIST_CLOSE: _CommandType.ValueType  # 67
+    TOPIC_MIGRATED: _CommandType.ValueType  # 68
+    GEO_TOPICS: _CommandType.ValueType  # 1000
+    GEO_TOPICS_RESPONSE: _CommandType.ValueType  # 1001
+    GEO_READ: _CommandType.ValueType  # 1002
+    GEO_READ_RESPONSE: _CommandType.ValueType  # 1003
+    GEO_APPEND: _CommandType.ValueType  # 1004
+    GEO_APPEND_RESPONSE: _CommandType.ValueType  # 1005
+    GEO_COMMIT: _CommandType.ValueType  # 1006
+    GEO_COMMIT_RESPONSE: _CommandType.ValueType  # 1007
+    GEO_WATERMARKS: _CommandType.ValueType  # 1008
+    GEO_WATERMARKS_RESPONSE: _CommandType.ValueType  # 1009
+    GEO_STATUS: _CommandType.ValueType  # 1010
+    GEO_STATUS_RESPONSE: _CommandType.ValueType  # 1011
+    GEO_RESTORE: _CommandType.ValueType  # 1012
+    GEO_RESTORE_RESPONSE: _CommandType.ValueType  # 1013
+    GEO_SCHEMAS: _CommandType.ValueType  # 1014
+    GEO_SCHEMAS_RESPONSE: _CommandType.ValueType  # 1015
+    GEO_SCHEMAS_WANTED: _CommandType.ValueType  # 1016
+    GEO_SCHEMAS_BROUGHT: _CommandType.ValueType  # 1017
+
+class CommandType(_CommandType, metaclass=_CommandTypeEnumTypeWrapper):
+    """What a command is: the number of its field in BaseCommand. The names are those of Pulsar's `BaseCommand.Type`."""
+
+CONNECT: CommandType.ValueType  # 2
+CONNECTED: CommandType.ValueType  # 3
+SUBSCRIBE: CommandType.ValueType  # 4
+PRODUCER: CommandType.ValueType  # 5
+SEND: CommandType.ValueType  # 6
+SEND_RECEIPT: CommandType.ValueType  # 7
+SEND_ERROR: CommandType.ValueType  # 8
+MESSAGE: CommandType.ValueType  # 9
+ACK: CommandType.ValueType  # 10
+FLOW: CommandType.ValueType  # 11
+UNSUBSCRIBE: CommandType.ValueType  # 12
+SUCCESS: CommandType.ValueType  # 13
+ERROR: CommandType.ValueType  # 14
+CLOSE_PRODUCER: CommandType.ValueType  # 15
+CLOSE_CONSUMER: CommandType.ValueType  # 16
+PRODUCER_SUCCESS: CommandType.ValueType  # 17
+PING: CommandType.ValueType  # 18
+PONG: CommandType.ValueType  # 19
+REDELIVER_UNACKNOWLEDGED_MESSAGES: CommandType.ValueType  # 20
+PARTITIONED_METADATA: CommandType.ValueType  # 21
+PARTITIONED_METADATA_RESPONSE: CommandType.ValueType  # 22
+LOOKUP: CommandType.ValueType  # 23
+LOOKUP_RESPONSE: CommandType.ValueType  # 24
+CONSUMER_STATS: CommandType.ValueType  # 25
+CONSUMER_STATS_RESPONSE: CommandType.ValueType  # 26
+REACHED_END_OF_TOPIC: CommandType.ValueType  # 27
+SEEK: CommandType.ValueType  # 28
+GET_LAST_MESSAGE_ID: CommandType.ValueType  # 29
+GET_LAST_MESSAGE_ID_RESPONSE: CommandType.ValueType  # 30
+ACTIVE_CONSUMER_CHANGE: CommandType.ValueType  # 31
+GET_TOPICS_OF_NAMESPACE: CommandType.ValueType  # 32
+GET_TOPICS_OF_NAMESPACE_RESPONSE: CommandType.ValueType  # 33
+GET_SCHEMA: CommandType.ValueType  # 34
+GET_SCHEMA_RESPONSE: CommandType.ValueType  # 35
+AUTH_CHALLENGE: CommandType.ValueType  # 36
+AUTH_RESPONSE: CommandType.ValueType  # 37
+ACK_RESPONSE: CommandType.ValueType  # 38
+GET_OR_CREATE_SCHEMA: CommandType.ValueType  # 39
+GET_OR_CREATE_SCHEMA_RESPONSE: CommandType.ValueType  # 40
+NEW_TXN: CommandType.ValueType  # 50
+NEW_TXN_RESPONSE: CommandType.ValueType  # 51
+ADD_PARTITION_TO_TXN: CommandType.ValueType  # 52
+ADD_PARTITION_TO_TXN_RESPONSE: CommandType.ValueType  # 53
+ADD_SUBSCRIPTION_TO_TXN: CommandType.ValueType  # 54
+ADD_SUBSCRIPTION_TO_TXN_RESPONSE: CommandType.ValueType  # 55
+END_TXN: CommandType.ValueType  # 56
+END_TXN_RESPONSE: CommandType.ValueType  # 57
+END_TXN_ON_PARTITION: CommandType.ValueType  # 58
+END_TXN_ON_PARTITION_RESPONSE: CommandType.ValueType  # 59
+END_TXN_ON_SUBSCRIPTION: CommandType.ValueType  # 60
+END_TXN_ON_SUBSCRIPTION_RESPONSE: CommandType.ValueType  # 61
+TC_CLIENT_CONNECT_REQUEST: CommandType.ValueType  # 62
+TC_CLIENT_CONNECT_RESPONSE: CommandType.ValueType  # 63
+WATCH_TOPIC_LIST: CommandType.ValueType  # 64
+WATCH_TOPIC_LIST_SUCCESS: CommandType.ValueType  # 65
+WATCH_TOPIC_UPDATE: CommandType.ValueType  # 66
+WATCH_TOPIC_LIST_CLOSE: CommandType.ValueType  # 67
+TOPIC_MIGRATED: CommandType.ValueType  # 68
+GEO_TOPICS: CommandType.ValueType  # 1000
+GEO_TOPICS_RESPONSE: CommandType.ValueType  # 1001
+GEO_READ: CommandType.ValueType  # 1002
+GEO_READ_RESPONSE: CommandType.ValueType  # 1003
+GEO_APPEND: CommandType.ValueType  # 1004
+GEO_APPEND_RESPONSE: CommandType.ValueType  # 1005
+GEO_COMMIT: CommandType.ValueType  # 1006
+GEO_COMMIT_RESPONSE: CommandType.ValueType  # 1007
+GEO_WATERMARKS: CommandType.ValueType  # 1008
+GEO_WATERMARKS_RESPONSE: CommandType.ValueType  # 1009
+GEO_STATUS: CommandType.ValueType  # 1010
+GEO_STATUS_RESPONSE: CommandType.ValueType  # 1011
+GEO_RESTORE: CommandType.ValueType  # 1012
+GEO_RESTORE_RESPONSE: CommandType.ValueType  # 1013
+GEO_SCHEMAS: CommandType.ValueType  # 1014
+GEO_SCHEMAS_RESPONSE: CommandType.ValueType  # 1015
+GEO_SCHEMAS_WANTED: CommandType.ValueType  # 1016
+GEO_SCHEMAS_BROUGHT: CommandType.ValueType  # 1017
 
 @typing.final
 class KeyValue(message.Message):

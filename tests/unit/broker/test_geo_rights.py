@@ -11,7 +11,6 @@ import pytest
 
 from magnetar.broker.security.access import Access
 from magnetar.broker.security.credentials import Keys
-from magnetar.broker.session.links import GEO_COMMANDS
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, Position
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, AuthorizationConfig, Security
@@ -20,6 +19,7 @@ from magnetar.metadata.policies.namespace import Policies
 from magnetar.replication.link.reading import geo
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.connection import GEO_REQUESTS
 from tests.support.geoworld import Client, Node, World
 
 SECRET: Final = b"s" * 64
@@ -90,7 +90,7 @@ PARTS: dict[str, dict[str, str]] = {
 
 
 def test_it_is_known_of_every_field_what_it_concerns() -> None:
-    assert FIELDS.keys() == GEO_COMMANDS
+    assert FIELDS.keys() == GEO_REQUESTS
     for name, fields in FIELDS.values():
         body = pb.BaseCommand.DESCRIPTOR.fields_by_name[name].message_type
         assert fields.keys() == set(body.fields_by_name), (
@@ -354,7 +354,7 @@ CASES: dict[int, Callable[[Secured], None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sorted(GEO_COMMANDS))
+@pytest.mark.parametrize("kind", sorted(GEO_REQUESTS))
 def test_a_role_of_one_namespace_does_nothing_to_others(kind: int) -> None:
     CASES[kind](Secured())
 

@@ -9,7 +9,7 @@ Only connections that presented the link token, or a role that may replicate, ha
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.session.link_access import GeoAccess
 from magnetar.broker.session.part import SessionPart
@@ -25,8 +25,6 @@ from magnetar.wire.frames import Frame, encode, encode_with_payload
 if TYPE_CHECKING:
     from magnetar.broker.session.session import Session
 
-GEO_COMMANDS: Final = frozenset({1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017})
-
 
 class GeoSession(SessionPart):
     """The link side of a session.
@@ -40,15 +38,15 @@ class GeoSession(SessionPart):
         self._links = session.broker.links
         self._access = GeoAccess(session)
         self._handlers: dict[int, Callable[[Frame], None]] = {
-            1000: self._topics,
-            1002: self._read,
-            1004: self._append,
-            1006: self._commit,
-            1008: self._watermarks,
-            1010: self._status,
-            1012: self._restore,
-            1014: self._schemas,
-            1017: self._brought,
+            pb.GEO_TOPICS: self._topics,
+            pb.GEO_READ: self._read,
+            pb.GEO_APPEND: self._append,
+            pb.GEO_COMMIT: self._commit,
+            pb.GEO_WATERMARKS: self._watermarks,
+            pb.GEO_STATUS: self._status,
+            pb.GEO_RESTORE: self._restore,
+            pb.GEO_SCHEMAS: self._schemas,
+            pb.GEO_SCHEMAS_BROUGHT: self._brought,
         }
 
     def handle(self, frame: Frame) -> None:
@@ -80,7 +78,7 @@ class GeoSession(SessionPart):
         self._links.source(request.to).poll(
             self._session.number,
             request,
-            lambda told: self._answer(1001, geo_topics_response=self._access.known(told)),
+            lambda told: self._answer(pb.GEO_TOPICS_RESPONSE, geo_topics_response=self._access.known(told)),
             narrow=self._access.narrow,
         )
 
@@ -88,7 +86,7 @@ class GeoSession(SessionPart):
         request = frame.command.geo_read
         LinkDestination.name_of(request.topic)
         if (unread := self._access.unread(request)) is not None:
-            self._answer(1003, geo_read_response=unread)
+            self._answer(pb.GEO_READ_RESPONSE, geo_read_response=unread)
             return
 
         def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
@@ -97,7 +95,7 @@ class GeoSession(SessionPart):
                 return
             if request.origin:
                 response.schemas = self._links.schemas.life(request.topic)
-            command = pb.BaseCommand(type=1003, geo_read_response=response)
+            command = pb.BaseCommand(type=pb.GEO_READ_RESPONSE, geo_read_response=response)
             session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
 
         if request.HasField("to") and request.to:
@@ -128,15 +126,15 @@ class GeoSession(SessionPart):
     def _append(self, frame: Frame) -> None:
         request = frame.command.geo_append
         if (kept_out := self._access.kept_out(request)) is not None:
-            self._answer(1005, geo_append_response=kept_out)
+            self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=kept_out)
             return
         try:
             self._links.destination.append(
                 self._session.number,
                 request,
                 frame.payload,
-                lambda told: self._answer(1005, geo_append_response=told),
-                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                lambda told: self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=told),
+                lambda wanted: self._answer(pb.GEO_SCHEMAS_WANTED, geo_schemas_wanted=wanted),
                 whole=self._access.everywhere,
             )
         except ProtocolError as error:
@@ -150,8 +148,8 @@ class GeoSession(SessionPart):
                 self._session.number,
                 request,
                 frame.payload,
-                lambda told: self._answer(1013, geo_restore_response=told),
-                lambda wanted: self._answer(1016, geo_schemas_wanted=wanted),
+                lambda told: self._answer(pb.GEO_RESTORE_RESPONSE, geo_restore_response=told),
+                lambda wanted: self._answer(pb.GEO_SCHEMAS_WANTED, geo_schemas_wanted=wanted),
                 whole=self._access.everywhere,
             )
         except ProtocolError as error:
@@ -161,7 +159,7 @@ class GeoSession(SessionPart):
         request = frame.command.geo_schemas
         self._access.check(request.topic)
         LinkDestination.name_of(request.topic)
-        self._answer(1015, geo_schemas_response=self._links.schemas.told(request))
+        self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.told(request))
 
     def _brought(self, frame: Frame) -> None:
         """To a destination's machine, or a restoring one's: their tickets tell whose it is."""
@@ -174,7 +172,9 @@ class GeoSession(SessionPart):
         for topic in (*(one.topic for one in tell.commits), *(one.topic for one in tell.learned)):
             self._access.check(topic)
         self._links.commit(
-            tell, lambda told: self._answer(1007, geo_commit_response=told), whole=self._access.everywhere
+            tell,
+            lambda told: self._answer(pb.GEO_COMMIT_RESPONSE, geo_commit_response=told),
+            whole=self._access.everywhere,
         )
 
     def _watermarks(self, frame: Frame) -> None:
@@ -182,7 +182,7 @@ class GeoSession(SessionPart):
 
         def reply(told: pb.CommandGeoWatermarksResponse) -> None:
             told.topics.extend(strangers)
-            self._answer(1009, geo_watermarks_response=told)
+            self._answer(pb.GEO_WATERMARKS_RESPONSE, geo_watermarks_response=told)
 
         self._links.destination.watermarks(
             frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._session.number
@@ -198,4 +198,4 @@ class GeoSession(SessionPart):
                 one = source.status(request.request_id)
                 told.blocked.extend(one.blocked)
                 told.gap += one.gap
-        self._answer(1011, geo_status_response=self._access.blocked(told))
+        self._answer(pb.GEO_STATUS_RESPONSE, geo_status_response=self._access.blocked(told))

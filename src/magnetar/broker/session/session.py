@@ -24,7 +24,7 @@ from magnetar.broker.publish.publishing import NO_TRANSACTIONS, in_transaction, 
 from magnetar.broker.security.access import NOBODY
 from magnetar.broker.security.authorization import Operation, Where
 from magnetar.broker.session.consumers import SessionConsumers
-from magnetar.broker.session.links import GEO_COMMANDS, GeoSession
+from magnetar.broker.session.links import GeoSession
 from magnetar.broker.session.login import SessionLogin
 from magnetar.broker.session.lookups import SessionLookups
 from magnetar.broker.session.over_limit import over_limit, refusal
@@ -35,7 +35,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.effects.outbox import Close, FrameLimit, Hold, Note, Send
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import NO_REQUEST, ServerHandshake, State, request_id_of
+from magnetar.wire.connection import GEO_REQUESTS, NO_REQUEST, ServerHandshake, State, request_id_of
 from magnetar.wire.frames import Frame, Refused, encode
 from magnetar.wire.limits import LINK_COMMAND_BYTES_MAX
 
@@ -166,7 +166,7 @@ class Session:
             except BrokerError as error:
                 self.refuse(request_id_of(frame.command), error)
                 continue
-            if self.geo is not None and kind in GEO_COMMANDS:
+            if self.geo is not None and kind in GEO_REQUESTS:
                 self.geo.handle(frame)
                 continue
             if kind == _ACK and in_transaction(frame.command.ack):

@@ -156,7 +156,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above; as every request.
         """
-        command = pb.BaseCommand(type=1000)
+        command = pb.BaseCommand(type=pb.GEO_TOPICS)
         ask = command.geo_topics
         ask.to, ask.counter, ask.boot, ask.wait_ms = to, counter, boot, wait_ms
         if pipeline:
@@ -187,7 +187,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1002)
+        command = pb.BaseCommand(type=pb.GEO_READ)
         ask = command.geo_read
         ask.topic, ask.bytes_max = topic, bytes_max
         ask.after.CopyFrom(geo_position(after))
@@ -219,7 +219,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1006)
+        command = pb.BaseCommand(type=pb.GEO_COMMIT)
         tell = command.geo_commit
         tell.to = to
         tell.commits.extend(commits)
@@ -240,7 +240,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1008)
+        command = pb.BaseCommand(type=pb.GEO_WATERMARKS)
         ask = command.geo_watermarks
         ask.source, ask.uuid, ask.counter = source, uuid, counter
         ask.topics.extend(queries)
@@ -255,7 +255,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1012, geo_restore=request)
+        command = pb.BaseCommand(type=pb.GEO_RESTORE, geo_restore=request)
         command.geo_restore.request_id = self._connection.next_request_id()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         self._connection.request(command, command.geo_restore.request_id, views)
@@ -272,7 +272,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1014)
+        command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
         ask = command.geo_schemas
         ask.topic, ask.schemas = topic, life
         ask.versions.extend(versions)
@@ -301,7 +301,7 @@ class LinkClient:
         Raises:
             LinkDown, LinkRefused: see above.
         """
-        command = pb.BaseCommand(type=1010)
+        command = pb.BaseCommand(type=pb.GEO_STATUS)
         if to is not None:
             command.geo_status.to = to
         command.geo_status.request_id = self._connection.next_request_id()
@@ -333,7 +333,7 @@ class LinkClient:
             self._connection.turn(self._connection.deadline())
             self._collect()
         append.request_id = self._connection.next_request_id()
-        self._connection.request(pb.BaseCommand(type=1004, geo_append=append), append.request_id, views)
+        self._connection.request(pb.BaseCommand(type=pb.GEO_APPEND, geo_append=append), append.request_id, views)
         self._appends[append.request_id] = size
         self._append_bytes += size
         return append.request_id
