@@ -260,8 +260,7 @@ class BrokerApp:
             logger.error("and %d more ledgers miss entries", len(losses) - LOSSES_TOLD_MAX)
         for problem in recovered.problems:
             logger.error("%s", problem)
-        resources = Resources.load(stored)
-        resources.defaults = defaults_of(self.config.policies)
+        resources = Resources.load(stored, defaults=defaults_of(self.config.policies))
         first = resources.first_start(self.config, name, folder.uuid)
         if first.puts:
             self.store.apply(first.puts, first.deletes)

@@ -344,7 +344,7 @@ def test_a_producer_that_began_anew_is_not_taken_for_one_that_repeats(live: bool
 
 def deduplicate(node: Node) -> None:
     """Switch deduplication on in the namespace."""
-    change = node.broker.resources.set_deduplication(NamespaceName.parse("public/default"), True)
+    change = node.broker.resources.change_policies(NamespaceName.parse("public/default"), deduplication_enabled=True)
     assert node.control_call(lambda done: node.control.apply(change, done)) is None
 
 

@@ -112,7 +112,7 @@ class Keyed:
         self.consumers: dict[str, tuple[Client, int, int]] = {}
         policy = IdempotencyPolicy(property="k", window_seconds=WINDOW_MS // 1000)
         for node in self.nodes:
-            node.apply(node.broker.resources.set_idempotency(NamespaceName.parse("public/default"), policy))
+            node.apply(node.broker.resources.change_policies(NamespaceName.parse("public/default"), idempotency=policy))
         self.nodes[0].create()
         self.world.advance(1000)
         for node in self.nodes:

@@ -519,7 +519,9 @@ def test_a_change_that_never_ends_is_said_so(tell: Tell, monkeypatch: pytest.Mon
     monkeypatch.setattr("magnetar.admin.http.call.BUSY_TIMEOUT_S", 0.01)
 
     async def story(world: World) -> None:
-        world.resources.begin(world.resources.set_message_ttl(NamespaceName("public", "default"), 1))
+        world.resources.begin(
+            world.resources.change_policies(NamespaceName("public", "default"), message_ttl_in_seconds=1)
+        )
         answer = await world.ask("POST", "/admin/v2/namespaces/public/default/messageTTL", "60")
         assert answer.status == 409
         assert answer.reason == "namespaces/public/default is being changed by somebody else; try again"

@@ -1,13 +1,10 @@
-"""What a broker stores of clusters.toml before it serves anybody."""
-
-from typing import TYPE_CHECKING
+"""What a broker stores of clusters.toml before it serves clients."""
 
 import msgspec
 
 from magnetar.core.config import Config
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.change import Change
-from magnetar.metadata.errors import NotFound
 from magnetar.metadata.keys import (
     CLUSTER_PREFIX,
     NAMESPACE_PREFIX,
@@ -18,42 +15,41 @@ from magnetar.metadata.keys import (
     tenant_key,
 )
 from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
-
-if TYPE_CHECKING:
-    from magnetar.metadata.resources import Resources
+from magnetar.metadata.tables import ResourceTables
 
 
-def bootstrap(resources: "Resources", config: Config, uuid: str = "") -> Change:
-    """What a start has to store and `Resources.apply` before anybody is served; often nothing (no `change.keys`).
+def bootstrap(tables: ResourceTables, local: str, config: Config, uuid: str = "") -> Change:
+    """What a start has to store and `Resources.apply` before any client is served; often nothing (no `change.keys`).
 
     Every start: the clusters of the file get entries with the file's addresses (addresses are the file's matter,
     everything else of an entry stays). A cluster that was never seen before may be named by the tenants `public` and
     `pulsar`. First start only: those tenants, `pulsar/system`, and the namespaces of the file.
 
     Args:
-        resources: loaded from the store.
+        tables: loaded from the store.
+        local: the name of this cluster.
         config: clusters.toml.
         uuid: of this cluster's data folder.
     """
     puts: dict[str, bytes] = {}
     for name, cluster in config.clusters.items():
-        old = _known(resources, name)
+        old = tables.clusters.get(name)
         new = msgspec.structs.replace(
             old or ClusterData(),
             service_url=cluster.web_url,
             service_url_tls=cluster.web_url_tls,
             broker_service_url=cluster.service_url,
             broker_service_url_tls=cluster.service_url_tls,
-            uuid=uuid if name == resources.cluster else old.uuid if old else "",
+            uuid=uuid if name == local else old.uuid if old else "",
         )
         if new != old:
             puts[cluster_key(name)] = msgspec.json.encode(new)
-    if SYSTEM.tenant in resources.tenants():
-        puts |= _admit(resources, set(config.clusters) - set(resources.clusters()))
+    if SYSTEM.tenant in tables.tenants:
+        puts |= _admit(tables, set(config.clusters) - set(tables.clusters))
     else:
-        puts |= _first_start(resources.cluster, config)
+        puts |= _first_start(local, config)
     if config.metadata.metadata_sync_topic:
-        puts |= _replicated(resources, config, puts)
+        puts |= _replicated(tables, local, config, puts)
     return Change(
         puts=puts,
         clusters=tuple(key.removeprefix(CLUSTER_PREFIX) for key in puts if key.startswith(CLUSTER_PREFIX)),
@@ -61,37 +57,30 @@ def bootstrap(resources: "Resources", config: Config, uuid: str = "") -> Change:
     )
 
 
-def _known(resources: "Resources", name: str) -> ClusterData | None:
-    try:
-        return resources.cluster_data(name)
-    except NotFound:
-        return None
-
-
-def _admit(resources: "Resources", fresh: set[str]) -> dict[str, bytes]:
+def _admit(tables: ResourceTables, fresh: set[str]) -> dict[str, bytes]:
     puts = {}
-    for tenant in {PUBLIC.tenant, SYSTEM.tenant} & set(resources.tenants()):
-        info = resources.tenant(tenant)
+    for tenant in {PUBLIC.tenant, SYSTEM.tenant} & set(tables.tenants):
+        info = tables.tenants[tenant]
         if not fresh <= set(info.allowed_clusters):
             admitted = msgspec.structs.replace(info, allowed_clusters=sorted({*info.allowed_clusters, *fresh}))
             puts[tenant_key(tenant)] = msgspec.json.encode(admitted)
     return puts
 
 
-def _replicated(resources: "Resources", config: Config, puts: dict[str, bytes]) -> dict[str, bytes]:
-    """The namespace of the topic that keeps metadata the same goes everywhere, unless somebody chose its clusters."""
+def _replicated(tables: ResourceTables, local: str, config: Config, puts: dict[str, bytes]) -> dict[str, bytes]:
+    """The namespace of the topic that keeps metadata the same goes everywhere, unless its clusters were chosen."""
     everywhere = sorted(config.clusters)
     space = TopicName.parse(config.metadata.metadata_sync_topic).namespace_name
     key, tenant = namespace_key(space), tenant_key(space.tenant)
     stored = puts.get(key)
-    if stored is None and resources.has_namespace(space):
-        policies = resources.policies(space)
+    if stored is None and space in tables.namespaces:
+        policies = tables.namespaces[space]
     else:
         policies = Policies() if stored is None else msgspec.json.decode(stored, type=Policies)
     more = {}
-    if policies.replication_clusters in ([], [resources.cluster]) and everywhere != policies.replication_clusters:
+    if policies.replication_clusters in ([], [local]) and everywhere != policies.replication_clusters:
         more[key] = msgspec.json.encode(msgspec.structs.replace(policies, replication_clusters=everywhere))
-    if tenant not in puts and space.tenant not in resources.tenants():
+    if tenant not in puts and space.tenant not in tables.tenants:
         more[tenant] = msgspec.json.encode(TenantInfo(allowed_clusters=everywhere))
     return more
 

@@ -16,7 +16,7 @@ use it, and they need `consume` all the same. Without any it is everybody's who 
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -27,9 +27,6 @@ from magnetar.core.security import check_role
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
-
-if TYPE_CHECKING:
-    from magnetar.metadata.tables import Tables
 
 PERMISSION_PREFIX: Final = "permissions/"
 _NAMESPACES: Final = PERMISSION_PREFIX + "namespaces/"
@@ -186,6 +183,17 @@ class PermissionTable:
         )
 
 
+class PermissionContext(Protocol):
+    """What giving and taking permissions needs of `Resources`."""
+
+    @property
+    def permissions(self) -> PermissionTable:
+        """Those that were given before."""
+
+    def has_namespace(self, namespace: NamespaceName) -> bool:
+        """Whether a namespace exists."""
+
+
 def _split(key: str) -> tuple[str, str]:
     prefix, slash, role = key.rpartition("/")
     return prefix + slash, unquote(role)
@@ -196,7 +204,7 @@ def shown(roles: Mapping[str, frozenset[Action]]) -> dict[str, list[str]]:
     return {role: sorted(actions) for role, actions in sorted(roles.items())}
 
 
-def grant(resources: "Tables", place: Place, role: str, actions: Iterable[Action]) -> Change:
+def grant(resources: PermissionContext, place: Place, role: str, actions: Iterable[Action]) -> Change:
     """Give a role exactly these permissions in a place, instead of those that it has.
 
     Raises:
@@ -214,7 +222,7 @@ def grant(resources: "Tables", place: Place, role: str, actions: Iterable[Action
     return Change(puts={key: msgspec.json.encode(chosen)}, depends=frozenset({namespace_key(namespace)}))
 
 
-def revoke(resources: "Tables", place: Place, role: str) -> Change:
+def revoke(resources: PermissionContext, place: Place, role: str) -> Change:
     """Take all permissions of a role in a place back; without any nothing changes.
 
     Raises:
@@ -227,7 +235,7 @@ def revoke(resources: "Tables", place: Place, role: str) -> Change:
     return Change(deletes=(permission_prefix(place) + quote(role, safe=""),))
 
 
-def reserve(resources: "Tables", place: SubscriptionPlace, roles: Iterable[str]) -> Change:
+def reserve(resources: PermissionContext, place: SubscriptionPlace, roles: Iterable[str]) -> Change:
     """Let exactly these roles use a subscription; none: whoever may consume.
 
     Raises:
@@ -288,7 +296,7 @@ def first_permissions(
     return Change(puts=puts)
 
 
-def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
+def _namespace_of(resources: PermissionContext, place: Place) -> NamespaceName:
     match place:
         case NamespaceName():
             namespace = place
@@ -296,7 +304,7 @@ def _namespace_of(resources: "Tables", place: Place) -> NamespaceName:
             namespace = place.namespace
         case _:
             namespace = place.namespace_name
-    if not resources.has_stored_namespace(namespace):
+    if not resources.has_namespace(namespace):
         raise NotFound(f"namespace {namespace} does not exist")
     return namespace
 

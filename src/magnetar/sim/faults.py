@@ -229,7 +229,7 @@ class Faults:
         if cluster.broker is None:
             return
         try:
-            change = cluster.broker.resources.set_subscription_mode(NAMESPACE, mode)
+            change = cluster.broker.resources.change_policies(NAMESPACE, subscription_mode=mode)
             cluster.control.apply(change, lambda _error: None)
             self.world.count("mode set")
             self.world.say(f"{cluster.name}: the namespace is in {mode} mode")

@@ -116,7 +116,7 @@ def test_nobody_comes_in_front_of_what_is_on_its_way(node: Node) -> None:
 
 
 def test_duplicates_are_answered_before_the_close(node: Node) -> None:
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     one = Publisher(node)
     one.send(5)
     node.world.work()

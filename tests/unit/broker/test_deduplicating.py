@@ -39,7 +39,7 @@ def test_names_that_no_producer_can_have_are_passed_over(name: bytes) -> None:
     a = world["a"]
     a.create()
     send(a, b"p", name, b"q")
-    a.apply(a.broker.resources.set_deduplication(DEFAULT, True))
+    a.apply(a.broker.resources.change_policies(DEFAULT, deduplication_enabled=True))
     assert numbers(a).status is Status.ENABLED
     assert {known for known, _ in numbers(a).numbers} == {"p", "q"}
     a.restart()
@@ -52,7 +52,7 @@ def test_a_link_that_brings_one_takes_nobodys_broker(name: bytes) -> None:
     world = World("ab")
     for node in (world["a"], world["b"]):
         node.create()
-    world["b"].apply(world["b"].broker.resources.set_deduplication(DEFAULT, True))
+    world["b"].apply(world["b"].broker.resources.change_policies(DEFAULT, deduplication_enabled=True))
     send(world["a"], b"p", name)
     world.advance(1_000)
     b = world["b"]

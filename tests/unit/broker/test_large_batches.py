@@ -43,7 +43,9 @@ class Cluster:
         self.world = World("a", limits=limits)
         self.node = self.world["a"]
         policy = IdempotencyPolicy(property="k", window_seconds=3600)
-        self.node.apply(self.node.broker.resources.set_idempotency(NamespaceName("public", "default"), policy))
+        self.node.apply(
+            self.node.broker.resources.change_policies(NamespaceName("public", "default"), idempotency=policy)
+        )
         self.node.create()
         self.world.work()
         self.node.hold_computes = True
@@ -233,7 +235,7 @@ def test_keys_that_were_switched_off_meanwhile() -> None:
     client = it.client()
     it.send(client, 1, batch("a", "b", "c"))
     namespace = NamespaceName("public", "default")
-    it.node.apply(it.node.broker.resources.set_idempotency(namespace, None))
+    it.node.apply(it.node.broker.resources.change_policies(namespace, idempotency=None))
     it.send(client, 2, single("behind"))
     assert receipts(client) == []
     assert it.open()
@@ -274,7 +276,7 @@ class Pair(Cluster):
         for node in self.world.nodes.values():
             namespace = NamespaceName("public", "default")
             node.apply(node.broker.resources.change_policies(namespace, replication_clusters=["a", "b"]))
-            node.apply(node.broker.resources.set_idempotency(namespace, policy))
+            node.apply(node.broker.resources.change_policies(namespace, idempotency=policy))
             node.create()
         self.world.settle()
         self.node = self.world["a"]

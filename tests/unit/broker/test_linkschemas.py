@@ -115,7 +115,9 @@ def test_both_ways_and_a_third() -> None:
     world.cut |= world.links
     definitions = {"a": [A, AB], "b": [AC, A], "c": [AB, A]}
     for name, brought in definitions.items():
-        world[name].apply(world[name].broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+        world[name].apply(
+            world[name].broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE")
+        )
         for number, one in enumerate(brought):
             assert register(world[name], one) == number
             publish(world[name], f"{name}{number}", version(number))
@@ -155,7 +157,7 @@ def test_deleted_at_the_source_while_messages_are_on_their_way(world: World) -> 
     assert register(a, CLASH) == 2
     publish(a, "two", version(2))
     world.cut.clear()
-    b.apply(b.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    b.apply(b.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     world.settle()
     assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, CLASH.data]
 
@@ -190,7 +192,7 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     a, b = world["a"], world["b"]
     register(b, A)
     register(a, A)
-    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    a.apply(a.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     assert register(a, CLASH) == 1
     for text, stamp in [("one", 0), ("two", 1), ("three", 0)]:
         publish(a, text, version(stamp))
@@ -214,7 +216,7 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     assert "version 0" in conflict["cause"]
     (preview,) = a.control.link_skip_preview("b", TOPIC, None)
     assert preview["messages"] == 1, "the one in the way"
-    b.apply(b.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    b.apply(b.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     world.settle()
     assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, CLASH.data, A.data]
     assert blocked(a) is None
@@ -224,7 +226,7 @@ def test_deleting_the_schema_there_makes_room_and_what_is_known_stays_readable(w
     a, b = world["a"], world["b"]
     register(b, A)
     register(a, A)
-    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    a.apply(a.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     register(a, CLASH)
     for text, stamp in [("one", 0), ("two", 1), ("three", 0)]:
         publish(a, text, version(stamp))
@@ -295,7 +297,7 @@ def test_a_registration_that_fails_is_tried_again(world: World) -> None:
 
 def test_automatic_updates_off_block_too(world: World) -> None:
     a, b = world["a"], world["b"]
-    b.apply(b.broker.resources.set_schema_auto_update(DEFAULT, False))
+    b.apply(b.broker.resources.change_policies(DEFAULT, is_allow_auto_update_schema=False))
     register(a, A)
     publish(a, "one", version(0))
     world.settle()
@@ -309,11 +311,19 @@ def test_automatic_updates_off_block_too(world: World) -> None:
     publish(a, "two", version(1))
     world.settle()
     assert blocked(a).kind == "schema"
-    b.apply(b.broker.resources.set_schema_auto_update(DEFAULT, False, over_links=True))
+    b.apply(
+        b.broker.resources.change_policies(
+            DEFAULT, is_allow_auto_update_schema=False, is_allow_auto_update_schema_with_replicator=True
+        )
+    )
     world.settle()
     assert definition_at(b, stored(b)[1][2]) == AB.data
     assert not b.broker.schemas.rules(NAME).auto_update
-    b.apply(b.broker.resources.set_schema_auto_update(DEFAULT, True, over_links=False))
+    b.apply(
+        b.broker.resources.change_policies(
+            DEFAULT, is_allow_auto_update_schema=True, is_allow_auto_update_schema_with_replicator=False
+        )
+    )
     register(a, AC)
     publish(a, "three", version(2))
     world.settle()
@@ -343,7 +353,7 @@ def test_foreign_schemas_are_for_reading_alone(world: World) -> None:
     a, b = world["a"], world["b"]
     register(b, A)
     register(a, A)
-    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    a.apply(a.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     register(a, CLASH)
     for text, stamp in [("one", 0), ("two", 1), ("three", 0)]:
         publish(a, text, version(stamp))
@@ -389,7 +399,7 @@ def foreign(node: Node) -> None:
 
 def test_what_is_restored_is_read_with_what_it_was_written_with(world: World) -> None:
     a, b = world["a"], world["b"]
-    a.apply(a.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    a.apply(a.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     foreign(b)
     register(b, AC)
     for one in (A, CLASH, AB):

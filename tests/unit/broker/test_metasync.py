@@ -65,8 +65,8 @@ def test_both_fields_survive_and_nothing_is_told_twice() -> None:
     make(a)
     world.advance(1_000)
     world.cut |= {("a", "b"), ("b", "a")}
-    a.apply(a.broker.resources.set_message_ttl(NS, 60))
-    b.apply(b.broker.resources.set_deduplication(NS, True))
+    a.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=60))
+    b.apply(b.broker.resources.change_policies(NS, deduplication_enabled=True))
     world.cut.clear()
     before = told(c)["counters"]["told"]
     world.advance(1_000)
@@ -109,7 +109,7 @@ def test_three_clusters_set_the_same_field_at_the_same_time() -> None:
     make(world["a"])
     world.advance(1_000)
     for number, node in enumerate(world.nodes.values()):
-        change = node.broker.resources.set_message_ttl(NS, number + 1)
+        change = node.broker.resources.change_policies(NS, message_ttl_in_seconds=number + 1)
         node.control.apply(change, lambda error: None)
     world.advance(2_000)
     assert agree(world)
@@ -124,7 +124,7 @@ def test_a_value_and_its_stamp_are_stored_together() -> None:
     make(a)
     key = f"{RECORD_PREFIX}namespaces/acme/n"
     a.hold_stores = True
-    a.control.apply(a.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+    a.control.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     batch = [set(store.puts) for store in a.stores]
     assert [puts for puts in batch if "namespaces/acme/n" in puts] == [puts for puts in batch if key in puts] != []
     a.hold_stores = False
@@ -175,7 +175,11 @@ def test_an_emptied_cluster_gets_everything_and_takes_nothing_away() -> None:
     world = worlds()
     a, c = world["a"], world["c"]
     make(a)
-    a.apply(a.broker.resources.set_retention(NamespaceName("public", "default"), RetentionPolicies(60, 100)))
+    a.apply(
+        a.broker.resources.change_policies(
+            NamespaceName("public", "default"), retention_policies=RetentionPolicies(60, 100)
+        )
+    )
     world.advance(6_000)
     c.kill()
     c.meta = {}
@@ -322,12 +326,12 @@ def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
     world.advance(1_000)
     assert policies(b) is not None, "other changes go on"
     with pytest.raises(PreconditionFailed, match="behind the newest change"):
-        b.control.apply(b.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+        b.control.apply(b.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     a.restart()
     assert "tenants/early" in told(a)["waiting"], "it waits in the store"
     world.advance(hour + 10_000)
     assert "early" in a.broker.resources.tenants()
-    b.apply(b.broker.resources.set_message_ttl(NS, 5))
+    b.apply(b.broker.resources.change_policies(NS, message_ttl_in_seconds=5))
 
 
 def test_excluded_paths_and_fields_stay_local() -> None:
@@ -345,8 +349,8 @@ def test_excluded_paths_and_fields_stay_local() -> None:
     a.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])))
     a.apply(a.broker.resources.create_namespace(NamespaceName("acme", "mine"), Policies()))
     a.apply(a.broker.resources.create_namespace(NS, Policies(replication_clusters=["a", "b"])))
-    a.apply(a.broker.resources.set_retention(NS, RetentionPolicies(60, 100)))
-    a.apply(a.broker.resources.set_message_ttl(NS, 7))
+    a.apply(a.broker.resources.change_policies(NS, retention_policies=RetentionPolicies(60, 100)))
+    a.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=7))
     world.advance(1_000)
     found = policies(b)
     assert found is not None
@@ -388,7 +392,7 @@ def test_a_cluster_that_was_away_for_a_week_learns_that_its_tenant_is_gone() -> 
     a.apply(a.broker.resources.create_namespace(NamespaceName("acme", "m"), Policies(replication_clusters=["a", "c"])))
     world.advance(1_000)
     c.hold_log = True
-    c.control.apply(c.broker.resources.set_message_ttl(NS, 5), lambda error: None)
+    c.control.apply(c.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     world.work()
     c.hold_log = False
     c.kill()
@@ -503,8 +507,8 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
     make(a)
     world.advance(1_000)
     b.hold_stores = True
-    b.control.apply(b.broker.resources.set_deduplication(NS, True), lambda error: None)
-    a.apply(a.broker.resources.set_message_ttl(NS, 60))
+    b.control.apply(b.broker.resources.change_policies(NS, deduplication_enabled=True), lambda error: None)
+    a.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=60))
     world.advance(500)
     b.hold_stores = False
     world.advance(1_000)
@@ -517,7 +521,10 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
     a.apply(a.broker.resources.delete_namespace(NS, []))
     world.cut.clear()
     world.advance(1_000)
-    b.control.apply(b.broker.resources.set_message_ttl(NamespaceName("public", "default"), 7), lambda error: None)
+    b.control.apply(
+        b.broker.resources.change_policies(NamespaceName("public", "default"), message_ttl_in_seconds=7),
+        lambda error: None,
+    )
     assert b.control_call(lambda done: b.control.delete_topic("persistent://acme/n/mine", True, done)) is None
     world.advance(2_000)
     assert policies(b) is None

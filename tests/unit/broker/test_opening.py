@@ -159,14 +159,18 @@ def _on_the_way(node: Node) -> None:
 def judging_numbers(node: Node) -> tuple[str, dict[str, object]]:
     """Deduplication was switched on, and reads the log."""
     _on_the_way(node)
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     return TOPIC, {}
 
 
 def judging_keys(node: Node) -> tuple[str, dict[str, object]]:
     """Idempotency keys were switched on, and are read."""
     _on_the_way(node)
-    node.apply(node.broker.resources.set_idempotency(NAMESPACE, IdempotencyPolicy(property="k", window_seconds=600)))
+    node.apply(
+        node.broker.resources.change_policies(
+            NAMESPACE, idempotency=IdempotencyPolicy(property="k", window_seconds=600)
+        )
+    )
     return TOPIC, {}
 
 

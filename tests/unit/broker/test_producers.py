@@ -515,7 +515,7 @@ def test_a_rival_of_the_same_name_is_told_that_it_is_fenced(node: Node, topic: s
 
 def test_a_standby_begins_behind_what_the_holder_of_its_name_had_on_the_way(node: Node) -> None:
     """Else it would use numbers again that turn out to be taken, and its messages would pass for repeated ones."""
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     holder, standby = Person(node), Person(node)
     assert holder.opens(EXCLUSIVE, "p") == [1]
     standby.ask(WAIT, "p")
@@ -537,7 +537,7 @@ def test_a_standby_begins_behind_what_the_holder_of_its_name_had_on_the_way(node
 
 def test_a_standby_is_told_that_it_waits_whatever_the_holder_has_on_the_way(node: Node) -> None:
     """Of a holder that publishes all the time there is always something."""
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     holder, standby = Person(node), Person(node)
     assert holder.opens(EXCLUSIVE, "p") == [1]
     node.hold_log = True
@@ -548,7 +548,7 @@ def test_a_standby_is_told_that_it_waits_whatever_the_holder_has_on_the_way(node
 
 
 def test_a_standby_that_goes_leaves_the_holder_its_numbers(node: Node) -> None:
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     holder, standby = Person(node), Person(node)
     assert holder.opens(EXCLUSIVE, "p") == [1]
     standby.ask(WAIT, "p")

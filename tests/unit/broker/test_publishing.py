@@ -84,10 +84,10 @@ def broker(*, numbers: bool, keys: bool = False) -> Node:
     """One cluster with a topic."""
     node = World("a")["a"]
     if numbers:
-        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     if keys:
         policy = IdempotencyPolicy(property="k", window_seconds=600)
-        node.apply(node.broker.resources.set_idempotency(NAMESPACE, policy))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, idempotency=policy))
     node.create()
     node.world.advance(100)
     return node
@@ -139,7 +139,7 @@ def test_an_id_that_leaves_no_room_is_nobodys_wherever_it_comes_from(how: str) -
     writer = Publisher(world["a"], "stranger")
     for sequence in (5, 2**63 - 1):
         assert isinstance(writer.says(sequence, written="victim"), Position)
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     world.advance(1_000)
     if how == "snapshot":
         assert node.topic.deduplication is not None
@@ -257,7 +257,7 @@ def test_two_live_producers_of_one_name_in_two_clusters() -> None:
     """They are taken for one sequence; the log says so, once."""
     world = World("ab")
     for name in "ab":
-        world[name].apply(world[name].broker.resources.set_deduplication(NAMESPACE, True))
+        world[name].apply(world[name].broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     world["a"].create()
     world.advance(2_000)
     here, there = Publisher(world["a"]), Publisher(world["b"])
@@ -362,8 +362,12 @@ def test_fingerprints_have_a_secret_that_outlives_a_change_of_the_token() -> Non
     assert keys is not None
     assert keys.table._keys[-1] == own
     # Switched off and on again, the keys are read anew, with a secret of the new token.
-    node.apply(node.broker.resources.set_idempotency(NAMESPACE, None))
-    node.apply(node.broker.resources.set_idempotency(NAMESPACE, IdempotencyPolicy(property="k", window_seconds=600)))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, idempotency=None))
+    node.apply(
+        node.broker.resources.change_policies(
+            NAMESPACE, idempotency=IdempotencyPolicy(property="k", window_seconds=600)
+        )
+    )
     node.world.advance(100)
     keys = node.topic.idempotency
     assert keys is not None
@@ -380,10 +384,10 @@ def test_switched_on_while_a_message_is_on_its_way_to_the_disk(*, numbers: bool,
     early = Publisher(node, "early")
     early.send(1, key="a")
     if numbers:
-        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     if keys:
         policy = IdempotencyPolicy(property="k", window_seconds=600)
-        node.apply(node.broker.resources.set_idempotency(NAMESPACE, policy))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, idempotency=policy))
     again = Publisher(node, "early")
     assert again.opened is None, "let in while it is not known what is stored"
     node.hold_log = False

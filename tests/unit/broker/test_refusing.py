@@ -118,7 +118,7 @@ def test_a_batch_of_too_many_messages_fails_alone(topic: str, version: str, code
     """The C++ client would connect anew and send it again, for ever."""
     node = limited()
     if numbers:
-        node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
         node.world.advance(100)
     sender = Sender(node, version, topic)
     sender.send((0, b"a"))
@@ -149,7 +149,7 @@ def test_a_terminated_topic_is_told_behind_what_it_took() -> None:
 def test_with_deduplication_who_fails_one_message_alone_goes_on(version: str, expected: Told) -> None:
     """Whoever might send it again has to begin anew with it: what came behind would be stored first."""
     node = limited()
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     node.world.advance(100)
     sender = Sender(node, version)
     sender.send((0, b"a"), (1, LARGE), (2, b"c"))

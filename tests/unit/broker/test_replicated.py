@@ -698,7 +698,7 @@ def test_a_policy_replicates_all_without_the_clients() -> None:
     positions = world["a"].publish(b"0", b"1")
     node = world["a"]
     namespace = NamespaceName.parse("public/default")
-    change = node.broker.resources.set_replicate_subscription_state(namespace, True)
+    change = node.broker.resources.change_policies(namespace, replicate_subscription_state=True)
     node.apply(change)
     client.ack(number, positions[0])
     _later, _more = consumer(node, "later", replicated=False)
@@ -965,7 +965,7 @@ def set_mode(world: World, mode: str, names: str = "") -> None:
     namespace = NamespaceName.parse("public/default")
     for name in names or world.nodes:
         node = world[name]
-        change = node.broker.resources.set_subscription_mode(namespace, mode)  # type: ignore[arg-type]
+        change = node.broker.resources.change_policies(namespace, subscription_mode=mode)  # type: ignore[arg-type]
         node.apply(change)
 
 

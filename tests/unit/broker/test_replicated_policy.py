@@ -32,7 +32,7 @@ def set_topic(node: Node, replicate: bool | None, topic: str = TOPIC) -> None:
 
 def set_namespace(node: Node, replicate: bool | None) -> None:
     """What an administrator says of the namespace."""
-    node.apply(node.broker.resources.set_replicate_subscription_state(NAMESPACE, replicate))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, replicate_subscription_state=replicate))
 
 
 def replicated(node: Node, topic: str = TOPIC) -> dict[str, bool]:

@@ -188,15 +188,15 @@ def test_producers_are_judged(world: World) -> None:
         assert person.told(person.produce(pb.Schema(name="", schema_data=b"", type=kind))) is (
             ErrorCode.INCOMPATIBLE_SCHEMA
         )
-    node.apply(node.broker.resources.set_schema_auto_update(DEFAULT, False))
+    node.apply(node.broker.resources.change_policies(DEFAULT, is_allow_auto_update_schema=False))
     assert person.told(person.produce(OLD)) == version(0)
     assert person.told(person.produce(NEW)) is ErrorCode.INCOMPATIBLE_SCHEMA
-    node.apply(node.broker.resources.set_schema_validation(DEFAULT, True))
+    node.apply(node.broker.resources.change_policies(DEFAULT, schema_validation_enforced=True))
     assert person.told(person.produce(None)) is ErrorCode.INCOMPATIBLE_SCHEMA
     node.create(TOPIC + "-bare")
     assert person.told(person.produce(None, TOPIC + "-bare")) == b""
-    node.apply(node.broker.resources.set_schema_auto_update(DEFAULT, True))
-    node.apply(node.broker.resources.set_schema_strategy(DEFAULT, "FORWARD"))
+    node.apply(node.broker.resources.change_policies(DEFAULT, is_allow_auto_update_schema=True))
+    node.apply(node.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="FORWARD"))
     request = person.produce(WRONG)
     world.work()
     assert person.told(request) == version(1)
@@ -220,7 +220,7 @@ def test_consumers_are_judged(world: World) -> None:
     assert subscribe(person, NEW) == "" and len(stored(node)) == 1, "checked, not registered"
     assert subscribe(person, WRONG) == subscribe(person, schema(kind=2)) == "INCOMPATIBLE_SCHEMA"
     assert subscribe(person, None) == subscribe(person, everything) == ""
-    node.apply(node.broker.resources.set_schema_strategy(DEFAULT, "ALWAYS_COMPATIBLE"))
+    node.apply(node.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     assert subscribe(person, WRONG) == ""
 
 

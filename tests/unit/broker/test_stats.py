@@ -74,7 +74,7 @@ def test_a_pipeline_is_the_outgoing_connection() -> None:
 def test_cursors_of_the_brokers_own_have_all_keys() -> None:
     world = two()
     node = world["a"]
-    node.apply(node.broker.resources.set_deduplication(NamespaceName.parse("public/default"), True))
+    node.apply(node.broker.resources.change_policies(NamespaceName.parse("public/default"), deduplication_enabled=True))
     node.publish(b"x", b"y")
     world.advance(1_000)
     internal = node.control.internal_stats(TOPIC)

@@ -130,7 +130,7 @@ def test_a_message_in_a_transaction_is_not_stored(keyed: bool, ids: dict[str, in
     node.create()
     if keyed:
         policy = IdempotencyPolicy(property="k", window_seconds=600)
-        node.apply(node.broker.resources.set_idempotency(NAMESPACE, policy))
+        node.apply(node.broker.resources.change_policies(NAMESPACE, idempotency=policy))
     client = opened(node)
     send(client, 0, "a")
     send(client, 1, "b", **ids)
@@ -155,7 +155,7 @@ def test_a_client_over_the_cpp_client_fails_that_message_alone() -> None:
 def test_with_deduplication_what_came_behind_is_asked_for_again() -> None:
     node = World("a")["a"]
     node.create()
-    node.apply(node.broker.resources.set_deduplication(NAMESPACE, True))
+    node.apply(node.broker.resources.change_policies(NAMESPACE, deduplication_enabled=True))
     client = opened(node)
     send(client, 0, **IDS)
     assert told(client) == [(0, 22)]

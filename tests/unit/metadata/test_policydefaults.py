@@ -18,12 +18,11 @@ TOPIC = TopicName.parse("persistent://shop/orders/new")
 
 
 def world(**table: Any) -> Resources:
-    made = Resources("here")
+    made = Resources("here", defaults_of({name.replace("_", "-"): value for name, value in table.items()}))
     made.apply(made.create_cluster("here", ClusterData()))
     for tenant, namespace in (("shop", ORDERS), ("pulsar", SYSTEM)):
         made.apply(made.create_tenant(tenant, TenantInfo([], ["here"])))
         made.apply(made.create_namespace(namespace, Policies()))
-    made.defaults = defaults_of({name.replace("_", "-"): value for name, value in table.items()})
     return made
 
 

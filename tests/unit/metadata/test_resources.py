@@ -172,13 +172,13 @@ def test_retention_and_backlog_quota_fit_together(
     for kind, quota in quotas.items():
         do(resources, resources.set_backlog_quota(PUBLIC, kind, quota))  # type: ignore[arg-type]
     if fine:
-        do(resources, resources.set_retention(PUBLIC, retention))
+        do(resources, resources.change_policies(PUBLIC, retention_policies=retention))
         assert resources.retention(TOPIC) == retention
         assert retention.time_ms == (minutes * 60_000 if minutes >= 0 else -1)
         assert retention.size_bytes == (megabytes * 2**20 if megabytes >= 0 else -1)
     else:
         with pytest.raises(PreconditionFailed):
-            resources.set_retention(PUBLIC, retention)
+            resources.change_policies(PUBLIC, retention_policies=retention)
         assert resources.retention(TOPIC) == RetentionPolicies(0, 0)
 
 
@@ -209,7 +209,7 @@ def test_partitions_only_grow() -> None:
 
 def test_changes_in_flight_keep_each_other_out() -> None:
     resources = started()
-    first = resources.set_message_ttl(PUBLIC, 60)
+    first = resources.change_policies(PUBLIC, message_ttl_in_seconds=60)
     second = resources.set_replication(PUBLIC, ["us-west"])
     resources.begin(first)
     with pytest.raises(Conflict, match="namespaces/public/default"):

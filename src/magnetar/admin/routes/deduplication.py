@@ -43,14 +43,14 @@ async def set_of_namespace(call: Call) -> None:
     """The body is `true` or `false`."""
     namespace = call.existing_namespace()
     enabled: bool = await call.body()
-    await call.apply(lambda: call.resources.set_deduplication(namespace, enabled))
+    await call.apply(lambda: call.resources.change_policies(namespace, deduplication_enabled=enabled))
 
 
 @deduplication.add("DELETE", NAMESPACE + "/deduplication", "Back to the broker's default.", ok=204, errors=(404, 412))
 async def remove_of_namespace(call: Call) -> None:
     """As if never set."""
     namespace = call.existing_namespace()
-    await call.apply(lambda: call.resources.set_deduplication(namespace, None))
+    await call.apply(lambda: call.resources.change_policies(namespace, deduplication_enabled=None))
 
 
 @deduplication.add(
@@ -80,7 +80,7 @@ async def set_interval_of_namespace(call: Call) -> None:
     """The body is a number or null."""
     namespace = call.existing_namespace()
     seconds: int | None = await call.body()
-    await call.apply(lambda: call.resources.set_deduplication_interval(namespace, seconds))
+    await call.apply(lambda: call.resources.change_policies(namespace, deduplication_snapshot_interval_seconds=seconds))
 
 
 def _existing(call: Call) -> TopicName:

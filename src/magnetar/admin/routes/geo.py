@@ -224,7 +224,7 @@ async def set_start(call: Call) -> None:
     """Links that exist are not touched."""
     namespace = call.existing_namespace()
     start: ReplicationStart = await call.body()
-    await call.apply(lambda: call.resources.set_replication_start(namespace, start))
+    await call.apply(lambda: call.resources.change_policies(namespace, replication_start=start))
 
 
 @geo.add(

@@ -45,14 +45,14 @@ async def set_of_namespace(call: Call) -> None:
     """What is left out of the body has its default."""
     namespace = call.existing_namespace()
     policy: IdempotencyPolicy = await call.body()
-    await call.apply(lambda: call.resources.set_idempotency(namespace, policy))
+    await call.apply(lambda: call.resources.change_policies(namespace, idempotency=policy))
 
 
 @idempotency.add("DELETE", NAMESPACE, "No idempotency keys.", ok=204, errors=(404, 412))
 async def remove_of_namespace(call: Call) -> None:
     """As if never set."""
     namespace = call.existing_namespace()
-    await call.apply(lambda: call.resources.set_idempotency(namespace, None))
+    await call.apply(lambda: call.resources.change_policies(namespace, idempotency=None))
 
 
 def _existing(call: Call) -> TopicName:

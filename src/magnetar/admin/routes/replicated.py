@@ -85,14 +85,14 @@ async def set_of_namespace(call: Call) -> None:
     """Subscriptions that are there follow from now on, too. Taking it back switches none off."""
     namespace = call.existing_namespace()
     every: bool | None = await call.body()
-    await call.apply(lambda: call.resources.set_replicate_subscription_state(namespace, every))
+    await call.apply(lambda: call.resources.change_policies(namespace, replicate_subscription_state=every))
 
 
 @replicated.add("DELETE", NAMESPACE + "/replicateSubscriptionState", "As clients ask.", ok=204, errors=(404, 412))
 async def remove_of_namespace(call: Call) -> None:
     """As if never set; subscriptions that are replicated stay so."""
     namespace = call.existing_namespace()
-    await call.apply(lambda: call.resources.set_replicate_subscription_state(namespace, None))
+    await call.apply(lambda: call.resources.change_policies(namespace, replicate_subscription_state=None))
 
 
 # ---------------------------------------------------------------------------------------------------- all of a topic
@@ -181,7 +181,7 @@ async def set_mode(call: Call) -> None:
     reason = call.control.refuses_mode(str(namespace), mode) if mode else ""
     if reason:
         raise PreconditionFailed(f"namespace {namespace}: {reason}")
-    await call.apply(lambda: call.resources.set_subscription_mode(namespace, mode))
+    await call.apply(lambda: call.resources.change_policies(namespace, subscription_mode=mode))
 
 
 # -------------------------------------------------------------------------------------------------------------- state

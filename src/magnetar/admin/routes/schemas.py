@@ -198,7 +198,7 @@ async def set_strategy(call: Call) -> None:
     """What is registered already stays."""
     namespace = call.existing_namespace()
     strategy: SchemaStrategy = await call.body()
-    await call.apply(lambda: call.resources.set_schema_strategy(namespace, strategy))
+    await call.apply(lambda: call.resources.change_policies(namespace, schema_compatibility_strategy=strategy))
 
 
 @schema_policies.add(
@@ -225,7 +225,7 @@ async def set_old_strategy(call: Call) -> None:
     """There is one strategy: `schemaCompatibilityStrategy` reads it, too."""
     namespace = call.existing_namespace()
     old: OldStrategy = await call.body()
-    await call.apply(lambda: call.resources.set_schema_strategy(namespace, strategy_of(old)))
+    await call.apply(lambda: call.resources.change_policies(namespace, schema_compatibility_strategy=strategy_of(old)))
 
 
 @schema_policies.add(
@@ -255,9 +255,9 @@ async def get_auto_update(call: Call) -> Any:
 async def set_auto_update(call: Call) -> None:
     """Producers with a schema that is registered go on."""
     namespace, asked = call.existing_namespace(), "allowAutoUpdateSchemaWithReplicator"
-    over_links = None if call.parameter(asked) is None else call.flag(asked)
+    more = {} if call.parameter(asked) is None else {"is_allow_auto_update_schema_with_replicator": call.flag(asked)}
     allowed: bool = await call.body()
-    await call.apply(lambda: call.resources.set_schema_auto_update(namespace, allowed, over_links))
+    await call.apply(lambda: call.resources.change_policies(namespace, is_allow_auto_update_schema=allowed, **more))
 
 
 @schema_policies.add(
@@ -285,4 +285,4 @@ async def set_validation(call: Call) -> None:
     """Links are not producers: what comes over them is let in."""
     namespace = call.existing_namespace()
     enforced: bool = await call.body()
-    await call.apply(lambda: call.resources.set_schema_validation(namespace, enforced))
+    await call.apply(lambda: call.resources.change_policies(namespace, schema_validation_enforced=enforced))

@@ -3,25 +3,8 @@
 from collections.abc import Mapping
 
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.errors import BadRequest, Conflict, Forbidden, PreconditionFailed
+from magnetar.metadata.errors import BadRequest, Conflict, Forbidden
 from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
-
-
-def check_tenant_info(name: str, info: TenantInfo, clusters: Mapping[str, ClusterData]) -> TenantInfo:
-    """Return a possible tenant, its lists sorted and without repetition.
-
-    Raises:
-        PreconditionFailed: no allowed cluster, an unknown one, or a role that is empty or has blanks around it.
-    """
-    if not info.allowed_clusters:
-        raise PreconditionFailed(f"tenant {name} needs at least one allowed cluster")
-    for cluster in info.allowed_clusters:
-        if cluster not in clusters:
-            raise PreconditionFailed(f"cluster {cluster!a} does not exist; known: {', '.join(sorted(clusters))}")
-    for role in info.admin_roles:
-        if not role or role != role.strip() or not role.isprintable():
-            raise PreconditionFailed(f"admin role {role!a} is empty, has blanks around it or control characters")
-    return TenantInfo(sorted(set(info.admin_roles)), sorted(set(info.allowed_clusters)))
 
 
 def check_clusters(
