@@ -207,7 +207,7 @@ class FrameDecoder:
                     break
                 total, size = unpack(view, start)
                 if total > self.frame_bytes_max or size > total - 4 or not size:
-                    raise self._bad_sizes(total, size)
+                    raise bad_sizes(total, size, self.frame_bytes_max)
                 stop = start + 4 + total
                 if stop > end:
                     break
@@ -237,8 +237,8 @@ class FrameDecoder:
                 # Sizes that cannot be right are told as soon as the first four bytes are there, however they are split.
                 if end - start >= 4:
                     (total,) = _TOTAL.unpack_from(view, start)
-                    if not _FRAME_BYTES_LEAST <= total <= self.frame_bytes_max:
-                        raise self._bad_sizes(total, 1)
+                    if not FRAME_BYTES_LEAST <= total <= self.frame_bytes_max:
+                        raise bad_sizes(total, 1, self.frame_bytes_max)
         except DecodeError:
             raise FrameError("command is not a protobuf BaseCommand") from None
         finally:
@@ -277,13 +277,6 @@ class FrameDecoder:
             raise FrameError(f"command of type {command.type} holds text that is not UTF-8")
         frames.append(Frame(command, b""))
         return True
-
-    def _bad_sizes(self, total: int, size: int) -> FrameError:
-        if total > self.frame_bytes_max:
-            return FrameError(f"frame of {total} bytes: at most {self.frame_bytes_max} are accepted")
-        if total < _FRAME_BYTES_LEAST:
-            return FrameError(f"frame of {total} bytes: the least is {_FRAME_BYTES_LEAST}")
-        return FrameError(f"command of {size} bytes in a frame of {total}")
 
     def _make_room(self) -> None:
         """Move what is left of a frame to the front; if it fills the buffer, take a larger one.
@@ -334,8 +327,48 @@ _CONNECT: Final = pb.CONNECT
 
 _TOTAL: Final = struct.Struct(">I")
 
-_FRAME_BYTES_LEAST: Final = 5
+FRAME_BYTES_LEAST: Final = 5
 """A command size, and a command that is not empty."""
+
+
+def bad_sizes(total: int, size: int, most: int) -> FrameError:
+    """The error of a frame whose sizes cannot be right.
+
+    Args:
+        total: the frame's declared size in bytes.
+        size: its command's.
+        most: the largest frame that is accepted.
+    """
+    if total > most:
+        return FrameError(f"frame of {total} bytes: at most {most} are accepted")
+    if total < FRAME_BYTES_LEAST:
+        return FrameError(f"frame of {total} bytes: the least is {FRAME_BYTES_LEAST}")
+    return FrameError(f"command of {size} bytes in a frame of {total}")
+
+
+def decode_command(raw: bytes) -> pb.BaseCommand:
+    """One command, checked as `FrameDecoder` checks it (which has this written out, because it is the broker's hot path).
+
+    Raises:
+        FrameError: it cannot be decoded, lacks a required field, or holds text that is not UTF-8.
+    """
+    try:
+        command = pb.BaseCommand.FromString(raw)
+    except DecodeError:
+        raise FrameError("command is not a protobuf BaseCommand") from None
+    kind = command.type
+    field = _FIELD_OF_TYPE.get(kind)
+    if field is not None and not command.HasField(field):  # type: ignore[arg-type]
+        raise FrameError(f"command of type {kind} without its '{field}' part")
+    if not command.IsInitialized():
+        raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
+    if (
+        kind not in _NO_TEXT
+        and not raw.isascii()
+        and not text_is_valid(command if field is None else getattr(command, field))
+    ):
+        raise FrameError(f"command of type {kind} holds text that is not UTF-8")
+    return command
 
 
 def encode(command: pb.BaseCommand) -> bytes:

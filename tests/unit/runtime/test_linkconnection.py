@@ -31,14 +31,16 @@ def world() -> Iterator[World]:
     near.setblocking(False)
     now = [100.0]
     link = LinkConnection(near, "peer", 10.0, lambda: now[0])
-    link._greeting = frames.Frame(pb.BaseCommand(type=3), b"")
+    far.sendall(commands.connected(21, 5 << 20, pb.GeoHello(version=1, cluster="peer", uuid="u")))
+    link.handshake(b"token")
+    assert frames.FrameDecoder().feed(far.recv(1 << 16))[0].command.type == pb.CONNECT
     yield World(link, far, now)
     link.close()
     far.close()
 
 
 def test_silence_is_down(world):
-    world.link.request(STATUS, 1)
+    world.link.request(STATUS)
     world.turn(9.9)
     with pytest.raises(LinkDown, match="no answer within 10 s"):
         world.turn(0.1)
@@ -51,14 +53,14 @@ def test_nothing_asked_nothing_overdue(world):
 
 
 def test_a_long_poll_may_take_longer(world):
-    world.link.request(STATUS, 1, extra_s=20)
+    world.link.request(STATUS, extra_s=20)
     world.turn(29.9)
     with pytest.raises(LinkDown):
         world.turn(0.1)
 
 
 def test_a_slow_line_that_moves_is_not_down(world):
-    world.link.request(STATUS, 1)
+    world.link.request(STATUS)
     for byte in ANSWER[:-1]:
         world.peer.sendall(bytes([byte]))
         world.turn(9.0)
@@ -67,7 +69,7 @@ def test_a_slow_line_that_moves_is_not_down(world):
 
 
 def test_pings_are_no_answer(world):
-    world.link.request(STATUS, 1)
+    world.link.request(STATUS)
     world.peer.sendall(commands.ping())
     world.turn(9.0)
     world.peer.sendall(commands.ping())
@@ -76,7 +78,7 @@ def test_pings_are_no_answer(world):
 
 
 def test_an_answer_that_came_just_before_counts(world):
-    world.link.request(STATUS, 1)
+    world.link.request(STATUS)
     world.peer.sendall(ANSWER)
     world.turn(50.0)
     assert world.link.wait_for(1).command.geo_status_response.gap == 3
@@ -85,7 +87,7 @@ def test_an_answer_that_came_just_before_counts(world):
 def test_the_pong_waits_for_the_frame_under_way(world):
     # A large request fills the socket; the pong must come behind it, not into it.
     body = memoryview(bytes(4_000_000))
-    world.link.request(STATUS, 1, [body])
+    world.link.request(STATUS, [body])
     world.peer.sendall(commands.ping())
     world.turn(0)
     decoder = frames.FrameDecoder(1 << 24)
@@ -97,7 +99,7 @@ def test_the_pong_waits_for_the_frame_under_way(world):
 
 
 def test_bytes_that_are_no_protocol(world):
-    world.link.request(STATUS, 1)
+    world.link.request(STATUS)
     world.peer.sendall(b"\xff\xff\xff\xff\x00\x00\x00\x02ab")
     with pytest.raises(LinkDown, match="peer: frame of 4294967295 bytes"):
         world.turn(0)

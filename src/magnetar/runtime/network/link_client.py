@@ -23,7 +23,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.runtime.network.link_connection import LinkConnection, LinkDown, LinkRefused
 from magnetar.runtime.security import tls
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.client import Response
 
 __all__ = ["Appended", "Entries", "LinkClient", "LinkDown", "LinkRefused", "geo_position"]
 
@@ -161,8 +161,7 @@ class LinkClient:
         ask.to, ask.counter, ask.boot, ask.wait_ms = to, counter, boot, wait_ms
         if pipeline:
             ask.pipeline, ask.lease_ms = pipeline, lease_ms
-        ask.request_id = self._connection.next_request_id()
-        return self._ask(command, ask.request_id, extra_ms=wait_ms).command.geo_topics_response
+        return self._ask(command, extra_ms=wait_ms).command.geo_topics_response
 
     def read(
         self,
@@ -197,14 +196,13 @@ class LinkClient:
             ask.origin = origin
         if up_to is not None:
             ask.up_to.CopyFrom(geo_position(up_to))
-        ask.request_id = self._connection.next_request_id()
-        frame = self._ask(command, ask.request_id)
-        response = frame.command.geo_read_response
+        answer = self._ask(command)
+        response = answer.command.geo_read_response
         if response.HasField("error"):
             raise LinkRefused(response.error, response.message, self.address)
-        if sum(response.sizes) != len(frame.payload):
-            raise self._connection.die(f"{len(frame.payload)} bytes came for entries of {sum(response.sizes)} bytes")
-        return Entries(response, frame.payload)
+        if sum(response.sizes) != len(answer.payload):
+            raise self._connection.die(f"{len(answer.payload)} bytes came for entries of {sum(response.sizes)} bytes")
+        return Entries(response, answer.payload.tobytes())
 
     def commit(
         self,
@@ -226,8 +224,7 @@ class LinkClient:
         tell.learned.extend(learned)
         if pipeline:
             tell.pipeline = pipeline
-        tell.request_id = self._connection.next_request_id()
-        response = self._ask(command, tell.request_id).command.geo_commit_response
+        response = self._ask(command).command.geo_commit_response
         if response.HasField("error"):
             raise LinkRefused(response.error, response.message, self.address)
         return response
@@ -244,8 +241,7 @@ class LinkClient:
         ask = command.geo_watermarks
         ask.source, ask.uuid, ask.counter = source, uuid, counter
         ask.topics.extend(queries)
-        ask.request_id = self._connection.next_request_id()
-        return self._ask(command, ask.request_id).command.geo_watermarks_response
+        return self._ask(command).command.geo_watermarks_response
 
     def restore(
         self, request: pb.CommandGeoRestore, buffers: Sequence[bytes | memoryview] = ()
@@ -256,10 +252,9 @@ class LinkClient:
             LinkDown, LinkRefused: see above.
         """
         command = pb.BaseCommand(type=pb.GEO_RESTORE, geo_restore=request)
-        command.geo_restore.request_id = self._connection.next_request_id()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        self._connection.request(command, command.geo_restore.request_id, views)
-        return self._connection.wait_for(command.geo_restore.request_id).command.geo_restore_response
+        request_id = self._connection.request(command, views)
+        return self._connection.wait_for(request_id).command.geo_restore_response
 
     def schemas(self, topic: str, life: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
         """Schemas of a topic by the versions that its entries carry (GEO_SCHEMAS), deleted ones included.
@@ -276,8 +271,7 @@ class LinkClient:
         ask = command.geo_schemas
         ask.topic, ask.schemas = topic, life
         ask.versions.extend(versions)
-        ask.request_id = self._connection.next_request_id()
-        return self._ask(command, ask.request_id).command.geo_schemas_response
+        return self._ask(command).command.geo_schemas_response
 
     def tells_schemas(self, ask: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasResponse]) -> None:
         """From now on, when this broker wants schemas of what is brought to it, ask somebody who knows.
@@ -293,7 +287,7 @@ class LinkClient:
                 return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=str(error))
             return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
 
-        self._connection.on_wanted = brought
+        self._connection.answer_schemas(brought)
 
     def status(self, to: str | None = None) -> pb.CommandGeoStatusResponse:
         """What is blocked, and why: of the link to `to`, or of all.
@@ -304,8 +298,7 @@ class LinkClient:
         command = pb.BaseCommand(type=pb.GEO_STATUS)
         if to is not None:
             command.geo_status.to = to
-        command.geo_status.request_id = self._connection.next_request_id()
-        return self._ask(command, command.geo_status.request_id).command.geo_status_response
+        return self._ask(command).command.geo_status_response
 
     # -------------------------------------------------------------------------------------------------------- appends
 
@@ -332,11 +325,10 @@ class LinkClient:
         while len(self._appends) >= WINDOW_REQUESTS or (self._appends and self._append_bytes + size > WINDOW_BYTES):
             self._connection.turn(self._connection.deadline())
             self._collect()
-        append.request_id = self._connection.next_request_id()
-        self._connection.request(pb.BaseCommand(type=pb.GEO_APPEND, geo_append=append), append.request_id, views)
-        self._appends[append.request_id] = size
+        request_id = self._connection.request(pb.BaseCommand(type=pb.GEO_APPEND, geo_append=append), views)
+        self._appends[request_id] = size
         self._append_bytes += size
-        return append.request_id
+        return request_id
 
     def poll(self, timeout_ms: int = 0) -> list[Appended]:
         """Answers to appends, in the order in which they came; also answers the broker's pings.
@@ -358,17 +350,16 @@ class LinkClient:
 
     def _collect(self) -> bool:
         """Take the answers to appends out of the connection; whether there are any for `poll`."""
-        answered = self._connection.answered
-        for request_id in [key for key in answered if key in self._appends]:
-            frame = answered.pop(request_id)
+        responses = self._connection.responses
+        for request_id in [key for key in responses if key in self._appends]:
+            response = responses.pop(request_id)
             self._append_bytes -= self._appends.pop(request_id)
             refusal = None
-            if frame.command.HasField("error"):
-                refusal = LinkRefused(frame.command.error.error, frame.command.error.message, self.address)
-            self._appended.append(Appended(request_id, frame.command.geo_append_response, refusal))
+            if response.error is not None:
+                refusal = LinkRefused(response.error.error, response.error.message, self.address)
+            self._appended.append(Appended(request_id, response.command.geo_append_response, refusal))
         return bool(self._appended)
 
-    def _ask(self, command: pb.BaseCommand, request_id: int, *, extra_ms: int = 0) -> Frame:
-        """Send a request, wait for its answer."""
-        self._connection.request(command, request_id, extra_s=extra_ms / 1000)
-        return self._connection.wait_for(request_id)
+    def _ask(self, command: pb.BaseCommand, *, extra_ms: int = 0) -> Response:
+        """Send a request, wait for its response."""
+        return self._connection.wait_for(self._connection.request(command, extra_s=extra_ms / 1000))

@@ -1,0 +1,378 @@
+"""The client's side of a connection, without I/O: bytes in, events out; commands in, bytes out.
+
+    state        what the broker may send                          what comes out
+    -----------  ------------------------------------------------  -----------------------------------------------
+    NEW          nothing
+    CONNECTING   CONNECTED, PING, PONG                             `Connected`: now CONNECTED
+                 ERROR                                             `ConnectRefused`: now REFUSED
+    CONNECTED    the answer to a request, or ERROR with its id     `Response`
+                 anything else but PING, PONG                      `Push`
+    REFUSED      anything                                          nothing
+
+Everything else is a `ClientFault`. A PING is answered here. Frames that are sent before CONNECTED wait for it, because a
+broker that refuses the credentials must not be sent data.
+
+A shell owns the socket, the selector and the time-outs. It writes received bytes into `get_buffer`, calls `received`, and
+sends `outgoing` (`runtime.network.link_connection`, `pipeline.link_connection`, `spark.connection`).
+
+What comes out does not depend on how the bytes were split. A payload is not copied: it is a view into the receive buffer,
+which is not written again once a view was handed out. A frame that is larger than the buffer gets a buffer of its own.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Final, NamedTuple
+
+from magnetar.core.errors import ProtocolError
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import FRAME_BYTES_LEAST, bad_sizes, decode_command, encode, encode_head
+
+RECEIVE_BYTES: Final = 256 << 10
+"""The receive buffer: what one call of the kernel may return while no large frame is under way."""
+
+BUFFERS_PER_SEND: Final = 512
+"""Buffers for one `sendmsg`: below the kernel's limit of 1,024."""
+
+RESPONSE_OF: Final[dict[int, int]] = {
+    pb.SUBSCRIBE: pb.SUCCESS,
+    pb.PRODUCER: pb.PRODUCER_SUCCESS,
+    pb.ACK: pb.ACK_RESPONSE,
+    pb.UNSUBSCRIBE: pb.SUCCESS,
+    pb.CLOSE_PRODUCER: pb.SUCCESS,
+    pb.CLOSE_CONSUMER: pb.SUCCESS,
+    pb.PARTITIONED_METADATA: pb.PARTITIONED_METADATA_RESPONSE,
+    pb.LOOKUP: pb.LOOKUP_RESPONSE,
+    pb.CONSUMER_STATS: pb.CONSUMER_STATS_RESPONSE,
+    pb.SEEK: pb.SUCCESS,
+    pb.GET_LAST_MESSAGE_ID: pb.GET_LAST_MESSAGE_ID_RESPONSE,
+    pb.GET_TOPICS_OF_NAMESPACE: pb.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+    pb.GET_SCHEMA: pb.GET_SCHEMA_RESPONSE,
+    pb.GET_OR_CREATE_SCHEMA: pb.GET_OR_CREATE_SCHEMA_RESPONSE,
+    pb.WATCH_TOPIC_LIST: pb.WATCH_TOPIC_LIST_SUCCESS,
+    pb.GEO_TOPICS: pb.GEO_TOPICS_RESPONSE,
+    pb.GEO_READ: pb.GEO_READ_RESPONSE,
+    pb.GEO_APPEND: pb.GEO_APPEND_RESPONSE,
+    pb.GEO_COMMIT: pb.GEO_COMMIT_RESPONSE,
+    pb.GEO_WATERMARKS: pb.GEO_WATERMARKS_RESPONSE,
+    pb.GEO_STATUS: pb.GEO_STATUS_RESPONSE,
+    pb.GEO_RESTORE: pb.GEO_RESTORE_RESPONSE,
+    pb.GEO_SCHEMAS: pb.GEO_SCHEMAS_RESPONSE,
+}
+"""What a client may ask, and the command that answers it (ERROR answers any of them)."""
+
+_FIELDS: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
+_REQUESTS: Final = {kind: _FIELDS[kind] for kind in RESPONSE_OF}
+_RESPONSES: Final = {kind: _FIELDS[kind] for kind in {*RESPONSE_OF.values(), pb.ERROR}}
+
+_SIZES: Final = struct.Struct(">II")
+_TOTAL: Final = struct.Struct(">I")
+_PONG: Final = encode(pb.BaseCommand(type=pb.PONG, pong=pb.CommandPong()))
+_NO_PAYLOAD: Final = memoryview(b"")
+
+# Read for each frame: one look-up instead of two.
+_PING_TYPE, _PONG_TYPE, _ERROR, _PRODUCER_SUCCESS = pb.PING, pb.PONG, pb.ERROR, pb.PRODUCER_SUCCESS
+
+
+class ClientState(Enum):
+    """Of a connection, on the client."""
+
+    NEW = "new"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    REFUSED = "refused"
+
+
+class Connected(NamedTuple):
+    """The broker accepted CONNECT."""
+
+    greeting: pb.CommandConnected
+
+
+class ConnectRefused(NamedTuple):
+    """The broker refused CONNECT; it closes the connection."""
+
+    error: pb.CommandError
+
+
+class Response(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        request_id: as `ClientConnection.request` returned it.
+        command: of the type that answers the request, or ERROR.
+        payload: what follows the command in the frame; a view.
+    """
+
+    request_id: int
+    command: pb.BaseCommand
+    payload: memoryview
+
+    @property
+    def error(self) -> pb.CommandError | None:
+        """Set if the broker refused the request."""
+        return self.command.error if self.command.type == _ERROR else None
+
+
+class Push(NamedTuple):
+    """A command that answers no request of this connection.
+
+    Attributes:
+        command: of any type, also one that this version does not know.
+        payload: what follows the command in the frame; a view.
+    """
+
+    command: pb.BaseCommand
+    payload: memoryview
+
+
+Event = Connected | ConnectRefused | Response | Push
+
+
+class ClientFault(ProtocolError):
+    """What the broker sent is not Pulsar's protocol; the connection cannot go on.
+
+    Attributes:
+        events: what came in front of the fault in the same call.
+    """
+
+    def __init__(self, message: str, events: Sequence[Event] = ()) -> None:
+        super().__init__(message)
+        self.events: list[Event] = list(events)
+
+
+def _zeroed(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+class ClientConnection:
+    """One connection to a broker.
+
+    Args:
+        frame_bytes_max: the largest frame that the broker may send.
+        receive_bytes: size of the receive buffer.
+        memory: makes a buffer of a size in bytes.
+
+    Attributes:
+        state: see the table above.
+        greeting: what the broker said of itself; None until it accepted CONNECT.
+        received_commands: how many commands came, of whatever kind.
+        unsent_bytes: of the frames that were not sent yet, those that wait for CONNECTED included.
+    """
+
+    def __init__(
+        self, frame_bytes_max: int, *, receive_bytes: int = RECEIVE_BYTES, memory: Callable[[int], memoryview] = _zeroed
+    ) -> None:
+        self.state = ClientState.NEW
+        self.greeting: pb.CommandConnected | None = None
+        self.received_commands = 0
+        self.unsent_bytes = 0
+        self._frame_bytes_max = frame_bytes_max
+        self._receive_bytes = receive_bytes
+        self._memory = memory
+        self._chunk = memory(receive_bytes)
+        self._spare: memoryview | None = None
+        self._shared = False  # whether somebody has a view into the chunk
+        self._start = self._end = 0
+        self._fault = ""
+        self._pending: dict[int, int] = {}
+        self._last_id = 0
+        self._out: deque[memoryview] = deque()
+        self._held: list[memoryview] = []
+
+    # ------------------------------------------------------------------------------------------- commands in, bytes out
+
+    def connect(self, connect: pb.CommandConnect) -> None:
+        """Queue CONNECT, which has to come first and once."""
+        assert self.state is ClientState.NEW, f"CONNECT in state {self.state}"
+        self.state = ClientState.CONNECTING
+        self._queue(self._out, [encode(pb.BaseCommand(type=pb.CONNECT, connect=connect))])
+
+    def next_id(self) -> int:
+        """A number that no other request, producer or consumer of this connection has."""
+        self._last_id += 1
+        return self._last_id
+
+    def request(self, command: pb.BaseCommand, buffers: Sequence[bytes | memoryview] = ()) -> int:
+        """Queue a request.
+
+        Args:
+            command: of a type in `RESPONSE_OF`; its request id is set here.
+            buffers: its payload; kept until it is sent, not copied.
+
+        Returns:
+            The request id, which the `Response` has, too.
+        """
+        request_id = self.next_id()
+        getattr(command, _REQUESTS[command.type]).request_id = request_id
+        self._pending[request_id] = RESPONSE_OF[command.type]
+        self.send(command, buffers)
+        return request_id
+
+    def send(self, command: pb.BaseCommand, buffers: Sequence[bytes | memoryview] = ()) -> None:
+        """Queue a command that has no answer.
+
+        Args:
+            command: what to say.
+            buffers: its payload; kept until it is sent, not copied.
+        """
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        head = encode_head(command, sum(map(len, views)))
+        self._queue(self._out if self.state is ClientState.CONNECTED else self._held, [head, *views])
+
+    def outgoing(self) -> list[memoryview]:
+        """The first buffers that are to be sent, at most `BUFFERS_PER_SEND`; `sent` takes them off."""
+        return list(islice(self._out, BUFFERS_PER_SEND))
+
+    def sent(self, count: int) -> bool:
+        """So many bytes of `outgoing` were sent; returns whether any of them was of something else than a PONG."""
+        moved = False
+        self.unsent_bytes -= count
+        while count:
+            head = self._out[0]
+            moved = moved or head.obj is not _PONG
+            if count < len(head):
+                self._out[0] = head[count:]
+                break
+            count -= len(head)
+            self._out.popleft()
+        return moved
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether `outgoing` has something."""
+        return bool(self._out)
+
+    def _queue(self, where: deque[memoryview] | list[memoryview], buffers: Sequence[bytes | memoryview]) -> None:
+        for buffer in buffers:
+            size = len(buffer)
+            if size:
+                self.unsent_bytes += size
+                where.append(memoryview(buffer))
+
+    # --------------------------------------------------------------------------------------------- bytes in, events out
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._end - self._start
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes are to be written; never empty. Valid until the next call of `received`."""
+        return self._chunk[self._end :]
+
+    def receive(self, data: bytes | memoryview) -> list[Event]:
+        """Take bytes from elsewhere than `get_buffer`; see `received`."""
+        events: list[Event] = []
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            try:
+                events += self.received(count)
+            except ClientFault as fault:
+                fault.events[:0] = events
+                raise
+        return events
+
+    def received(self, count: int) -> list[Event]:
+        """Bytes were written into `get_buffer`: what they complete.
+
+        Raises:
+            ClientFault: the broker does not speak the protocol; raised again by every later call.
+        """
+        if self._fault:
+            raise ClientFault(self._fault)
+        self._end += count
+        events: list[Event] = []
+        try:
+            need = self._take(events)
+        except ProtocolError as error:
+            self._fault = str(error)
+            raise ClientFault(self._fault, events) from None
+        self._make_room(need)
+        return events
+
+    def _take(self, events: list[Event]) -> int:
+        """Take the complete frames; returns how many bytes the next one has, as far as that is known."""
+        chunk, at, end, most = self._chunk, self._start, self._end, self._frame_bytes_max
+        while end - at >= 8:
+            total, size = _SIZES.unpack_from(chunk, at)
+            if total > most or size > total - 4 or not size:
+                raise bad_sizes(total, size, most)
+            stop = at + 4 + total
+            if stop > end:
+                return int(4 + total)
+            behind = at + 8 + size
+            command = decode_command(chunk[at + 8 : behind].tobytes())
+            payload = _NO_PAYLOAD
+            if behind != stop:
+                payload, self._shared = chunk[behind:stop], True
+            self._start = at = stop
+            self.received_commands += 1
+            self._accept(command, payload, events)
+        if end - at >= 4:
+            # Sizes that cannot be right are a fault as soon as the first four bytes are there, however they are split.
+            (total,) = _TOTAL.unpack_from(chunk, at)
+            if not FRAME_BYTES_LEAST <= total <= most:
+                raise bad_sizes(total, 1, most)
+            return int(4 + total)
+        return _SIZES.size
+
+    def _make_room(self, need: int) -> None:
+        """Have room for a frame of `need` bytes behind `_start`, and for one byte at least."""
+        chunk, left = self._chunk, self._end - self._start
+        usual = len(chunk) == self._receive_bytes
+        if usual and not left and not self._shared:
+            self._start = self._end = 0
+        if self._start + need <= len(chunk) and self._end < len(chunk) and (usual or left):
+            return
+        if usual and not self._shared and need <= len(chunk):
+            chunk[:left] = chunk[self._start : self._end]
+        else:
+            size = max(self._receive_bytes, need)
+            spare, self._spare = self._spare, chunk if usual and not self._shared else None
+            fresh = spare if spare is not None and size == self._receive_bytes else self._memory(size)
+            fresh[:left] = chunk[self._start : self._end]
+            self._chunk, self._shared = fresh, False
+        self._start, self._end = 0, left
+
+    def _accept(self, command: pb.BaseCommand, payload: memoryview, events: list[Event]) -> None:
+        kind = command.type
+        if self.state is ClientState.REFUSED:
+            return
+        if kind == _PING_TYPE:
+            # Behind everything else that is queued: a frame must not begin in the middle of another.
+            self._queue(self._out, [_PONG])
+        elif kind == _PONG_TYPE:
+            return
+        elif self.state is not ClientState.CONNECTED:
+            events.append(self._greeted(command))
+        elif (field := _RESPONSES.get(kind)) is not None and self._settled(kind, part := getattr(command, field)):
+            events.append(Response(part.request_id, command, payload))
+        else:
+            events.append(Push(command, payload))
+
+    def _greeted(self, command: pb.BaseCommand) -> Connected | ConnectRefused:
+        if self.state is not ClientState.CONNECTING or command.type not in (pb.CONNECTED, _ERROR):
+            raise ProtocolError(f"answered CONNECT by command type {command.type}")
+        if command.type == _ERROR:
+            self.state = ClientState.REFUSED
+            return ConnectRefused(command.error)
+        self.state, self.greeting = ClientState.CONNECTED, command.connected
+        self._out.extend(self._held)
+        self._held.clear()
+        return Connected(command.connected)
+
+    def _settled(self, kind: int, part: pb.CommandError | pb.CommandProducerSuccess) -> bool:
+        """Whether a command answers a request that has no answer yet."""
+        if self._pending.get(part.request_id) != kind and (kind != _ERROR or part.request_id not in self._pending):
+            return False
+        if kind == _PRODUCER_SUCCESS and isinstance(part, pb.CommandProducerSuccess) and not part.producer_ready:
+            return False  # it waits behind an exclusive producer, and the answer follows
+        del self._pending[part.request_id]
+        return True
