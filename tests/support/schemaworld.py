@@ -156,7 +156,13 @@ class SchemaWorld(World):
             command=partial(command, admin_url="http://127.0.0.1:8080"),
             links=SimpleNamespace(schemas_forgotten=self.forgotten),
         )
-        broker.schemas = self.schemas = Schemas(broker, self.b.meta)  # type: ignore[arg-type]
+        broker.schemas = self.schemas = Schemas(
+            broker,  # type: ignore[arg-type]  # what it takes of a context is there
+            {},
+            self.b.meta,
+            replicated=lambda _name: True,
+            forgotten=self.forgotten,
+        )
         self.host = LinkSchemas(broker)  # type: ignore[arg-type]
         self.questions = []
         super().boot_b()

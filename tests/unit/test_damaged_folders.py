@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from magnetar import cli
+from magnetar.broker.catalog import deletion_proofs as proofs
 from magnetar.broker.catalog.deletion_proofs import DELETION_PREFIX, PROVES_KEY, proven
-from magnetar.broker.topics import deletion_proofs as proofs
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.namespace import Policies, TenantInfo

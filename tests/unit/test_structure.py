@@ -19,7 +19,7 @@ import pytest
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = SOURCES / "magnetar"
 
-CIRCLE_MAX = 56
+CIRCLE_MAX = 55
 """Modules of the largest circle. The aim is 8."""
 
 HALVES_MAX = 31
@@ -51,7 +51,7 @@ RANKS = (
 )
 """Rooms of `broker/`, from left to right; the longest name that fits a module counts."""
 
-TO_THE_RIGHT_MAX = 47
+TO_THE_RIGHT_MAX = 40
 """Imports inside `broker/` that go to the right. The aim is none."""
 
 
@@ -180,13 +180,13 @@ def folders() -> Iterator[Path]:
             yield path
 
 
-@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(SOURCES)))
+@pytest.mark.parametrize("folder", list(folders()), ids=lambda path: str(path.relative_to(SOURCES)))
 def test_a_folder_can_be_listed(folder: Path) -> None:
     entries = [path for path in folder.iterdir() if path.name not in {"__pycache__", "__init__.py"}]
     assert len(entries) <= CROWDED.get(str(folder.relative_to(PACKAGE)), ENTRIES_MAX), sorted(p.name for p in entries)
 
 
-@pytest.mark.parametrize("folder", folders(), ids=lambda path: str(path.relative_to(SOURCES)))
+@pytest.mark.parametrize("folder", list(folders()), ids=lambda path: str(path.relative_to(SOURCES)))
 def test_a_folder_says_what_it_is_for(folder: Path) -> None:
     if any(path.suffix == ".py" for path in folder.iterdir()):
         docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))

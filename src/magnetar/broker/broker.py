@@ -168,7 +168,7 @@ class Broker:
         self.sessions: dict[int, Session] = {}
         self.client_bytes = ClientBytes(config)
         self.openings = Openings(outbox)
-        self.damage = Damage(self)
+        self.damage = Damage(outbox)
         self.connections = Connections()
         self.publish_latency = PublishLatency()
         self.series = Series()
@@ -197,16 +197,24 @@ class Broker:
             stored,
             machines or Machines(),
         )
-        self.deduplications = Deduplications(self, deduplication)
-        self.idempotencies = Idempotencies(self, stored)
+        self.deduplications = Deduplications(self.context, self.topics, self.keeper, deduplication, self.close_producer)
+        self.idempotencies = Idempotencies(
+            self.context, self.topics, self.openings, link_token, self.close_producer, stored
+        )
         self.fences = Fences(self, stored)
-        self.schemas = Schemas(self, stored)
+        self.schemas = Schemas(
+            self.context,
+            self.topics,
+            stored,
+            replicated=self.links.replicated,
+            forgotten=self.links.schemas_forgotten,
+        )
         self.nonpersistent = NonPersistentTopics(self)
-        self.compactions = Compactions(self, stored)
+        self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
         recovered = by_present_name(stored, recovered)
-        self.proofs = Proofs(self, stored, recovered)
+        self.proofs = Proofs(outbox, cluster, stored, recovered)
         self._load(stored, recovered)
         self.idempotencies.started()
         self.fences.started()

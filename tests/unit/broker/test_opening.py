@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
+from magnetar.broker.catalog import catalog
 from magnetar.broker.security.authorization import Authorizer
 from magnetar.broker.security.credentials import Identity
-from magnetar.broker.topics import catalog
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from magnetar.broker.catalog import watches as topicwatch
 from magnetar.broker.catalog.watches import (
     INSTRUCTIONS_MAX,
     REFUSED_STEPS,
@@ -17,7 +18,6 @@ from magnetar.broker.catalog.watches import (
 )
 from magnetar.broker.security.authorization import Authorizer
 from magnetar.broker.security.credentials import Identity
-from magnetar.broker.topics import watches as topicwatch
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.patterns import TopicPattern

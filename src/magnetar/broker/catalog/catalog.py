@@ -104,7 +104,7 @@ class Catalog:
         if not self._broker.resources.has_namespace(namespace):
             raise BrokerError(
                 ErrorCode.TOPIC_NOT_FOUND,
-                f"namespace {namespace} does not exist; create it: {waysout.create_namespace(self._broker, namespace)}",
+                f"namespace {namespace} does not exist; create it: {waysout.create_namespace(self._broker.context, namespace)}",
             )
 
     def _check_stays(self, name: TopicName) -> None:
@@ -244,7 +244,7 @@ class Catalog:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
                 f"cluster {here} is not among the allowed clusters of namespace {namespace}; allow it: "
-                f"{waysout.allow(self._broker, namespace, (here,))}",
+                f"{waysout.allow(self._broker.context, namespace, (here,))}",
             )
         self._broker.limits.check_topics(namespace, topics)
 
@@ -324,7 +324,7 @@ class Catalog:
         text = str(base)
         self._check_stays(base)
         if text in self._broker.topics or text in self._creating:
-            adopt = waysout.adopt_partitions(self._broker, base, partitions, self._broker.cluster)
+            adopt = waysout.adopt_partitions(self._broker.context, base, partitions, self._broker.cluster)
             raise Conflict(f"topic {text} exists and is not partitioned; to give it partitions: {adopt}")
         # Non-persistent partitions have nothing that is stored: they come into being when they are opened.
         topics = [base.with_partition(number) for number in range(partitions)] if base.persistent else []

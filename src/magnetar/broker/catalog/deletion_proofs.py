@@ -20,14 +20,13 @@ import msgspec
 from magnetar.broker.catalog.former_names import by_present_name, former_names
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
-from magnetar.effects.outbox import Note, Store
+from magnetar.effects.outbox import Note, Outbox, Store
 from magnetar.effects.store_batches import Piece, cut
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.topiclog import RecoveredTopic
 
 if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
     from magnetar.broker.topics.topic import Topic
 
 DELETION_PREFIX: Final = "deletions/"
@@ -218,7 +217,8 @@ class Proofs:
     """The proofs of one broker.
 
     Args:
-        broker: whose.
+        outbox: the broker's.
+        cluster: the broker's, for the command that a message names.
         stored: the metadata store's content at start.
         recovered: what the log holds.
 
@@ -228,9 +228,13 @@ class Proofs:
     """
 
     def __init__(
-        self, broker: "Broker", stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]
+        self,
+        outbox: Outbox,
+        cluster: str,
+        stored: Mapping[str, bytes],
+        recovered: Mapping[tuple[str, int], RecoveredTopic],
     ) -> None:
-        self._outbox = broker.outbox
+        self._outbox = outbox
         self.dead, self.unknown = sort_out(stored, recovered)
         self._single: set[int] = set()
         self._chunks: list[str] = []
@@ -241,7 +245,7 @@ class Proofs:
                 Note(
                     "error",
                     f"topic {each.topic} (incarnation {each.incarnation}, {each.messages} messages) is in the log, and the "
-                    f"metadata store knows neither it nor its deletion: it is kept; see magnetar recover {broker.cluster}",
+                    f"metadata store knows neither it nor its deletion: it is kept; see magnetar recover {cluster}",
                 )
             )
 

@@ -414,10 +414,10 @@ class Links(LinkReports):
         if mark is not None:
             return self._was_deleted(topic, source, max(partitions, mark.partitions))
         if not self._broker.resources.has_namespace(namespace):
-            again = waysout.create_namespace(self._broker, namespace, (here, source))
+            again = waysout.create_namespace(self._broker.context, namespace, (here, source))
             return f"namespace {namespace} does not exist in {here}; create it: {again}"
         if not self._broker.resources.serves(namespace):
-            allow = waysout.allow(self._broker, namespace, (here, source))
+            allow = waysout.allow(self._broker.context, namespace, (here, source))
             return f"namespace {namespace} does not allow cluster {here}; allow it: {allow}"
         return ""
 
@@ -427,14 +427,14 @@ class Links(LinkReports):
         if topic.partition >= 0 and (partitions or self._broker.resources.partitions(topic.base)):
             name = topic.base
             count = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
-        again = waysout.create_topic(self._broker, name, count)
+        again = waysout.create_topic(self._broker.context, name, count)
         return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
         """How a topic that is partitioned in one cluster and not in another gets the same form in both."""
         here = self._broker.cluster
         plain, count = (here, partitions) if partitions else (source, self._broker.resources.partitions(topic) or 0)
-        adopt = waysout.adopt_partitions(self._broker, topic, count, plain)
+        adopt = waysout.adopt_partitions(self._broker.context, topic, count, plain)
         return f"make it partitioned in {plain} too, where all its messages stay, in the first partition: {adopt}"
 
     def partitions(self, topic: TopicName) -> int | None:

@@ -1,9 +1,11 @@
 """Deduplication in all topics of a broker: where it is on (broker, namespace, topic: most specific wins), and since when."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Counters, TopicDeduplication
+from magnetar.broker.publish.producers import Producer
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import DeduplicationConfig
 from magnetar.core.errors import StorageError
@@ -11,20 +13,31 @@ from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.topic_records import cursor_key
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
 
 class Deduplications:
     """Switches deduplication on and off per topic.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all of the broker's.
+        keeper: stores cursors; the numbers of a topic are one.
         settings: the `[deduplication]` table.
+        close_producer: closes a producer from this side, so that its client comes back.
     """
 
-    def __init__(self, broker: "Broker", settings: DeduplicationConfig) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        keeper: CursorKeeper,
+        settings: DeduplicationConfig,
+        close_producer: Callable[[Producer], None],
+    ) -> None:
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._keeper = keeper
+        self._close_producer = close_producer
         self._settings = settings
         self.counters = Counters()
 
@@ -44,7 +57,7 @@ class Deduplications:
         return self._settings.names_begin_with_role
 
     def _wanted(self, topic: Topic) -> tuple[bool, int | None]:
-        enabled, every = self._broker.resources.deduplication(topic.name)
+        enabled, every = self._resources.deduplication(topic.name)
         if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter
             return False, every
         return self._settings.enabled if enabled is None else enabled, every
@@ -73,12 +86,11 @@ class Deduplications:
             topic.deduplication.snapshot_s = every
 
     def _switch_on(self, topic: Topic, every: int | None, stored: bytes | None) -> None:
-        broker = self._broker
         deduplication = topic.deduplication = TopicDeduplication(
-            broker.outbox,
+            self._outbox,
             topic.text,
             topic.log,
-            keeper=broker.keeper,
+            keeper=self._keeper,
             settings=self._settings,
             counters=self.counters,
             when_drained=topic.when_drained,
@@ -86,11 +98,11 @@ class Deduplications:
         )
         # Whoever publishes without numbers comes back when they are known.
         for producer in topic.producers.everybody():
-            broker.close_producer(producer)
+            self._close_producer(producer)
         try:
             deduplication.start(stored)
         except StorageError as error:
-            broker.outbox.put(
+            self._outbox.put(
                 Note("warning", f"{error}; deduplication of {topic.text} starts from its retained messages instead")
             )
             deduplication.start(None)
@@ -113,14 +125,14 @@ class Deduplications:
 
         def deleted(error: str) -> None:
             if error:
-                self._broker.outbox.put(
+                self._outbox.put(
                     Note(
                         "warning",
                         f"cannot delete the deduplication cursor of {topic.text}: {error}; the next start will",
                     )
                 )
 
-        self._broker.outbox.put(Store({}, (key,), deleted))
+        self._outbox.put(Store({}, (key,), deleted))
 
     @staticmethod
     def key(topic: Topic) -> str:
@@ -139,7 +151,7 @@ class Deduplications:
     def stats(self) -> dict[str, int]:
         """Figures since the broker's start."""
         counters = self.counters
-        on = [topic.deduplication for topic in self._broker.topics.values() if topic.deduplication is not None]
+        on = [topic.deduplication for topic in self._topics.values() if topic.deduplication is not None]
         return {
             "topics": len(on),
             "producerNames": sum(len(one.numbers) for one in on),

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.compaction import PREFIX, Compacted, Run
 from magnetar.broker.topics.topic import Topic
@@ -13,9 +14,6 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.errors import Conflict
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 RUNS_MAX: Final = 2
 """A ceiling on runs at a time: each reads a whole topic beside everybody else's work and holds its keys. Others wait."""
@@ -84,8 +82,10 @@ class Compactions:
         stored: everything in the metadata store at start.
     """
 
-    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
-        self._broker = broker
+    def __init__(self, context: BrokerContext, topics: Mapping[str, Topic], stored: Mapping[str, bytes]) -> None:
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
         self._stored = {key: stored[key] for key in stored if key.startswith(PREFIX)}
         self._status: dict[str, Status] = {}
         self._running: set[str] = set()
@@ -100,12 +100,12 @@ class Compactions:
             topic.compacted.load(data)
         except ValueError as error:
             text = f"{error}; {topic.text} counts as not compacted until it is compacted again"
-            self._broker.outbox.put(Note("warning", text))
+            self._outbox.put(Note("warning", text))
 
     def started(self) -> None:
         """Every topic that was there is loaded: what is left belongs to nobody."""
         if self._stored:
-            self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
+            self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
 
     def deletion(self, topic: Topic) -> list[str]:
@@ -160,15 +160,15 @@ class Compactions:
             self._running.add(topic.text)
             done = partial(self._ran, topic)
             retention_ms = self._retention_ms(topic)
-            Run(self._broker.outbox, topic.log, topic.compacted, topic.withdrawals, retention_ms, done).start()
+            Run(self._outbox, topic.log, topic.compacted, topic.withdrawals, retention_ms, done).start()
 
     def _retention_ms(self, topic: Topic) -> int:
         """How long deletions are kept; -1: for ever."""
-        retention_s = self._broker.resources.compaction_delete_retention_s(topic.name)
+        retention_s = self._resources.compaction_delete_retention_s(topic.name)
         return -1 if retention_s < 0 else retention_s * 1000
 
     def _ran(self, topic: Topic, run: Run, error: str) -> None:
-        if error or self._broker.topics.get(topic.text) is not topic or topic.deleting:
+        if error or self._topics.get(topic.text) is not topic or topic.deleting:
             self._over(topic, run, error)
             return
         self._store(topic, lambda error: self._over(topic, run, error))
@@ -176,20 +176,20 @@ class Compactions:
     def _over(self, topic: Topic, run: Run, error: str) -> None:
         self._running.discard(topic.text)
         status = self._status.get(topic.text)
-        if status is not None and self._broker.topics.get(topic.text) is topic:
-            status.ended(run, error, self._broker.outbox.now_ms)
+        if status is not None and self._topics.get(topic.text) is topic:
+            status.ended(run, error, self._outbox.now_ms)
         if error:
-            self._broker.outbox.put(Note("warning", f"{topic.text} was not compacted: {error}"))
+            self._outbox.put(Note("warning", f"{topic.text} was not compacted: {error}"))
         self._next()
 
     def _store(self, topic: Topic, then: Callable[[str], None]) -> None:
-        self._broker.outbox.put(Store({PREFIX + topic.text: topic.compacted.encode()}, (), then))
+        self._outbox.put(Store({PREFIX + topic.text: topic.compacted.encode()}, (), then))
 
     # -------------------------------------------------------------------------------------------------------- upkeep
 
     def durable_low(self, topic: Topic) -> Position | None:
         """Up to where retention may delete; None when compaction needs nothing."""
-        threshold = self._broker.resources.compaction_threshold(topic.name)
+        threshold = self._resources.compaction_threshold(topic.name)
         if topic.compacted.horizon == NONE and threshold:
             return NONE  # it is going to be compacted: every message may be the newest of its key
         return topic.compacted.low()
@@ -202,8 +202,8 @@ class Compactions:
         if compacted.horizon == NONE or compacted.gone:
             compacted.trim()
         if compacted.deletions:
-            compacted.expire(self._broker.outbox.day_ms, self._retention_ms(topic))
-        threshold = self._broker.resources.compaction_threshold(topic.name)
+            compacted.expire(self._outbox.day_ms, self._retention_ms(topic))
+        threshold = self._resources.compaction_threshold(topic.name)
         if not threshold or topic.deleting or self.status(topic).state is State.RUNNING:
             return
         log = topic.log

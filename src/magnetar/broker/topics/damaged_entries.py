@@ -8,23 +8,20 @@ is a decision of its own (`magnetar links skip`), for the other cluster may stil
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.publish.idempotency.withdrawals import PREFIX, Loser
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import Position
-from magnetar.effects.outbox import Note, Read, Store
+from magnetar.effects.outbox import Note, Outbox, Read, Store
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.storage.entries import StoredEntry
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.topics.topic import Topic
 
 Done = Callable[[MagnetarError | None], None]
 
 
-def stopped(topic: "Topic") -> list[dict[str, Any]]:
+def stopped(topic: Topic) -> list[dict[str, Any]]:
     """The subscriptions and readers of a topic that stand in front of an entry that cannot be read."""
     found = [(one.name, one.stopped) for one in topic.subscriptions.values()]
     return [
@@ -38,15 +35,15 @@ class Damage:
     """What a broker gives up of its log.
 
     Args:
-        broker: whose.
+        outbox: the broker's.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self.given_up = 0
         """Messages since the start, for metrics."""
 
-    def give_up(self, topic: "Topic", position: Position, done: Done) -> None:
+    def give_up(self, topic: Topic, position: Position, done: Done) -> None:
         """Give up an entry, if it cannot be read.
 
         Raises or answers:
@@ -63,9 +60,9 @@ class Damage:
             else:
                 self._withdraw(topic, position, error or "the log gave nothing", done)
 
-        self._broker.outbox.put(Read(topic.text, position, 1, 1, read))
+        self._outbox.put(Read(topic.text, position, 1, 1, read))
 
-    def _withdraw(self, topic: "Topic", position: Position, reason: str, done: Done) -> None:
+    def _withdraw(self, topic: Topic, position: Position, reason: str, done: Done) -> None:
         withdrawals, loser = topic.withdrawals, Loser(position, -1)
         known = withdrawals.has(loser)
         topic.withdraw([loser])
@@ -87,7 +84,7 @@ class Damage:
             if not known:
                 self.given_up += messages
                 text = f"gave up {messages} messages at {position} of {topic.text}, as an operator said: {reason}"
-                self._broker.outbox.put(Note("warning", text))
+                self._outbox.put(Note("warning", text))
             done(None)
 
-        self._broker.outbox.put(Store({PREFIX + topic.text: withdrawals.encode()}, (), stored))
+        self._outbox.put(Store({PREFIX + topic.text: withdrawals.encode()}, (), stored))

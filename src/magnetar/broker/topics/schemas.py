@@ -13,8 +13,9 @@ consumer without one        let in
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
@@ -27,9 +28,6 @@ from magnetar.schemas.registry import Addition, Record, Registry, schema_id
 from magnetar.schemas.types import SCHEMALESS, Definition, SchemaType, type_of
 from magnetar.schemas.versions import decode_version, encode_version
 from magnetar.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 PENDING_MAX: Final = 10_000
 """A ceiling on changes of one topic's schemas that wait for the store: as many as producers may be on a topic at once."""
@@ -125,14 +123,28 @@ class Schemas:
     """The schemas of one broker.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all of the broker's.
+        replicated: whether messages of a topic come and go over links.
+        forgotten: called with the id of schemas that are there no more.
         stored: the metadata store at the start.
     """
 
-    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
-        self._broker = broker
-        self._outbox = broker.outbox
-        config = broker.config
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        stored: Mapping[str, bytes],
+        *,
+        replicated: Callable[[TopicName], bool],
+        forgotten: Callable[[str], None],
+    ) -> None:
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._replicated = replicated
+        self._on_forgotten = forgotten
+        config = context.config
         self.registry = Registry.load(
             stored, versions_max=config.schema_versions_per_topic_max, bytes_max=config.schemas_bytes_max
         )
@@ -148,7 +160,7 @@ class Schemas:
         """What holds for a topic: its namespace's policies, else Pulsar's defaults. The broker's own topics take anything."""
         if topic.namespace_name == SYSTEM or topic.local.startswith("__"):
             return Rules(Strategy.ALWAYS_COMPATIBLE, True, False, system=True)
-        strategy, auto_update, enforced = self._broker.resources.schema_rules(topic)
+        strategy, auto_update, enforced = self._resources.schema_rules(topic)
         chosen = Strategy(strategy)
         return Rules(DEFAULT_STRATEGY if chosen is Strategy.UNDEFINED else chosen, auto_update, enforced)
 
@@ -168,7 +180,7 @@ class Schemas:
             self._brought(topic, definition, rules, then)
         elif rules.enforced and self.registry.has_schema(id_):
             self.events["refused_without_schema"] += 1
-            source = self._broker.resources.policy_source("schema-validation", topic.name)
+            source = self._resources.policy_source("schema-validation", topic.name)
             reason = f"the topic has a schema, and {source} says that producers must have one: bring one"
             then(b"", BrokerError(ErrorCode.INCOMPATIBLE_SCHEMA, f"{topic.text}: {reason}"))
         else:
@@ -208,7 +220,7 @@ class Schemas:
         self.registry.find(id_, definition)  # checks it
         if self.registry.has_schema(id_):
             self.registry.check_consumer(id_, definition, rules.strategy)
-        elif not self._broker.links.replicated(topic.name):
+        elif not self._replicated(topic.name):
             # Where messages come over links the first schema may still be on its way: nothing can be said about it.
             raise SchemaIncompatible(
                 "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"
@@ -281,7 +293,7 @@ class Schemas:
             present, rules = self.registry.readable(id_, definition), self.rules(topic)
             if present is not None:
                 return present
-            resources = self._broker.resources
+            resources = self._resources
             foreign = resources.schema_replication(topic) == "foreign"
             try:
                 if not (foreign or rules.system or resources.schema_update_over_links(topic)):
@@ -410,10 +422,10 @@ class Schemas:
         """Whether no other topic of the broker has the same schemas."""
         if topic.text == id_:
             return True
-        if self._broker.resources.partitions(topic.name.base) is not None or id_ in self._broker.topics:
+        if self._resources.partitions(topic.name.base) is not None or id_ in self._topics:
             return False
         prefix = f"{id_}-partition-"
-        return not any(other.startswith(prefix) and other != topic.text for other in self._broker.topics)
+        return not any(other.startswith(prefix) and other != topic.text for other in self._topics)
 
     def _leaving(self, id_: str) -> tuple[str, ...]:
         self._going[id_] += 1
@@ -427,7 +439,7 @@ class Schemas:
 
     def _forgotten(self, id_: str) -> None:
         self.registry.forget(id_)
-        self._broker.links.schemas_forgotten(id_)
+        self._on_forgotten(id_)
 
     def _gone(self, id_: str) -> None:
         self._going[id_] -= 1

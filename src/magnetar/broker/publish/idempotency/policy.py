@@ -1,39 +1,56 @@
 """Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.publish.idempotency.judging import Counters
 from magnetar.broker.publish.idempotency.snapshot import BLOCK_PREFIX, PREFIX, Stored
 from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.idempotency.withdrawals import PREFIX as WITHDRAWN
+from magnetar.broker.publish.opening import Openings
+from magnetar.broker.publish.producers import Producer
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 
 class Idempotencies:
     """Switches idempotency keys on and off per topic.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all of the broker's.
+        openings: opens large batches off the event loop.
+        link_token: the secret of links, from which the secrets of fingerprints are made.
+        close_producer: closes a producer from this side, so that its client comes back.
         stored: everything in the metadata store at start.
     """
 
-    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        openings: Openings,
+        link_token: bytes,
+        close_producer: Callable[[Producer], None],
+        stored: Mapping[str, bytes],
+    ) -> None:
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._cluster = context.cluster
+        self._topics = topics
+        self._openings = openings
+        self._link_token = link_token
+        self._close_producer = close_producer
         self._stored = {key: stored[key] for key in stored if key.startswith((PREFIX, BLOCK_PREFIX, WITHDRAWN))}
         self.counters = Counters()
 
     def _wanted(self, topic: Topic) -> IdempotencyPolicy | None:
         if not topic.name.persistent or topic.name.local.startswith("__"):  # system topics are the broker's own matter
             return None
-        return self._broker.resources.idempotency(topic.name)
+        return self._resources.idempotency(topic.name)
 
     def added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
@@ -48,14 +65,14 @@ class Idempotencies:
             topic.withdrawals.load(data)
         except ValueError as error:
             text = f"{error}; messages of {topic.text} that were withdrawn are delivered again"
-            self._broker.outbox.put(Note("warning", text))
+            self._outbox.put(Note("warning", text))
         for subscription in topic.subscriptions.values():
             topic.withdrawals.cover(subscription.cursor)
 
     def started(self) -> None:
         """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
         if self._stored:
-            self._broker.outbox.put(Store({}, tuple(self._stored), lambda _error: None))
+            self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
 
     def policies_changed(self, topics: Iterable[Topic]) -> None:
@@ -78,29 +95,28 @@ class Idempotencies:
             self._switch_on(topic, policy)
 
     def _switch_on(self, topic: Topic, policy: IdempotencyPolicy) -> None:
-        broker = self._broker
         idempotency = topic.idempotency = TopicIdempotency(
-            broker.outbox,
+            self._outbox,
             topic.text,
             topic.log,
             policy=policy,
             counters=self.counters,
             when_drained=topic.when_drained,
-            cluster=broker.cluster,
+            cluster=self._cluster,
             withdrawals=topic.withdrawals,
             withdraw=topic.withdraw,
-            openings=broker.openings,
+            openings=self._openings,
             secret=self._secret(topic),
         )
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
         for producer in topic.producers.everybody():
-            broker.close_producer(producer)
+            self._close_producer(producer)
         idempotency.start(self._claim(topic, idempotency))
 
     def _secret(self, topic: Topic) -> bytes:
         """Of a topic's fingerprints: made from the links' token, which no client has (docs/decisions/0018)."""
         about = f"{topic.text} {topic.log.incarnation}".encode()
-        return blake2b(about, key=self._broker.link_token[:64], digest_size=32, person=b"idempotency keys").digest()
+        return blake2b(about, key=self._link_token[:64], digest_size=32, person=b"idempotency keys").digest()
 
     def _claim(self, topic: Topic, idempotency: TopicIdempotency) -> Stored | None:
         """The stored keys of a topic that was there at start, if they are its."""
@@ -119,7 +135,7 @@ class Idempotencies:
         if topic.idempotency is not None:
             topic.idempotency.stop()
             topic.idempotency = None
-        self._broker.outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
+        self._outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
 
     def durable_low(self, topic: Topic) -> Position | None:
         """Up to where retention may delete; None when it holds nothing."""
@@ -133,7 +149,7 @@ class Idempotencies:
     def stats(self) -> dict[str, int]:
         """Figures of the whole broker; counters since its start."""
         counters = self.counters
-        on = [topic.idempotency for topic in self._broker.topics.values() if topic.idempotency is not None]
+        on = [topic.idempotency for topic in self._topics.values() if topic.idempotency is not None]
         memory = [one.table.memory() for one in on]
         return {
             "topics": len(on),
