@@ -122,7 +122,7 @@ class Story:
         self.link.machine.trimmed(TOPIC)
 
     def do_skip(self, number: str) -> None:
-        lost = self.link.machine.skip(TOPIC, self.position(number), lambda _error: None)
+        lost = self.link.machine.operations.skip(TOPIC, self.position(number), lambda _error: None)
         self.replies.append(f"{lost} messages given up")
         self.link.rig.pump()
 

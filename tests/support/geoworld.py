@@ -497,7 +497,7 @@ class World:
         state = source.topics[text]
         incarnation = state.log.incarnation
         destination = b.broker.links.destination
-        partitions = source._partitions(text)
+        partitions = source._host.partitions_of(text)
         query = pb.GeoWatermarkQuery(topic=text, incarnation=incarnation, partitions=partitions)
         for field, value in (("start", state.start),):
             if query.DESCRIPTOR.fields_by_name.get(field) is not None:

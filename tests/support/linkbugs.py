@@ -76,7 +76,7 @@ class RewindsInMemory(LinkSource):
         durable = state.durable
         state.rewound(target)
         state.durable = durable
-        self._changed(state)
+        self._topics.changed(state)
         stored("")
 
 

@@ -26,6 +26,7 @@ from magnetar.storage.ledger import Ledger
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
+from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
 KEY = TOPIC_PREFIX + TOPIC
@@ -80,7 +81,7 @@ def uid_kind(data: bytes) -> tuple[int, int]:
     return int(text[0]), int(text[1])
 
 
-class Node:
+class Node(PlainLinkHost):
     """One cluster's broker as far as links see it, with a disk."""
 
     terminated = False
@@ -92,6 +93,7 @@ class Node:
         self.meta: dict[str, bytes] = {}
         self.ledgers: dict[int, list[StoredEntry]] = {}
         self.uuid = ""
+        super().__init__()
         self.skew = 0
         self.boots = 0
         self.log: TopicLog
@@ -423,7 +425,7 @@ class World:
 
     def boot_a(self) -> None:
         self.source = self.source_class(
-            self.a.outbox, cluster="a", uuid=self.a.uuid, to="b", boot=self.now_ms * 100 + self.a.boots
+            self.a.outbox, cluster="a", uuid=self.a.uuid, to="b", boot=self.now_ms * 100 + self.a.boots, host=self.a
         )
         self.source.load(self.a.meta)
         if self.a.topic is not None:
@@ -438,7 +440,9 @@ class World:
         a.boot()
         if not self.reuse_ledgers:
             a.ids.raise_to(used)
-        self.source = self.source_class(a.outbox, cluster="a", uuid=a.uuid, to="b", boot=self.now_ms * 100 + a.boots)
+        self.source = self.source_class(
+            a.outbox, cluster="a", uuid=a.uuid, to="b", boot=self.now_ms * 100 + a.boots, host=a
+        )
         record = TopicRecord(incarnation=a.ids.allocate(a.now_ms), created_ms=0)
         a.ledgers = {}
         a.meta[KEY] = record.encode()

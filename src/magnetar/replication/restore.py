@@ -30,12 +30,13 @@ from magnetar.core.ids import Identity, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.holdings import Run, Runs, covers, holdings, merged
-from magnetar.replication.link.destination import PENDING_BYTES_MAX, THROTTLE_MS, DestinationHost, DestinationTopic
+from magnetar.replication.link.destination import PENDING_BYTES_MAX, THROTTLE_MS
+from magnetar.replication.link.host import DestinationTopic, TopicHost
 from magnetar.replication.link.incoming import (
     REPLICATED_FROM,
     Ahead,
-    Obstacle,
-    Unknown,
+    BlockedEntry,
+    UnknownSchemaVersion,
     append_ahead,
     check_room,
     refused,
@@ -72,7 +73,7 @@ Key = tuple[int, int]
 Reply = Callable[[pb.CommandGeoRestoreResponse], None]
 
 
-class RestoreHost(DestinationHost, Protocol):
+class RestoreHost(TopicHost, Protocol):
     """The broker, as restoring sees it."""
 
     def forgotten(self, topic: str) -> dict[int, Runs]:
@@ -340,7 +341,9 @@ class Restorer:
             return True
         return topic.log.position_of(Identity(self.cluster, life, index)) is not None
 
-    def _new_entries(self, coming: _Coming, known: Callable[[Key, int], bool]) -> tuple[list[NewEntry], Unknown | None]:
+    def _new_entries(
+        self, coming: _Coming, known: Callable[[Key, int], bool]
+    ) -> tuple[list[NewEntry], UnknownSchemaVersion | None]:
         """The entries that are not here, up to one that cannot be stored, or not yet."""
         request, response = coming.request, coming.response
         entries: list[NewEntry] = []
@@ -354,8 +357,8 @@ class Restorer:
                 continue
             made = self._made(coming, data, Position(ledger, entry), count, index)
             if isinstance(made, int):
-                return entries, Unknown(row, made, at - size)
-            if isinstance(made, Obstacle):
+                return entries, UnknownSchemaVersion(row, made, at - size)
+            if isinstance(made, BlockedEntry):
                 response.blocked, response.reason = made.kind, made.reason
                 break
             entries.append(made)
@@ -363,16 +366,16 @@ class Restorer:
 
     def _made(
         self, coming: _Coming, data: bytes, position: Position, count: int, index: int
-    ) -> NewEntry | Obstacle | int:
+    ) -> NewEntry | BlockedEntry | int:
         """An entry of our own; what is in its way; or the schema version that means nothing here yet."""
         request = coming.request
         what = f"message {index} of {request.topic} ({request.incarnation}) from {request.peer}"
         try:
             seen = inspect(data, message_bytes_max=self._message_bytes_max, fields_max=LINK_METADATA_FIELDS_MAX)
         except ChecksumError:
-            return Obstacle("corrupt", f"{what} fails its checksum", position)
+            return BlockedEntry("corrupt", f"{what} fails its checksum", position)
         except MessageTooLargeError as error:
-            return Obstacle("size", f"{what}: {error.message}", position)
+            return BlockedEntry("size", f"{what}: {error.message}", position)
         except BrokerError as error:
             raise ProtocolError(f"{what}: {error.message}") from None
         if not seen.flags & _REPLICATED or seen.metadata.replicated_from != self.cluster:

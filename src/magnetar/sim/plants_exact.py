@@ -334,9 +334,9 @@ EXACT: dict[str, dict[str, Any]] = {
     "delta_without_base": {"magnetar.replication.acked_sets.marker_writer.sets_of": _first_with_base},
     "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
     "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},
-    "destination_silent": {"magnetar.broker.links.links.Links._heard": lambda *_: None},
+    "destination_silent": {"magnetar.broker.links.links.Links.source_active": lambda *_, **__: None},
     "passed_over": {
-        "magnetar.replication.link.destination.LinkDestination.forget_heard": lambda *_: None,
+        "magnetar.replication.link.incarnations.SourceIncarnations.forget": lambda *_: None,
         "magnetar.broker.replicated_subscriptions.registry.Replication.heard_in": lambda *_: None,
         "magnetar.replication.acked_sets.marker_writer.TellingTopic._request": lambda *_: None,
     },

@@ -67,7 +67,7 @@ def _rewinds_in_memory(self: LinkSource, state: LinkTopic, target: LinkCursor, s
     durable = state.durable
     state.rewound(target)
     state.durable = durable
-    self._changed(state)
+    self._topics.changed(state)
     stored("")
 
 

@@ -200,7 +200,7 @@ def test_a_source_that_begins_anew_is_told_everything_by_its_destination() -> No
     world.advance(500)
     node = world["b"]
     before = markers(node)
-    node.run(node.broker.links.destination._hear, TOPIC, "a", "uuid-a", node.topic.log.incarnation + 10_000)
+    node.run(node.broker.links.destination.incarnations.seen, TOPIC, "a", "uuid-a", node.topic.log.incarnation + 10_000)
     world.advance(500)
     told = markers(node) - before
     assert 1 <= told <= 2, "the handshake of the old life, which goes on, is another change"

@@ -13,6 +13,7 @@ from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, Sto
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
+from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
 
@@ -68,10 +69,11 @@ class RigTopic:
         return [entry.position for entry in append.entries]
 
 
-class Rig:
+class Rig(PlainLinkHost):
     """Carries out effects: reads and notes at once; writes, stores and timers when asked."""
 
     def __init__(self, now_ms: int = 1_000) -> None:
+        super().__init__()
         self.outbox = Outbox(now_ms=now_ms)
         self.topics: dict[str, RigTopic] = {}
         self.writes: list[Append] = []
@@ -170,7 +172,7 @@ class Rig:
             topic.log.forget(trim)
             topic.disk = {p: e for p, e in topic.disk.items() if p.ledger not in trim.ledgers}
 
-    # -- geo.destination.DestinationHost
+    # -- replication.link.host.TopicHost
 
     def find(self, topic: str) -> RigTopic | None:
         return self.topics.get(topic)

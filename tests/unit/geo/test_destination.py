@@ -416,14 +416,13 @@ def test_an_entry_without_a_checksum_is_stored_with_one() -> None:
 def test_a_late_task_of_a_topics_former_life_does_not_pass_for_its_present_one() -> None:
     """Else the topic seems to begin anew, and once more with the next handshake: a full state of every subscription each time."""
     here = Here(greeted=False)
-    heard: list[tuple[str, bool]] = []
-    here.machine.on_heard = lambda _topic, source, anew: heard.append((source, anew))
+    heard = here.rig.active
     here.greet()
     assert heard == [("a", True)]
     here.send([message()], [(2, 0)], incarnation=2)
     here.greet()
     assert heard == [("a", True)]
-    assert here.machine.incarnation_of(TOPIC, "a") == 3
+    assert here.machine.incarnations.of(TOPIC, "a") == 3
 
 
 def test_a_handshake_tells_the_incarnation_of_the_topic_here() -> None:

@@ -38,7 +38,7 @@ class Link:
 
     def make(self, **more: Any) -> LinkSource:
         boot = self.rig.outbox.now_ms
-        return LinkSource(self.rig.outbox, cluster="a", uuid="a-1", to="b", boot=boot, **more)
+        return LinkSource(self.rig.outbox, cluster="a", uuid="a-1", to="b", boot=boot, host=self.rig, **more)
 
     def restart(self, *, wanted: bool = True, **more: Any) -> None:
         """What was not stored is forgotten."""
@@ -412,7 +412,7 @@ def test_a_skip_in_many_topics_is_answered_once_when_all_of_it_is_stored(fails: 
     for state in states:
         link.rig.topics[state.name].publish(message())
     answers: list[str] = []
-    link.machine.skip(None, LATEST, answers.append)
+    link.machine.operations.skip(None, LATEST, answers.append)
     link.rig.pump()
     stores, link.rig.stores = link.rig.stores, []
     assert len(stores) > 1
@@ -561,21 +561,21 @@ def test_pause_and_throttle_survive_a_restart() -> None:
     link = Link()
     link.topic.publish(message())
     done: list[str] = []
-    link.machine.pause(TOPIC, True, done.append)
-    link.machine.throttle(1_000, done.append)
+    link.machine.operations.pause(TOPIC, True, done.append)
+    link.machine.operations.throttle(1_000, done.append)
     assert done == []
     link.rig.store()
     assert done == ["", ""]
     link.restart()
     assert (link.told().paused, link.poll()[0].throttle_bytes_per_second) == (True, 1_000)
     assert link.read()[0] == []
-    link.machine.pause(TOPIC, False, done.append)
-    link.machine.pause(None, True, done.append)
+    link.machine.operations.pause(TOPIC, False, done.append)
+    link.machine.operations.pause(None, True, done.append)
     link.rig.store()
     assert link.poll()[0].paused
     assert link.read()[0] == []
-    link.machine.pause(None, False, done.append)
-    link.machine.throttle(None, done.append)
+    link.machine.operations.pause(None, False, done.append)
+    link.machine.operations.throttle(None, done.append)
     link.rig.store()
     assert len(link.read()[0]) == 1
     assert link.poll()[0].throttle_bytes_per_second == 0
@@ -585,33 +585,33 @@ def test_skip_says_what_is_lost_and_moves_c_alone() -> None:
     link = Link()
     positions = link.topic.publish(message(), message(count=4), message(origin="c"), message())
     link.commit(positions[0], positions[0])
-    preview = link.machine.skip_preview(TOPIC, positions[2])
+    preview = link.machine.operations.skip_preview(TOPIC, positions[2])
     assert [(s.through, s.messages, s.entries) for s in preview] == [(positions[2], 4, 2)]
     done: list[str] = []
-    assert link.machine.skip(TOPIC, positions[2], done.append) == 4
+    assert link.machine.operations.skip(TOPIC, positions[2], done.append) == 4
     link.rig.store()
     assert done == [""]
     assert link.stored().cursor == LinkCursor(positions[2], positions[0], 1)
     assert (link.stored().skipped, link.stored().gap) == (4, 0)
-    assert link.machine.skip_preview(None, LATEST)[0].messages == 1
+    assert link.machine.operations.skip_preview(None, LATEST)[0].messages == 1
     with pytest.raises(Conflict, match="behind the last message"):
-        link.machine.skip_preview(TOPIC, positions[-1]._replace(entry=99))
-    link.machine.skip(None, LATEST, done.append)
+        link.machine.operations.skip_preview(TOPIC, positions[-1]._replace(entry=99))
+    link.machine.operations.skip(None, LATEST, done.append)
     with pytest.raises(BrokerError, match="nothing to skip"):
-        link.machine.skip(None, LATEST, done.append)
+        link.machine.operations.skip(None, LATEST, done.append)
 
 
 def test_skip_of_the_blocking_entry() -> None:
     link = Link()
     positions = link.topic.publish(message(), message(origin="c"), message("big"), message())
     with pytest.raises(BrokerError, match="nothing to skip"):
-        link.machine.skip(TOPIC, None, lambda _error: None)
+        link.machine.operations.skip(TOPIC, None, lambda _error: None)
     link.commit(positions[1], positions[0], blocked="size", reason="too big", position=geo(positions[2]))
     assert link.told().blocked == "size"
     assert link.machine.status().blocked[0].position.entry == positions[2].entry
-    preview = link.machine.skip_preview(TOPIC, None)
+    preview = link.machine.operations.skip_preview(TOPIC, None)
     assert (preview[0].through, preview[0].messages) == (positions[2], 1)
-    link.machine.skip(TOPIC, None, lambda _error: None)
+    link.machine.operations.skip(TOPIC, None, lambda _error: None)
     assert link.told().blocked == ""
     link.commit(positions[1], positions[0], blocked="size", reason="too big")
     assert link.told().blocked == "", "a task that was on its way when the skip came tells old news"
@@ -621,7 +621,7 @@ def test_skip_without_a_named_entry_takes_the_first_that_may_go() -> None:
     link = Link()
     positions = link.topic.publish(message(origin="c"), message("big"), message())
     link.learn(NONE, blocked="policy", reason="no namespace")
-    assert link.machine.skip_preview(TOPIC, None)[0].through == positions[1]
+    assert link.machine.operations.skip_preview(TOPIC, None)[0].through == positions[1]
     link.learn(NONE, blocked="", reason="")
     assert link.told().blocked == ""
 
@@ -629,9 +629,9 @@ def test_skip_without_a_named_entry_takes_the_first_that_may_go() -> None:
 def test_an_unknown_topic_is_told_so() -> None:
     link = Link()
     for call in (
-        lambda: link.machine.pause("persistent://a/b/c", True, lambda _error: None),
-        lambda: link.machine.skip("persistent://a/b/c", LATEST, lambda _error: None),
-        lambda: link.machine.delete_orphan("persistent://a/b/c", lambda _error: None),
+        lambda: link.machine.operations.pause("persistent://a/b/c", True, lambda _error: None),
+        lambda: link.machine.operations.skip("persistent://a/b/c", LATEST, lambda _error: None),
+        lambda: link.machine.operations.delete_orphan("persistent://a/b/c", lambda _error: None),
     ):
         with pytest.raises(BrokerError, match="not on the link to b"):
             call()
@@ -679,12 +679,12 @@ def test_an_orphan_is_deleted_by_name_but_never_one_in_use() -> None:
     link = Link()
     done: list[str] = []
     with pytest.raises(BrokerError, match="in use"):
-        link.machine.delete_orphan(TOPIC, done.append)
+        link.machine.operations.delete_orphan(TOPIC, done.append)
     counter = link.poll()[0].counter
     _, apply = link.machine.rewanted(TOPIC, link.topic.log, False)
     apply()
     assert [t.removed for t in link.poll(counter)[0].topics] == [True]
-    link.machine.delete_orphan(TOPIC, done.append)
+    link.machine.operations.delete_orphan(TOPIC, done.append)
     link.rig.store()
     assert done == [""]
     assert KEY not in link.rig.meta
@@ -787,7 +787,7 @@ def test_what_was_skipped_needs_no_token() -> None:
     link = Link(ledger_entries=100)
     paced(link, 1)
     positions = link.topic.publish(*[message() for _ in range(6)])
-    link.machine.skip(TOPIC, positions[4], lambda _error: None)
+    link.machine.operations.skip(TOPIC, positions[4], lambda _error: None)
     link.rig.store()
     link.rig.later(3_600_000)
     assert link.read(link.state.cursor.c)[0] == positions[5:]

@@ -5,7 +5,6 @@ and gives the destination what it asks of a broker (`replication.link.destinatio
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -68,9 +67,6 @@ class Links(LinkReports):
         )
         self.destination.load(stored)
         self.restores = Restores(broker, self)
-        self.destination.on_heard = self._heard
-        self.destination.on_retained = self._learn_retained
-        self.destination.on_stored = self._came
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
@@ -79,16 +75,13 @@ class Links(LinkReports):
                 uuid=broker.uuid,
                 to=target,
                 boot=broker.boot,
-                partitions=self._partitions_of,
+                host=self,
                 linked=target in self._linked,
                 read_bytes_max=config.link_read_bytes_max,
                 poll_ms_max=config.link_poll_ms_max,
                 orphan_ms=config.orphan_cursor_ms,
             )
             source.load(stored)
-            source.on_rebased = partial(self._rebased, target)
-            source.retained = self._retained
-            source.schemas = self.schemas.life
             self.sources[target] = source
         self._created: dict[str, frozenset[str]] = {}
         self._unknown: list[tuple[str, list[LinkSource], Callable[[], None]]] = []
@@ -99,27 +92,45 @@ class Links(LinkReports):
         """Topics that are being synced -> which time it is."""
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
 
-    def _heard(self, topic: str, source: str, anew: bool) -> None:
-        self._broker.replication.heard_from(topic, source, anew=anew)
-
-    def _came(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
-        found = self._broker.topics.get(topic)
-        if found is not None:
-            found.flow(source).came(messages, size, connection)
-
     def schemas_forgotten(self, id_: str) -> None:
         """A topic's schemas were forgotten here: their numbers begin again."""
         self.destination.schemas.forgotten(id_)
         self.restores.machine.schemas.forgotten(id_)
 
-    def _retained(self, topic: str) -> tuple[Mark, ...]:
+    # --------------------------------------------------------------------------------- what `SourceHost` asks and reports
+
+    def partitions_of(self, topic: str) -> int:
+        """Partitions of the partitioned topic that a topic belongs to; 0: it belongs to none."""
+        name = TopicName.parse(topic)
+        return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
+
+    def retained(self, topic: str) -> tuple[Mark, ...]:
+        """What a topic's origins retain of their own."""
         return self._broker.replication.retained(topic)
 
-    def _learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
+    def schema_incarnation(self, topic: str) -> int:
+        """Which incarnation of the topic's schemas the versions in its entries belong to."""
+        return self.schemas.life(topic)
+
+    def rebased(self, topic: str, target: str) -> None:
+        """The link to `target` started over in a topic, or passed over entries of it."""
+        self._broker.replication.rebased(topic, target)
+
+    # ---------------------------------------------------------------------------------------- what `DestinationHost` reports
+
+    def source_active(self, topic: str, source: str, *, restarted: bool) -> None:
+        """The link of a source cluster is at work in a topic here."""
+        self._broker.replication.heard_from(topic, source, anew=restarted)
+
+    def learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
+        """What origins of a topic's messages retain of their own, as the source of a link reported it."""
         self._broker.replication.learn_retained(topic, marks)
 
-    def _rebased(self, target: str, topic: str) -> None:
-        self._broker.replication.rebased(topic, target)
+    def stored(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
+        """The disk has messages that a link brought."""
+        found = self._broker.topics.get(topic)
+        if found is not None:
+            found.flow(source).came(messages, size, connection)
 
     def latest_life_of(self, topic: str, cluster: str) -> int:
         """The incarnation of a topic in a linked cluster, as handshakes of either direction told since the start; 0: unknown.
@@ -127,15 +138,11 @@ class Links(LinkReports):
         A link from there says which life is lived now, even when its number is lower than that of a former one.
         """
         source = self.sources.get(cluster)
-        return self.destination.incarnation_of(topic, cluster) or (
+        return self.destination.incarnations.of(topic, cluster) or (
             source.incarnation_of(topic) if source is not None else 0
         )
 
     # --------------------------------------------------------------------------------------------------- which topics
-
-    def _partitions_of(self, text: str) -> int:
-        name = TopicName.parse(text)
-        return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
 
     def targets(self, name: TopicName) -> frozenset[str]:
         """Clusters that a topic's messages are sent to from here: those of its policy that a link leads to."""
@@ -167,7 +174,7 @@ class Links(LinkReports):
     def lives(self, name: TopicName) -> dict[str, int]:
         """What is known here of a topic's lives elsewhere: by source cluster the highest ledger id."""
         topic = self._broker.topics.get(str(name))
-        found = self.destination.lives(str(name))
+        found = self.destination.incarnations.of_topic(str(name))
         for source, position in (topic.log.watermarks() if topic is not None else {}).items():
             found[source] = max(position.ledger, found.get(source, -1))
         return found
@@ -484,16 +491,16 @@ class Links(LinkReports):
     def pause(self, target: str, topic: str | None, paused: bool, done: Done) -> None:
         """Stop or go on with a link or one of its topics."""
         with _refusals():
-            self._known(target).pause(topic, paused, self._told(done))
+            self._known(target).operations.pause(topic, paused, self._told(done))
 
     def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
         """Limit a link's rate."""
-        self._known(target).throttle(bytes_per_s, self._told(done))
+        self._known(target).operations.throttle(bytes_per_s, self._told(done))
 
     def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
         """What a skip would lose."""
         with _refusals():
-            found = self._known(target).skip_preview(topic, through)
+            found = self._known(target).operations.skip_preview(topic, through)
         return [
             SkipPreview(
                 topic=skip.topic,
@@ -508,12 +515,12 @@ class Links(LinkReports):
     def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
         """Settle entries without sending them."""
         with _refusals():
-            self._known(target).skip(topic, through, self._told(done))
+            self._known(target).operations.skip(topic, through, self._told(done))
 
     def delete_orphan(self, target: str, topic: str, done: Done) -> None:
         """Give up what an orphan cursor holds."""
         with _refusals():
-            self._known(target).delete_orphan(topic, self._told(done))
+            self._known(target).operations.delete_orphan(topic, self._told(done))
 
     def validate(self) -> None:
         """Check what must hold after every event."""

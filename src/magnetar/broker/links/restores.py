@@ -6,7 +6,7 @@ from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.names import TopicName
 from magnetar.replication.holdings import Runs, count, holdings, merged, of_ledgers
-from magnetar.replication.link.destination import DestinationHost, DestinationTopic
+from magnetar.replication.link.host import DestinationTopic, TopicHost
 from magnetar.replication.restore import Restorer
 from magnetar.storage.topiclog import Trim
 
@@ -24,7 +24,7 @@ class Restores:
         host: what a link's destination asks of it.
     """
 
-    def __init__(self, broker: "Broker", host: DestinationHost) -> None:
+    def __init__(self, broker: "Broker", host: TopicHost) -> None:
         self._broker = broker
         self._host = host
         self.machine = Restorer(

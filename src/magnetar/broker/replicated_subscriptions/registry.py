@@ -242,7 +242,7 @@ class Replication:
             heard = self._heard.setdefault(topic.text, set())
             for source in sorted(heard - others):
                 heard.discard(source)
-                self.broker.links.destination.forget_heard(topic.text, source)
+                self.broker.links.destination.incarnations.forget(topic.text, source)
             self.routes_changed(topic)
             before = topic.replicated.mode if topic.replicated is not None else ""
             self._follow_policy(topic)

@@ -402,7 +402,7 @@ class ReplicatedTopic(StoredStates):
 
     def incarnation_of(self, cluster: str) -> int:
         """Of this topic in a linked cluster; 0 for unknown."""
-        return self._broker.links.destination.incarnation_of(self._topic.text, cluster)
+        return self._broker.links.destination.incarnations.of(self._topic.text, cluster)
 
     def latest_life_of(self, cluster: str) -> int:
         """The same, also as links that lead there know it."""

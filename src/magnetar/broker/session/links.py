@@ -16,7 +16,7 @@ from magnetar.broker.session.part import SessionPart
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Send
-from magnetar.replication.link.destination import LinkDestination
+from magnetar.replication.link.handshakes import name_of
 from magnetar.replication.link.reading import Reading, place
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import request_id_of
@@ -84,7 +84,7 @@ class GeoSession(SessionPart):
 
     def _read(self, frame: Frame) -> None:
         request = frame.command.geo_read
-        LinkDestination.name_of(request.topic)
+        name_of(request.topic)
         if (unread := self._access.unread(request)) is not None:
             self._answer(pb.GEO_READ_RESPONSE, geo_read_response=unread)
             return
@@ -158,7 +158,7 @@ class GeoSession(SessionPart):
     def _schemas(self, frame: Frame) -> None:
         request = frame.command.geo_schemas
         self._access.check(request.topic)
-        LinkDestination.name_of(request.topic)
+        name_of(request.topic)
         self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.told(request))
 
     def _brought(self, frame: Frame) -> None:

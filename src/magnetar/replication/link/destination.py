@@ -1,14 +1,13 @@
 """The destination side of all links that lead here.
 
-    handshake  GEO_WATERMARKS: who are you; your topics exist here from now on; this is what is persisted of each
+    handshake  GEO_WATERMARKS, see `replication.link.handshakes`
     append     GEO_APPEND: identity, policy, chain rule, every entry checked and stamped with where it came from; answered
                when the disk has it, and a duplicate when the disk has the first copy
                (docs/design/links.md#persisted-answers)
     failure    a failed append: everything in flight for that topic is answered `retry`, the pushed watermark falls back
 
-The watermarks themselves live in the topic's log, which moves them with the entries. The change counter is raised
-whenever one of them may have gone *back* (start, failed append, deleted topic); as long as it stands still, a source need
-not compare anything. It begins at the boot time, so that two starts never share a number.
+The watermarks themselves are in the topic's log, which moves them with the entries. They may go *back* at a start, a failed
+append and a deleted topic; handshakes show that.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,13 +19,15 @@ from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName, check_cluster
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.link import chain
-from magnetar.replication.link.handshakes import DestinationHost, DestinationTopic, Handshakes
-from magnetar.replication.link.identity import SILENCE_MS, Standing
+from magnetar.replication.link.handshakes import Handshakes, WatermarksReply, name_of
+from magnetar.replication.link.host import DestinationHost, DestinationTopic
+from magnetar.replication.link.identity import SILENCE_MS, Peers, Standing
+from magnetar.replication.link.incarnations import SourceIncarnations
 from magnetar.replication.link.incoming import (
     Ahead,
-    Obstacle,
+    BlockedEntry,
     Stamp,
-    Unknown,
+    UnknownSchemaVersion,
     append_ahead,
     check_lists,
     markers_before,
@@ -38,8 +39,6 @@ from magnetar.replication.link.schemas import Ask, SchemaDesk, SchemaHost, Trans
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.idempotency_keys import Found
-
-__all__ = ["PENDING_BYTES_MAX", "THROTTLE_MS", "DestinationHost", "DestinationTopic", "LinkDestination"]
 
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
@@ -78,7 +77,7 @@ class _Coming:
     ahead: Ahead = field(default_factory=Ahead)
 
 
-class LinkDestination(Handshakes):
+class LinkDestination:
     """All incoming links.
 
     Args:
@@ -90,8 +89,12 @@ class LinkDestination(Handshakes):
         message_bytes_max, silence_ms, pending_bytes_max: limits.
 
     Attributes:
-        on_stored: told of a topic, a source cluster, a connection, and how many messages and bytes the disk has of what it
-            brought.
+        peers: which clusters own their names.
+        incarnations: of topics at their sources.
+        refusals: topics that were refused.
+        schemas: requests that wait for schemas, and known schema versions.
+        pending_bytes: of links, on their way to the disk.
+        incoming: entries, messages and bytes stored since this broker's start, by source cluster.
     """
 
     def __init__(
@@ -107,10 +110,16 @@ class LinkDestination(Handshakes):
         silence_ms: int = SILENCE_MS,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
-        super().__init__(outbox, cluster=cluster, uuid=uuid, host=host, boot=boot, silence_ms=silence_ms)
+        self._cluster = cluster
+        self._host = host
+        self.peers = Peers(outbox, silence_ms)
+        self.incarnations = SourceIncarnations(host)
+        self._handshakes = Handshakes(
+            outbox, cluster=cluster, uuid=uuid, host=host, peers=self.peers, incarnations=self.incarnations, boot=boot
+        )
+        self.refusals = self._handshakes.refusals
         self.pending_bytes = 0
         self.incoming: dict[str, dict[str, int]] = {}
-        self.on_stored: Callable[[str, str, int, int, int], None] = lambda *_told: None
         self._message_bytes_max = message_bytes_max
         self._pending_bytes_max = pending_bytes_max
         self._stamps: dict[str, Stamp] = {}
@@ -121,6 +130,19 @@ class LinkDestination(Handshakes):
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start."""
         self.peers.load(stored)
+
+    # -------------------------------------------------------------------------------------------------------- handshake
+
+    @property
+    def counter(self) -> int:
+        """Raised whenever a watermark may have gone back."""
+        return self._handshakes.counter
+
+    def watermarks(
+        self, request: pb.CommandGeoWatermarks, reply: WatermarksReply, *, narrow: str = "", connection: int = 0
+    ) -> None:
+        """GEO_WATERMARKS; see `Handshakes.watermarks`."""
+        self._handshakes.watermarks(request, reply, narrow=narrow, connection=connection)
 
     # ----------------------------------------------------------------------------------------------------------- append
 
@@ -144,7 +166,7 @@ class LinkDestination(Handshakes):
             ProtocolError: the peer is no link of ours: lists that do not fit, positions out of order, forged entries.
         """
         positions = check_lists(request, len(payload))
-        name = self.name_of(request.topic)
+        name = name_of(request.topic)
         translation = self.schemas.translation(request.topic, name, request.source, request.uuid, request.schemas)
         coming = _Coming(connection, request, payload, positions, translation, reply, ask, whole)
         if not self.schemas.waits(translation.key):
@@ -158,7 +180,7 @@ class LinkDestination(Handshakes):
             self.schemas.behind(connection, translation, len(payload), lambda: self._judge_late(coming), whole=whole)
 
     def _judge_late(self, coming: _Coming) -> None:
-        """A request that had to wait: nobody is there to be told that it makes no sense."""
+        """A request that had to wait: its sender cannot get a ProtocolError any more, so the answer says what is wrong."""
         try:
             self._judge(coming)
         except ProtocolError as error:
@@ -176,17 +198,16 @@ class LinkDestination(Handshakes):
         response = pb.CommandGeoAppendResponse(request_id=request.request_id)
         topic = self._host.find(request.topic)
         log = topic.log if topic is not None else None
-        before = self._heard.get((request.topic, request.source))
         persisted = log.watermark(request.source) if log is not None else NONE
         response.persisted.ledger, response.persisted.entry = persisted
         if self._kept_out(coming.translation.name, coming, response):
             coming.reply(response)
             return
-        if topic is not None and (before is None or before[0] != request.uuid):
-            # Which of two lives is the present one, only a handshake tells: a task of the former may come when all is over.
-            self._hear(request.topic, request.source, request.uuid, request.incarnation)
+        if topic is not None and self.incarnations.uuid_of(request.topic, request.source) != request.uuid:
+            # Which of two incarnations is the present one, only a handshake tells: a task of the former may come late.
+            self.incarnations.seen(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
-            # What it had, if anything, is lost: the handshake makes it anew and tells the source so.
+            # What it had, if anything, is lost: the handshake creates it again, and its answer shows that to the source.
             response.refused = True
             coming.reply(response)
             return
@@ -203,7 +224,7 @@ class LinkDestination(Handshakes):
             entries, obstacle = self._prepare(coming, verdict.first_new)
             if topic.terminated:
                 entries, obstacle = markers_before(
-                    entries, obstacle, f"{request.topic} was terminated in {self.cluster}"
+                    entries, obstacle, f"{request.topic} was terminated in {self._cluster}"
                 )
             entries, long = coming.ahead.split(topic.idempotency, entries)
             stored = self._store(topic, coming, entries, response) if entries else True
@@ -213,7 +234,7 @@ class LinkDestination(Handshakes):
             if long is not None:
                 self._open_ahead(topic, coming, long)
                 return
-            if isinstance(obstacle, Unknown):
+            if isinstance(obstacle, UnknownSchemaVersion):
                 if self._has_to_wait(coming, obstacle, response):
                     return
                 end = _end(positions, verdict.first_new + len(entries))
@@ -243,7 +264,9 @@ class LinkDestination(Handshakes):
 
         topic.idempotency.open_ahead(entry, opened)
 
-    def _has_to_wait(self, coming: _Coming, unknown: Unknown, response: pb.CommandGeoAppendResponse) -> bool:
+    def _has_to_wait(
+        self, coming: _Coming, unknown: UnknownSchemaVersion, response: pb.CommandGeoAppendResponse
+    ) -> bool:
         """An entry's schema version means nothing here: park the request, unless that was of no use just now."""
         translation = coming.translation
         if translation.trouble:
@@ -265,8 +288,8 @@ class LinkDestination(Handshakes):
     def _kept_out(self, name: TopicName, coming: _Coming, response: pb.CommandGeoAppendResponse) -> bool:
         """Identity, policy and room, which do not depend on the entries."""
         request = coming.request
-        standing = self.peers.standing(request.source, request.uuid, heard=coming.whole)
-        if standing in (Standing.RIVAL, Standing.FORMER):
+        standing = self.peers.standing(request.source, request.uuid, trusted=coming.whole)
+        if standing in (Standing.CONFLICT, Standing.SUPERSEDED):
             response.blocked, response.reason = "identity", self.peers.explain(request.source, request.uuid)
             return True
         if standing is not Standing.KNOWN:
@@ -286,12 +309,14 @@ class LinkDestination(Handshakes):
             return True
         return False
 
-    def _prepare(self, coming: _Coming, first: int) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
+    def _prepare(
+        self, coming: _Coming, first: int
+    ) -> tuple[list[NewEntry], BlockedEntry | UnknownSchemaVersion | None]:
         request = coming.request
         stamp = self._stamps.get(request.source)
         if stamp is None:
-            if request.source == self.cluster:
-                raise ProtocolError(f"a link from {self.cluster} to itself")
+            if request.source == self._cluster:
+                raise ProtocolError(f"a link from {self._cluster} to itself")
             try:
                 stamp = self._stamps[request.source] = Stamp(check_cluster(request.source))
             except NameNotValid as error:
@@ -303,7 +328,7 @@ class LinkDestination(Handshakes):
         self.schemas.note_dropped(coming.translation)
         return made
 
-    def _blocked_by(self, response: pb.CommandGeoAppendResponse, obstacle: Obstacle) -> None:
+    def _blocked_by(self, response: pb.CommandGeoAppendResponse, obstacle: BlockedEntry) -> None:
         response.blocked, response.reason = obstacle.kind, obstacle.reason
         response.position.ledger, response.position.entry = obstacle.position
         if obstacle.conflict is not None:
@@ -326,12 +351,12 @@ class LinkDestination(Handshakes):
             if error:
                 self._failed(name, error)
             else:
-                told = self.incoming.setdefault(source, {"entries": 0, "messages": 0, "bytes": 0})
+                counters = self.incoming.setdefault(source, {"entries": 0, "messages": 0, "bytes": 0})
                 messages = sum(entry.count for entry in entries)
-                told["entries"] += len(entries)
-                told["messages"] += messages
-                told["bytes"] += size
-                self.on_stored(name, source, coming.connection, messages, size)
+                counters["entries"] += len(entries)
+                counters["messages"] += messages
+                counters["bytes"] += size
+                self._host.stored(name, source, coming.connection, messages, size)
                 self._persisted(name, source, topic.log.watermark(source))
 
         try:
@@ -361,7 +386,7 @@ class LinkDestination(Handshakes):
 
     def _failed(self, topic: str, error: str) -> None:
         """Nothing in flight for a topic will be durable: its log fell back already."""
-        self.counter += 1
+        self._handshakes.watermark_fell()
         found = self._host.find(topic)
         for key in [key for key in self._waiting if key[0] == topic]:
             persisted = found.log.watermark(key[1]) if found is not None else NONE
@@ -372,7 +397,7 @@ class LinkDestination(Handshakes):
                 one.reply(one.response)
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: nobody waits for its answers. What it sent is stored all the same, but for what waits."""
+        """A connection is gone, and its answers with it. What it sent is stored all the same, except for what waits."""
         self.schemas.disconnected(connection)
         self.refusals.disconnected(connection)
         for key in list(self._waiting):
@@ -386,9 +411,9 @@ class LinkDestination(Handshakes):
         """A topic was deleted here: its watermarks went with it."""
         self._failed(topic, f"topic {topic} was deleted")
         self.schemas.removed(topic)
-        for table in (self._heard, self._flying):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
+        self.incarnations.removed(topic)
+        for key in [key for key in self._flying if key[0] == topic]:
+            del self._flying[key]
 
     # ----------------------------------------------------------------------------------------------------------- status
 

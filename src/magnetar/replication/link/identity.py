@@ -1,16 +1,16 @@
-"""Who is called by a cluster's name: the uuid made with its data folder (destination side of a link).
+"""Which uuid owns a cluster's name (destination side of a link). The uuid is made with the cluster's data folder.
 
-    unknown name                      believed, durably, before anything of it is stored
-    known uuid                        welcome
-    a uuid that had the name before   refused for ever: what it sends was overtaken
-    a new uuid                        a wiped cluster, believed if the old one was silent for a while *and* all it will send
-                                      lies above what is known of the old one's; else a second cluster of the same name
+    unknown name                      accepted, durably, before anything of it is stored
+    known uuid                        accepted
+    a uuid that had the name before   refused for ever: what it sends is superseded
+    a new uuid                        a wiped cluster, accepted if the old one was silent for a while *and* all that it will
+                                      send lies above what is known of the old one; else a second cluster of the same name
 
-Who a cluster is concerns all who use it. So only links that may replicate everything are believed, or keep an old uuid from being
-silent; others are welcome under a known uuid.
+Which cluster owns a name concerns all links. So only links that may replicate everything can claim a name, or keep an old uuid
+from being silent; other links are accepted under a known uuid.
 
-The second condition is what keeps its messages from being taken for the old one's duplicates. A source that hears of a
-watermark above its own end goes on in a ledger above (docs/design/links.md#ledger-ids-grow); the next handshake then
+The second condition keeps the new cluster's messages from being taken for duplicates of the old one's. A source that gets a
+watermark above its own end goes on in a ledger above it (docs/design/links.md#ledger-ids-grow); the next handshake then
 finds the condition fulfilled.
 """
 
@@ -25,8 +25,8 @@ from magnetar.replication.link.records import PEER_PREFIX, PeerRecord
 SILENCE_MS: Final = 10_000
 """How long the old uuid must have been silent. See `BrokerConfig.identity_silence_ms`."""
 
-FORMER_MAX: Final = 32
-"""A ceiling on remembered former uuids of a name: a cluster is not wiped that often."""
+SUPERSEDED_MAX: Final = 32
+"""A ceiling on remembered superseded uuids of a name: a cluster is not wiped that often."""
 
 
 class Standing(Enum):
@@ -35,15 +35,15 @@ class Standing(Enum):
     KNOWN = "known"
     """It is the cluster of that name."""
     NEW = "new"
-    """Nobody had the name."""
-    HEIR = "heir"
-    """Another had the name and is silent."""
-    RIVAL = "rival"
-    """Another has the name."""
-    FORMER = "former"
-    """It had the name; another one has it now."""
+    """No cluster had the name before."""
+    TAKEOVER = "takeover"
+    """Another uuid had the name and is silent: the new one may take it over."""
+    CONFLICT = "conflict"
+    """Another uuid has the name and is not silent."""
+    SUPERSEDED = "superseded"
+    """It had the name; another uuid has it now."""
     STORING = "storing"
-    """It is being believed just now."""
+    """That it has the name is being stored."""
 
 
 @dataclass(slots=True)
@@ -74,25 +74,30 @@ class Peers:
         """
         for key, data in stored.items():
             if key.startswith(PEER_PREFIX):
-                # Nobody knows how long the old one was silent while this broker was down: the time runs from now.
+                # How long the old one was silent while this broker was down is unknown: the time runs from now.
                 self._peers[key.removeprefix(PEER_PREFIX)] = _Peer(PeerRecord.decode(key, data), self._outbox.now_ms)
 
-    def standing(self, cluster: str, uuid: str, *, heard: bool = True) -> Standing:
-        """What a uuid that claims a name is; a known one is thereby seen, unless who claims it may not say (`heard`)."""
+    def standing(self, cluster: str, uuid: str, *, trusted: bool = True) -> Standing:
+        """What a uuid that claims a name is.
+
+        Args:
+            cluster, uuid: the claim.
+            trusted: the link may replicate everything. Only then does a known uuid count as seen.
+        """
         peer = self._peers.get(cluster)
         if peer is None:
             return Standing.NEW
         if peer.storing:
-            return Standing.STORING if uuid == peer.storing else Standing.RIVAL
+            return Standing.STORING if uuid == peer.storing else Standing.CONFLICT
         if uuid == peer.record.uuid:
-            if heard:
+            if trusted:
                 peer.seen_ms = self._outbox.now_ms
             return Standing.KNOWN
         if uuid in peer.record.former:
-            return Standing.FORMER
+            return Standing.SUPERSEDED
         if not peer.record.uuid:
             return Standing.NEW
-        return Standing.HEIR if self._outbox.now_ms - peer.seen_ms >= self._silence_ms else Standing.RIVAL
+        return Standing.TAKEOVER if self._outbox.now_ms - peer.seen_ms >= self._silence_ms else Standing.CONFLICT
 
     def explain(self, cluster: str, uuid: str) -> str:
         """One line: both uuids, since when."""
@@ -107,11 +112,11 @@ class Peers:
             f"{self._outbox.now_ms - peer.seen_ms} ms ago) and {uuid}: stop one of them, or give it another name"
         )
 
-    def believe(self, cluster: str, uuid: str, then: Callable[[str], None]) -> None:
-        """Store that this is the cluster of that name; `then("")` when it is durable."""
+    def accept(self, cluster: str, uuid: str, then: Callable[[str], None]) -> None:
+        """Store that this uuid owns the name; `then("")` when it is durable."""
         before = self._peers.get(cluster)
         former = [] if before is None or not before.record.uuid else [*before.record.former, before.record.uuid]
-        record = PeerRecord(uuid=uuid, since_ms=self._outbox.now_ms, former=former[-FORMER_MAX:])
+        record = PeerRecord(uuid=uuid, since_ms=self._outbox.now_ms, former=former[-SUPERSEDED_MAX:])
         peer = self._peers[cluster] = before or _Peer(PeerRecord(uuid=""), self._outbox.now_ms)
         peer.storing = uuid
 
@@ -120,14 +125,14 @@ class Peers:
             if not error:
                 peer.record, peer.seen_ms = record, self._outbox.now_ms
                 if former:
-                    text = f"cluster {cluster} was made anew: it is {uuid} now, {former[-1]} is refused from now on"
+                    text = f"cluster {cluster} was created again: it is {uuid} now, {former[-1]} is refused from now on"
                     self._outbox.put(Note("warning", text))
             then(error)
 
         self._outbox.put(Store({PEER_PREFIX + cluster: record.encode()}, (), stored))
 
     def known(self) -> dict[str, tuple[str, int, int]]:
-        """(uuid, since, last seen in ms) of each cluster that was believed."""
+        """(uuid, since, last seen in ms) of each cluster that owns its name here."""
         return {
             name: (peer.record.uuid, peer.record.since_ms, peer.seen_ms)
             for name, peer in self._peers.items()

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.core.ids import LEDGER_MAX, NONE, Position
-from magnetar.replication.link.handshakes import DestinationTopic, KeysAhead
+from magnetar.replication.link.host import DestinationTopic, KeysAhead
 from magnetar.replication.link.reading import place
 from magnetar.replication.link.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
@@ -97,7 +97,7 @@ def without_schema_version(seen: Inspected) -> bytes:
     return build(seen.metadata, seen.payload[seen.metadata_end :])
 
 
-class Obstacle(NamedTuple):
+class BlockedEntry(NamedTuple):
     """The entry that stops its topic."""
 
     kind: str
@@ -154,7 +154,7 @@ def append_ahead(
             keys.known_ahead(None)
 
 
-class Unknown(NamedTuple):
+class UnknownSchemaVersion(NamedTuple):
     """The entry whose schema version means nothing here (yet).
 
     Attributes:
@@ -177,24 +177,24 @@ def translated(seen: Inspected, translation: Translation, stamp: bytes) -> bytes
     return with_appended(without_schema_version(seen), stamp)
 
 
-def refused(translation: Translation, number: int, position: Position) -> Obstacle:
+def refused(translation: Translation, number: int, position: Position) -> BlockedEntry:
     """The entry whose schema may not stand here."""
     refusal = translation.refused[number]
-    return Obstacle("schema", f"message {position} {refusal.reason}", position, refusal.conflict)
+    return BlockedEntry("schema", f"message {position} {refusal.reason}", position, refusal.conflict)
 
 
 def markers_before(
-    entries: list[NewEntry], obstacle: Obstacle | Unknown | None, why: str
-) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
+    entries: list[NewEntry], obstacle: BlockedEntry | UnknownSchemaVersion | None, why: str
+) -> tuple[list[NewEntry], BlockedEntry | UnknownSchemaVersion | None]:
     """What a topic takes that takes no messages any more: the markers in front of the first one, which stops the link."""
     for at, entry in enumerate(entries):
         if not entry.flags & _MARKER:
             reason = f"{why}: message {entry.source} cannot be stored there"
-            return entries[:at], Obstacle("terminated", reason, entry.source)
+            return entries[:at], BlockedEntry("terminated", reason, entry.source)
     return entries, obstacle
 
 
-def wanted(request: "Sized", payload: bytes, unknown: Unknown, translation: Translation) -> set[int]:
+def wanted(request: "Sized", payload: bytes, unknown: UnknownSchemaVersion, translation: Translation) -> set[int]:
     """The unknown version and others behind it, so that they are asked for together."""
     found = {unknown.version}
     offset = unknown.offset
@@ -262,7 +262,7 @@ def prepare(
     stamp: Stamp,
     message_bytes_max: int,
     translation: Translation,
-) -> tuple[list[NewEntry], Obstacle | Unknown | None]:
+) -> tuple[list[NewEntry], BlockedEntry | UnknownSchemaVersion | None]:
     """Make the entries from index `first` on into entries of our own.
 
     Returns:
@@ -285,9 +285,9 @@ def prepare(
             seen = inspect(data, message_bytes_max=message_bytes_max, fields_max=LINK_METADATA_FIELDS_MAX)
         except ChecksumError:
             reason = f"entry {position} of {source} fails its checksum"
-            return entries, Obstacle("corrupt", reason, position)
+            return entries, BlockedEntry("corrupt", reason, position)
         except MessageTooLargeError as error:
-            return entries, Obstacle("size", error.message, position)
+            return entries, BlockedEntry("size", error.message, position)
         except BrokerError as error:
             raise ProtocolError(f"entry {position} of {source}: {error.message}") from None
         flags = seen.flags
@@ -303,7 +303,7 @@ def prepare(
                 if isinstance(other, int):
                     if other in translation.refused:
                         return entries, refused(translation, other, position)
-                    return entries, Unknown(first + len(entries), other, at - size)
+                    return entries, UnknownSchemaVersion(first + len(entries), other, at - size)
                 made = other
             else:
                 made = stamped(seen.payload, seen.metadata_end, known)

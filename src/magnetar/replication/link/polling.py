@@ -204,3 +204,35 @@ class Lease:
         if pipeline and pipeline == self.holder:
             self._open = is_open
             self.until_ms = self._outbox.now_ms + self.length_ms
+
+
+class Leases:
+    """The leases of one link.
+
+    Args:
+        outbox: the broker's, for the clock.
+
+    Attributes:
+        whole: of pipelines that may replicate everything.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.whole = Lease(outbox)
+        self._narrow: dict[str, Lease] = {}
+        """By role, of pipelines that may replicate some topics only."""
+
+    def of(self, narrow: str) -> Lease:
+        """The lease of a role that may replicate some topics only; with "", the one of the whole link."""
+        if not narrow:
+            return self.whole
+        if narrow not in self._narrow:
+            self._narrow = {role: lease for role, lease in self._narrow.items() if lease.live}
+            self._narrow[narrow] = Lease(self._outbox)
+        return self._narrow[narrow]
+
+    def disconnected(self, connection: int) -> None:
+        """A connection is gone, and with it, soon, what was leased over it."""
+        for lease in (self.whole, *self._narrow.values()):
+            if lease.connection == connection:
+                lease.left()

@@ -12,25 +12,24 @@
 The machine has no clock and no I/O: it puts effects into the outbox; what the store has is known when it says so.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor, Position
 from magnetar.core.rates import Rate
-from magnetar.effects.outbox import Outbox, Timer
-from magnetar.replication.link.cursor_store import Done
+from magnetar.effects.outbox import Outbox
+from magnetar.replication.link.cursor_store import Done, LinkCursorStore
+from magnetar.replication.link.host import SourceHost
 from magnetar.replication.link.link_topic import LinkTopic
-from magnetar.replication.link.operations import ORPHAN_MS, OperatedLink, Skip
-from magnetar.replication.link.polling import Lease
+from magnetar.replication.link.link_topics import LinkTopics
+from magnetar.replication.link.operations import ORPHAN_MS, LinkOperations
+from magnetar.replication.link.polling import Lease, Leases
 from magnetar.replication.link.reading import Reading, ReadReply, geo, place
-from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.replication.link.records import LinkRecord, LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import Mark, marks_message
-
-__all__ = ["LinkSource", "Skip"]
+from magnetar.wire.acksets import marks_message
 
 READ_BYTES_MAX: Final = 8 << 20
 POLL_MS_MAX: Final = 20_000
@@ -40,7 +39,7 @@ CommitReply = Callable[[pb.CommandGeoCommitResponse], None]
 Puts = dict[str, bytes]
 
 
-class LinkSource(OperatedLink):
+class LinkSource:
     """One outgoing link.
 
     Args:
@@ -48,9 +47,15 @@ class LinkSource(OperatedLink):
         cluster, uuid: this one.
         to: the target cluster.
         boot: clock at this broker's start, ms; never the same twice.
-        partitions: of the partitioned topic that a topic belongs to, 0 for none.
+        host: the broker.
         linked: whether a link to `to` is configured; else everything found here is an orphan.
         read_bytes_max, poll_ms_max, orphan_ms: limits, see `core.config.BrokerConfig`.
+
+    Attributes:
+        topics: those that have a cursor for this link, by name, orphans included.
+        operations: what operators do with the link.
+        lease: of pipelines that may replicate everything.
+        trouble, trouble_reason, trouble_since_ms, throttled: what the pipeline reported of the whole link.
     """
 
     def __init__(
@@ -61,28 +66,58 @@ class LinkSource(OperatedLink):
         uuid: str,
         to: str,
         boot: int,
-        partitions: Callable[[str], int] = lambda _topic: 0,
+        host: SourceHost,
         linked: bool = True,
         read_bytes_max: int = READ_BYTES_MAX,
         poll_ms_max: int = POLL_MS_MAX,
         orphan_ms: int = ORPHAN_MS,
     ) -> None:
-        super().__init__(outbox, to, boot, orphan_ms)
+        self.outbox = outbox
+        self.to = to
         self.cluster, self.uuid, self.linked = cluster, uuid, linked
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
-        self._partitions = partitions
-        self.retained: Callable[[str], Iterable[Mark]] = lambda _topic: ()
-        """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
-        self.schemas: Callable[[str], int] = lambda _topic: 0
-        """Which life the versions in a topic's entries belong to (`schemas.registry.Registry.life`)."""
+        self._host = host
+        self._topics = LinkTopics(outbox, to, boot)
+        self.topics = self._topics.by_name
+        self.changes, self._polls = self._topics.changes, self._topics.polls
+        self._leases = Leases(outbox)
+        self.lease = self._leases.whole
+        self._cursors = LinkCursorStore(outbox, self._topics)
+        self.operations = LinkOperations(outbox, self._topics, self._cursors, self._rebased, orphan_ms)
         self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
+
+    def load(self, stored: Mapping[str, bytes]) -> None:
+        """Take the metadata store's content at start; `added` follows for every topic there is.
+
+        Raises:
+            StorageError: a record is damaged.
+        """
+        self.operations.load(stored)
+        self._cursors.load(stored)
+
+    @property
+    def record(self) -> LinkRecord:
+        """What an operator set for the whole link."""
+        return self.operations.record
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """Gap and skipped messages since the broker's start; neither ever falls."""
+        return self._topics.lost
+
+    def _rebased(self, topic: str) -> None:
+        self._host.rebased(topic, self.to)
+
+    def _gap(self, state: LinkTopic, lost: int, how: str) -> None:
+        self._topics.note("error", f"{lost} messages of {state.name} {how}")
+        self._rebased(state.name)
 
     # ------------------------------------------------------------------------------------------- which topics are on it
 
     def creation(self, topic: str, incarnation: int) -> Puts:
         """What the transaction that creates a topic has to hold, so that the link begins with its first message."""
         record = LinkTopicRecord(incarnation=incarnation, c=NONE, s=NONE, gen=1, marks=[(-1, -1, 0)])
-        return {link_cursor_key(topic, self.to): record.encode()}
+        return {self._cursors.key(topic): record.encode()}
 
     def added(self, topic: str, log: TopicLog, *, wanted: bool, latest: bool = False, created: bool = False) -> None:
         """A topic exists (durably): at start, or just created.
@@ -93,7 +128,8 @@ class LinkSource(OperatedLink):
             latest: where the link begins if it has no cursor yet (a link configured after the topic was made).
             created: just now, with `creation` in its transaction.
         """
-        record = self._stored.pop(topic, None)
+        record = self._cursors.found(topic)
+        dirty = False
         if created and wanted:
             state = LinkTopic.create(topic, log, latest=False)
             state.durable = state.cursor
@@ -101,14 +137,14 @@ class LinkSource(OperatedLink):
             state = LinkTopic.load(topic, log, record)
         elif wanted:
             state = LinkTopic.create(topic, log, latest=latest)
-            self._dirty.add(topic)
+            dirty = True
         else:
             return
         state.wanted = wanted
         self.topics[topic] = state
         if wanted == bool(state.orphan_since_ms):
             state.orphan_since_ms = 0 if wanted else max(1, self.outbox.day_ms)
-            self._dirty.add(topic)
+            dirty = True
         if state.cursor.c > log.last:
             # Settled past the end: a foreign watermark was met before the restart, or all entries are deleted. What comes
             # next must not be taken for settled.
@@ -116,17 +152,22 @@ class LinkSource(OperatedLink):
         # A crash may have come between a deletion and the count of what it took from the link.
         if lost := state.note_trimmed():
             self._gap(state, lost, "were deleted before they could be sent")
-            self._dirty.add(topic)
+            dirty = True
         if lost := state.recount():
             self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
-            self._dirty.add(topic)
-        if topic in self._dirty:
-            self.flush()
-        self._changed(state)
+            dirty = True
+        if dirty:
+            self._cursors.flush_with(state)
+        self._topics.changed(state)
 
     def moved(self, topic: str, record: LinkTopicRecord) -> None:
-        """A topic goes on under this name, with the place that it has on the link (durably); `added` follows."""
-        self._stored[topic] = record
+        """A topic goes on under this name, with the position that it has on the link (durably); `added` follows."""
+        self._cursors.keep(topic, record)
+
+    def removed(self, topic: str) -> None:
+        """A topic is gone (durably)."""
+        self._topics.removed(topic)
+        self._cursors.removed(topic)
 
     def rewanted(
         self, topic: str, log: TopicLog, wanted: bool, *, latest: bool = False
@@ -155,11 +196,11 @@ class LinkSource(OperatedLink):
             if before is None or topic not in self.topics:
                 state.durable = record.cursor
                 self.topics[topic] = state  # also when the orphan's deletion came between
-            self._changed(state)
+            self._topics.changed(state)
             if begins:
-                self.on_rebased(topic)
+                self._rebased(topic)
 
-        return {link_cursor_key(topic, self.to): record.encode()}, apply
+        return {self._cursors.key(topic): record.encode()}, apply
 
     def late(self, topic: str, log: TopicLog, *, wanted: bool, latest: bool) -> None:
         """A change of policies is in force: it holds too for a topic that was made while it was on its way."""
@@ -168,12 +209,12 @@ class LinkSource(OperatedLink):
             self.added(topic, log, wanted=wanted, latest=latest)
         elif state.wanted != wanted:
             state.wanted, state.orphan_since_ms = wanted, 0 if wanted else max(1, self.outbox.day_ms)
-            self._touch_record(state)
-            self._changed(state)
+            self._cursors.moved(state)
+            self._topics.changed(state)
         else:
             return
         if wanted:
-            self.on_rebased(topic)
+            self._rebased(topic)
 
     def copies(self, log: TopicLog, *, latest: bool) -> int:
         """How many messages a link that begins now would copy (for the one who changes the policy); an upper bound."""
@@ -182,7 +223,7 @@ class LinkSource(OperatedLink):
 
     def deletion(self, topic: str) -> tuple[str, ...]:
         """Keys that the transaction that deletes a topic has to delete."""
-        return (link_cursor_key(topic, self.to),) if topic in self.topics else ()
+        return (self._cursors.key(topic),) if topic in self.topics else ()
 
     def incarnation_of(self, topic: str) -> int:
         """The incarnation of a topic in the target, as its handshakes told since the start; 0 for unknown."""
@@ -208,18 +249,18 @@ class LinkSource(OperatedLink):
         if state is not None:
             if lost := state.count_unsendable():
                 self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
-                self._touch_record(state)
+                self._cursors.moved(state)
             if state.pass_over():
-                self._touch_record(state)
+                self._cursors.moved(state)
                 if not lost and state.cursor.c >= state.log.last:
                     return  # nothing for the pipeline to do: it is not woken
-            self._changed(state)
+            self._topics.changed(state)
 
     def touched(self, topic: str) -> None:
         """Something else that the pipeline is told of changed: the number of partitions."""
         state = self.topics.get(topic)
         if state is not None:
-            self._changed(state)
+            self._topics.changed(state)
 
     def durable_low(self, topic: str) -> Position | None:
         """Retention may delete up to here as far as this link goes; None: the link holds nothing.
@@ -237,8 +278,8 @@ class LinkSource(OperatedLink):
         lost = state.note_trimmed()
         if lost:
             self._gap(state, lost, "were deleted before they could be sent")
-            self._touch_record(state)
-            self._changed(state)
+            self._cursors.moved(state)
+            self._topics.changed(state)
 
     # ------------------------------------------------------------------------------------------------------------- rate
 
@@ -252,21 +293,17 @@ class LinkSource(OperatedLink):
         state = self.topics.get(topic)
         if state is not None and state.rate is not rate:
             state.rate, state.paced_to, state.due_ms = rate, state.cursor.c, 0
-            self._changed(state)
+            self._topics.changed(state)
 
-    def _changed(self, state: LinkTopic) -> None:
-        if state.rate is not None and not state.due_ms:
-            wait_ms = state.let_go(self.outbox.now_ms)
-            if wait_ms:
-                state.due_ms = self.outbox.now_ms + wait_ms
-                self.outbox.put(Timer(state.due_ms, partial(self._rate_due, state)))
-        super()._changed(state)
+    # ---------------------------------------------------------------------------------------------------------- storing
 
-    def _rate_due(self, state: LinkTopic, now_ms: int) -> None:
-        if now_ms >= state.due_ms:  # else of a rate that was changed since
-            state.due_ms = 0
-        if self.topics.get(state.name) is state:
-            self._changed(state)
+    def tick(self, now_ms: int) -> None:
+        """Now and then: delete cursors that were orphans for too long."""
+        self.operations.tick(now_ms)
+
+    def flush(self) -> None:
+        """Store all cursors that moved (also at shut-down)."""
+        self._cursors.flush()
 
     # ------------------------------------------------------------------------------------------------------------- poll
 
@@ -278,26 +315,18 @@ class LinkSource(OperatedLink):
             narrow: its role, if that may replicate some topics only: it has a lease of its own.
         """
         known = self.changes.known(request.counter, request.boot)
-        lease = self._lease_of(narrow)
+        lease = self._leases.of(narrow)
         self._ask_lease(lease, connection, request)
         wait_ms = min(request.wait_ms, self._poll_ms_max)
 
         def answer() -> None:
             self._ask_lease(lease, connection, request)
-            reply(self._topics(request, known, lease))
+            reply(self._answer(request, known, lease))
 
         if known == 0 or known < self.changes.counter or not wait_ms:
-            reply(self._topics(request, known, lease))
+            reply(self._answer(request, known, lease))
         else:
-            self.polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer, lease)
-
-    def _lease_of(self, narrow: str) -> Lease:
-        if not narrow:
-            return self.lease
-        if narrow not in self.leases:
-            self.leases = {role: lease for role, lease in self.leases.items() if lease.live}
-            self.leases[narrow] = Lease(self.outbox)
-        return self.leases[narrow]
+            self._polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer, lease)
 
     @staticmethod
     def _ask_lease(lease: Lease, connection: int, request: pb.CommandGeoTopics) -> None:
@@ -306,12 +335,10 @@ class LinkSource(OperatedLink):
 
     def disconnected(self, connection: int) -> None:
         """A connection is gone; its poll is forgotten."""
-        self.polls.cancel(connection)
-        for lease in (self.lease, *self.leases.values()):
-            if lease.connection == connection:
-                lease.left()
+        self._polls.cancel(connection)
+        self._leases.disconnected(connection)
 
-    def _topics(self, request: pb.CommandGeoTopics, known: int, lease: Lease) -> pb.CommandGeoTopicsResponse:
+    def _answer(self, request: pb.CommandGeoTopics, known: int, lease: Lease) -> pb.CommandGeoTopicsResponse:
         leased = lease.holder == request.pipeline if request.pipeline else not lease.live
         response = pb.CommandGeoTopicsResponse(
             request_id=request.request_id, counter=self.changes.counter, uuid=self.uuid, lease=leased,
@@ -333,14 +360,18 @@ class LinkSource(OperatedLink):
     def _describe(self, state: LinkTopic, told: pb.GeoTopicState) -> None:
         entries, size, oldest = state.pending(state.last)
         c, s, gen = state.cursor
-        told.topic, told.incarnation, told.partitions = state.name, state.log.incarnation, self._partitions(state.name)
+        told.topic, told.incarnation, told.partitions = (
+            state.name,
+            state.log.incarnation,
+            self._host.partitions_of(state.name),
+        )
         told.cursor.c.ledger, told.cursor.c.entry = c
         told.cursor.s.ledger, told.cursor.s.entry = s
         told.cursor.gen = gen
         told.last.ledger, told.last.entry = state.last
         told.pending_entries, told.pending_bytes, told.oldest_ms = entries, size, max(0, oldest)
         told.gap, told.paused, told.learned = state.gap, state.paused, state.learned
-        told.retained.extend(marks_message(self.retained(state.name)))
+        told.retained.extend(marks_message(self._host.retained(state.name)))
         if state.blocked is not None:
             told.blocked, told.reason = state.blocked.kind, state.blocked.reason
 
@@ -366,14 +397,14 @@ class LinkSource(OperatedLink):
         def failed(position: Position, error: str) -> None:
             reason = f"entry {position} cannot be read: {error}"
             if state.block("corrupt", reason, self.outbox.now_ms, position, here=True):
-                self._note("error", f"{state.name} is blocked (corrupt): {reason}")
-            self._changed(state)
+                self._topics.note("error", f"{state.name} is blocked (corrupt): {reason}")
+            self._topics.changed(state)
 
         def answered(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
             stop = state.blocked
             if stop is not None and stop.retry_at_ms and place(response.end) >= stop.position and state.unblock():
-                self._changed(state)
-            response.schemas = self.schemas(state.name)
+                self._topics.changed(state)
+            response.schemas = self._host.schema_incarnation(state.name)
             reply(response, buffers)
 
         Reading(
@@ -432,8 +463,8 @@ class LinkSource(OperatedLink):
         elif moved and state.blocked is not None and state.blocked.position <= cursor.c and not commit.blocked:
             state.unblock()
         if moved:
-            self._touch_record(state)
-            self._changed(state)
+            self._cursors.moved(state)
+            self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
 
     def _told_blocked(
@@ -447,9 +478,9 @@ class LinkSource(OperatedLink):
         if not kind:
             changed = state.unblock()
         elif changed := state.block(kind, reason, self.outbox.now_ms, position, conflict=conflict):
-            self._note("warning", f"{state.name} is blocked ({kind}): {reason}")
+            self._topics.note("warning", f"{state.name} is blocked ({kind}): {reason}")
         if changed:
-            self._changed(state)
+            self._topics.changed(state)
 
     def _learn_topic(self, learnt: pb.GeoLearnTopic, stored: Done, whole: bool) -> bool:
         """Take a destination's watermark; True if a rewind is being stored, which will call `stored`."""
@@ -475,7 +506,7 @@ class LinkSource(OperatedLink):
             return False  # of the past, also while the rewind that ended it is on its way to the store
         if state.learned != learnt.counter:
             state.learned = learnt.counter
-            self._changed(state)
+            self._topics.changed(state)
         if state.overtaken(watermark, foreign=learnt.foreign):
             if not whole:
                 return False
@@ -494,13 +525,15 @@ class LinkSource(OperatedLink):
 
         def apply() -> None:
             lost = state.rewound(target)
-            self._note("warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it")
+            self._topics.note(
+                "warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it"
+            )
             if lost:
                 self._gap(state, lost, "are missing there and were already deleted here")
-                self._touch_record(state)
-            self.on_rebased(state.name)
+                self._cursors.moved(state)
+            self._rebased(state.name)
 
-        self._move(state, target, state.record(target), apply, stored)
+        self._cursors.move(state, target, state.record(target), apply, stored)
 
     def _overtaken(self, state: LinkTopic, watermark: Position, stored: Done) -> None:
         """The log has to get above what the destination holds under this cluster's name.
@@ -513,16 +546,38 @@ class LinkSource(OperatedLink):
 
         def apply() -> None:
             lost = state.jumped(target)
-            self._touch_record(state)  # more may have been stored, and counted, than the durable record says
-            self._note(
+            self._cursors.moved(state)  # more may have been stored, and counted, than the durable record says
+            self._topics.note(
                 "warning",
                 f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
                 f"it goes on behind that; {lost} messages at or below cannot be sent",
             )
-            self.on_rebased(state.name)
+            self._rebased(state.name)
 
         target, record = state.jump_record(watermark)
-        self._move(state, target, record, apply, stored)
+        self._cursors.move(state, target, record, apply, stored)
+
+    # ----------------------------------------------------------------------------------------------------------- status
+
+    def status(self, request_id: int = 0) -> pb.CommandGeoStatusResponse:
+        """GEO_STATUS: what is blocked and why."""
+        response = pb.CommandGeoStatusResponse(request_id=request_id, gap=sum(s.gap for s in self.topics.values()))
+        for state in self.topics.values():
+            if (stop := state.blocked) is not None:
+                blocked = response.blocked.add(
+                    topic=state.name, kind=stop.kind, reason=stop.reason, since_ms=stop.since_ms
+                )
+                blocked.to = self.to
+                if stop.position != NONE:
+                    blocked.position.ledger, blocked.position.entry = stop.position
+                if stop.conflict is not None:
+                    blocked.conflict.CopyFrom(stop.conflict)
+        return response
+
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        self._topics.validate()
+        self._cursors.validate()
 
 
 def _empty(request: pb.CommandGeoRead, message: str) -> pb.CommandGeoReadResponse:
