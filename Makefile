@@ -46,11 +46,11 @@ sim: SEEDS ?= 100000
 worlds: SEEDS ?= 20000
 
 sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones
-	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode exact
-	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode snapshot
-	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode mixed
-	@$(PY) -m magnetar.sim --seeds $(SEEDS) --mode metadata
-	@for mode in exact snapshot mixed; do $(PY) -m magnetar.sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
+	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode exact
+	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode snapshot
+	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode mixed
+	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode metadata
+	@for mode in exact snapshot mixed; do $(PY) -m magnetar_sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
 
 worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
@@ -72,4 +72,4 @@ lock: setup ## Resolve the dependencies anew into requirements.lock
 
 clean: ## Remove the virtual environment, caches and demo data
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist spark-warehouse artifacts metastore_db
-	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src simulator tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

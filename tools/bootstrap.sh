@@ -80,12 +80,12 @@ make_venv() {
 # A name that changes with what it stands for, so that a new lock file installs and an old one does not.
 # The folder is part of it: a virtual environment that was moved does not work.
 stamp_name() {
-    { pwd -P; cat requirements.lock pyproject.toml; } | cksum | tr ' ' - | cut -d- -f1,2
+    { pwd -P; cat requirements.lock pyproject.toml simulator/pyproject.toml; } | cksum | tr ' ' - | cut -d- -f1,2
 }
 
 install_packages() {
     stamp="$venv/.setup-$(stamp_name)"
-    [ -e "$stamp" ] && "$venv/bin/python" -c 'import magnetar' 2>/dev/null && return 0
+    [ -e "$stamp" ] && "$venv/bin/python" -c 'import magnetar, magnetar_sim' 2>/dev/null && return 0
     if [ ! -x "$venv/bin/python" ] || ! good_python "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         make_venv
     fi
@@ -93,8 +93,8 @@ install_packages() {
     say "installing the locked dependencies (some 700 MB the first time, most of it Spark)"
     "$venv/bin/python" -W ignore -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
         fail "the locked dependencies could not be installed; the lines above say why"
-    "$venv/bin/python" -W ignore -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . ||
-        fail "the package itself could not be installed; the lines above say why"
+    "$venv/bin/python" -W ignore -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e simulator ||
+        fail "the package itself and its simulator could not be installed; the lines above say why"
     rm -f "$venv"/.setup-*
     : >"$stamp"
 }
@@ -141,7 +141,7 @@ archive_classes() {
 # Many containers forbid Python to write down what it compiled (PYTHONDONTWRITEBYTECODE): then each process compiled the package
 # anew, half of what a broker takes to start. What has not changed since is left alone.
 compile_sources() {
-    "$venv/bin/python" -m compileall -q src tests/support bench || say "processes will start more slowly; the line above says why"
+    "$venv/bin/python" -m compileall -q src simulator/src tests/support bench || say "processes will start more slowly; the line above says why"
 }
 
 case "${1:-}" in

@@ -3,11 +3,11 @@
 import pytest
 
 from magnetar.core.ids import OriginKey, Position
-from magnetar.sim.truth import Violation
-from magnetar.sim.world import World
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker
 from magnetar.wire.markers import Claim, Update, build_marker
+from magnetar_sim.truth import Violation
+from magnetar_sim.world import World
 
 AT = Position(7, 0)
 ORIGIN = OriginKey("b", 5)

@@ -1,6 +1,6 @@
 """A simulator that finds nothing proves nothing: rules of the real code, left out one at a time, have to be noticed.
 
-`python -m magnetar.sim --find BUG` looks for the first seed that notices one.
+`python -m magnetar_sim --find BUG` looks for the first seed that notices one.
 """
 
 import inspect
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.sim.bugs import BUGS, KNOWN, planted
-from magnetar.sim.runner import run_many, run_world
+from magnetar_sim.bugs import BUGS, KNOWN, planted
+from magnetar_sim.runner import run_many, run_world
 
 SEARCH = 100
 """Seeds searched when no known one notices any more, because the real code or the world draws chance differently."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.sim.compare import MODES, PlainWorld, compare
-from magnetar.sim.runner import steps_of
+from magnetar_sim.compare import MODES, PlainWorld, compare
+from magnetar_sim.runner import steps_of
 
 SEEDS = range(12)
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from magnetar.sim.world import World
+from magnetar_sim.world import World
 
 SEEDS = int(os.environ.get("MAGNETAR_SIM_SCHEMA_SEEDS", "8"))
 STEPS = 150

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.sim import stories
-from magnetar.sim.command import main
-from magnetar.sim.runner import run_many, run_world
-from magnetar.sim.world import World
+from magnetar_sim import stories
+from magnetar_sim.command import main
+from magnetar_sim.runner import run_many, run_world
+from magnetar_sim.world import World
 
 SEEDS = int(os.environ.get("MAGNETAR_SIM_SEEDS", "2000"))
 """Of all modes together, the wide ones among them. `make sim` is for more."""
@@ -92,7 +92,7 @@ ENOUGH = 200
 def test_promises_hold(mode: str) -> None:
     seeds = range(int(ORDINARY * SHARE[mode]))
     outcomes = list(run_many(seeds, mode, cores=CORES))
-    told = [f"python -m magnetar.sim --mode {mode} --seed {one.seed} --trace: {one.why}" for one in outcomes if one.why]
+    told = [f"python -m magnetar_sim --mode {mode} --seed {one.seed} --trace: {one.why}" for one in outcomes if one.why]
     assert not told, "\n".join(told)
     if len(outcomes) >= ENOUGH:
         worlds = Counter(what for one in outcomes for what in one.happened)
@@ -107,7 +107,7 @@ def test_promises_hold_in_wide_worlds(mode: str) -> None:
     """Chunks, delays, foreign acknowledgements, operators, compaction, brokers that are stopped or killed, failed reads."""
     outcomes = list(run_many(range(int(WIDE * SHARE[mode])), mode, cores=CORES, wide=True))
     told = [
-        f"python -m magnetar.sim --mode {mode} --seed {one.seed} --wide --trace: {one.why}"
+        f"python -m magnetar_sim --mode {mode} --seed {one.seed} --wide --trace: {one.why}"
         for one in outcomes
         if one.why
     ]
@@ -194,7 +194,7 @@ def test_a_world_replays_exactly() -> None:
 def test_a_world_is_the_same_in_another_process() -> None:
     """Order must not come from hashes, which every process salts in its own way."""
     script = (
-        "from magnetar.sim.runner import run_world\n"
+        "from magnetar_sim.runner import run_world\n"
         "print([run_world(seed, mode).digest for seed in range(6) for mode in ('exact', 'snapshot')])"
     )
     told = set()

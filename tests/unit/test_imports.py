@@ -1,10 +1,11 @@
 """The import rule of the architecture, read from the sources without running them.
 
     core | wire, storage | schemas, metadata, effects | replication | broker | runtime |
-    spark_session | spark | pipeline | admin | jobs | app | cli, client, sim
+    spark_session | spark | pipeline | admin | jobs | app | cli, client
 
-A module imports from its own group and from groups to its left. Left of runtime there is no clock, no chance, no thread,
-no socket. Only spark_session, spark, pipeline and jobs import pyspark.
+A module imports from its own group and from groups to its left. The simulator, `magnetar_sim`, is a distribution of its own: it
+may import all of them, and none of them imports it. Left of runtime there is no clock, no chance, no thread, no socket.
+Only spark_session, spark, pipeline and jobs import pyspark.
 """
 
 import ast
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "src" / "magnetar"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "magnetar"
+SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
 
 GROUPS = (
     ("core",),
@@ -30,7 +33,8 @@ GROUPS = (
     ("admin",),
     ("jobs",),
     ("app",),
-    ("cli", "client", "sim", "__main__"),
+    ("cli", "client", "__main__"),
+    ("magnetar_sim",),
 )
 SPARK = {"spark_session", "spark", "pipeline", "jobs"}
 """The packages that may import pyspark."""
@@ -55,12 +59,13 @@ CALLS = {("uuid", "uuid4"), ("uuid", "uuid1"), ("os", "urandom"), ("datetime", "
 """Names of modules that are harmless otherwise."""
 
 FREE = {("storage", "testing"), ("storage", "conformance"), ("metadata", "testing")}
-"""Kits for tests, which no production module imports; the simulator, which is a test that ships, may."""
+"""Kits for tests, which no production module imports; the simulator, which is a test, may."""
 
 
 def parts_of(path: Path) -> tuple[str, ...]:
-    relative = path.relative_to(PACKAGE).with_suffix("")
-    return tuple(part for part in relative.parts if part != "__init__")
+    """Path of the module within `magnetar`; one of the simulator begins with `magnetar_sim`."""
+    relative = path.relative_to(SIMULATOR.parent if path.is_relative_to(SIMULATOR) else PACKAGE)
+    return tuple(part for part in relative.with_suffix("").parts if part != "__init__")
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -95,6 +100,8 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
         top, *rest = module.split(".")
         if top in {"pyspark", "py4j"} and group not in SPARK:
             found.append(f"{where}: only {', '.join(sorted(SPARK))} import {top}")
+        if top == "magnetar_sim" and group != "magnetar_sim":
+            found.append(f"{where}: the product imports its simulator")
         if top != "magnetar":
             if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
                 if top in WORLD or (top, name) in CALLS:
@@ -105,7 +112,7 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
             continue
         if group and RANK[imported] > RANK[group]:
             found.append(f"{where}: {group} imports {imported}, which stands to its right")
-        if (imported, *rest[1:2]) in FREE and tuple(parts[:2]) not in FREE and group != "sim":
+        if (imported, *rest[1:2]) in FREE and tuple(parts[:2]) not in FREE and group != "magnetar_sim":
             found.append(f"{where}: {module} is for tests")
     if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
         found += [
@@ -116,7 +123,7 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
     return found
 
 
-MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "pulsar_pb2.py"]
+MODULES = [path for tree in (PACKAGE, SIMULATOR) for path in sorted(tree.rglob("*.py")) if path.name != "pulsar_pb2.py"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: ".".join(parts_of(path)) or "magnetar")
@@ -147,6 +154,10 @@ def test_every_folder_has_its_place() -> None:
         (("cli", "x"), "from magnetar.core.ids import *", "star import"),
         (("wire", "x"), "from . import frames", "relative"),
         (("storage", "log"), "from magnetar.storage.testing import FaultyFiles", "for tests"),
+        (("cli", "x"), "from magnetar_sim.world import World", "imports its simulator"),
+        (("app",), "import magnetar_sim", "imports its simulator"),
+        (("magnetar_sim", "x"), "from . import world", "relative"),
+        (("magnetar_sim", "x"), "import pyspark", "only jobs, pipeline, spark"),
     ],
 )
 def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
@@ -161,6 +172,8 @@ def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
         (("wire", "x"), "from magnetar.storage.entries import NewEntry"),
         (("spark", "x"), "from pyspark.sql import SparkSession"),
         (("storage", "x"), "import os\nos.fsync(3)"),
+        (("magnetar_sim", "x"), "import random\nfrom magnetar.storage.testing import MemoryFiles"),
+        (("magnetar_sim", "x"), "from magnetar_sim.world import World\nfrom magnetar.broker.broker import Broker"),
     ],
 )
 def test_the_rule_lets_through(parts: tuple[str, ...], source: str) -> None:

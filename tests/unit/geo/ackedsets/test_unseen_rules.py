@@ -1,6 +1,6 @@
-"""Rules that chance alone hardly shows the lack of (`magnetar.sim.stories`): what they are for, and what comes without them.
+"""Rules that chance alone hardly shows the lack of (`magnetar_sim.stories`): what they are for, and what comes without them.
 
-Each is tried with the machine as it is and with the rule left out (`magnetar.sim.plants_exact`): a test that is no test of the
+Each is tried with the machine as it is and with the rule left out (`magnetar_sim.plants_exact`): a test that is no test of the
 rule fails.
 """
 
@@ -9,8 +9,8 @@ from unittest.mock import Mock
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.sim.plants_exact import KINDS
 from magnetar.wire.acksets import LowWater, Mark
+from magnetar_sim.plants_exact import KINDS
 from tests.unit.geo.ackedsets.rig import INCARNATION, Rig, bits, marker, told
 
 

@@ -1,0 +1,5 @@
+"""`python -m magnetar_sim`."""
+
+from magnetar_sim.command import main
+
+raise SystemExit(main())

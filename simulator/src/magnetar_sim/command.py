@@ -1,0 +1,118 @@
+"""The simulator's command line."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from magnetar_sim import metadata_runner
+from magnetar_sim.compare import compare, table
+from magnetar_sim.metadata_bugs import BUGS as METADATA_BUGS
+from magnetar_sim.runner import BUGS, run_many, run_world, shorter
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run worlds.
+
+    Returns:
+        0 when every promise held, 1 when one was broken, 2 for a wrong command line.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m magnetar_sim", description="Random worlds around the real brokers; a seed replays exactly."
+    )
+    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument(
+        "--mode",
+        choices=("exact", "snapshot", "mixed", "metadata"),
+        default="exact",
+        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead",
+    )
+    parser.add_argument("--seed", type=int, help="one world")
+    parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
+    bugs = ("", *BUGS, *METADATA_BUGS)
+    parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
+    parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
+    parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
+    parser.add_argument("--cores", type=int, default=0, help="0: all")
+    parser.add_argument(
+        "--find",
+        default="",
+        choices=bugs,
+        metavar="RULE",
+        help="the first of the seeds that notices this planted bug",
+    )
+    parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
+    parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
+    given = parser.parse_args(arguments)
+    if given.mode == "metadata" or given.find in METADATA_BUGS:
+        return metadata_runner.main(given)
+    if given.find:
+        return _find(given)
+    if given.compare:
+        return _compare(given)
+    if given.seed is not None:
+        return _one(given)
+    return _many(given)
+
+
+def _one(given: argparse.Namespace) -> int:
+    trace: list[str] | None = [] if given.trace else None
+    outcome = run_world(given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace, wide=given.wide)
+    for line in trace or ():
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(
+        f"seed {given.seed}: {outcome.why or 'every promise held'} "
+        f"({outcome.events} events, digest {outcome.digest:08x})\n"
+    )
+    return 1 if outcome.why else 0
+
+
+def _find(given: argparse.Namespace) -> int:
+    mode = BUGS[given.find].mode
+    for seed in range(given.first, given.first + given.seeds):
+        why = run_world(seed, mode, bug=given.find).why
+        if why and not run_world(seed, mode, without=given.find).why:
+            sys.stdout.write(f"{given.find}: seed {seed} ({mode}): {why}\n")
+            return 0
+    sys.stdout.write(f"{given.find}: not noticed by {given.seeds} seeds\n")
+    return 1
+
+
+def _compare(given: argparse.Namespace) -> int:
+    seeds = range(given.first, given.first + given.seeds)
+    result = compare(seeds, given.cores or os.cpu_count() or 1)
+    sys.stdout.write(table(result) + "\n")
+    if given.output is not None:
+        command = f"python -m magnetar_sim --compare --seeds {given.seeds} --from {given.first}"
+        given.output.write_text(json.dumps({"command": command, **result}, indent=2) + "\n")
+    return 0
+
+
+def _many(given: argparse.Namespace) -> int:
+    began = time.monotonic()
+    done = events = 0
+    broken = []
+    seeds = range(given.first, given.first + given.seeds)
+    for outcome in run_many(seeds, given.mode, bug=given.bug, cores=given.cores, wide=given.wide):
+        done += 1
+        events += outcome.events
+        if outcome.why:
+            broken.append(outcome)
+            steps = shorter(outcome.seed, given.mode, given.bug, wide=given.wide) if len(broken) <= 3 else 0
+            again = f"python -m magnetar_sim --seed {outcome.seed} --mode {given.mode}"
+            again += f" --steps {steps}" if steps else ""
+            again += f" --bug {given.bug}" if given.bug else ""
+            again += " --wide" if given.wide else ""
+            sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
+            sys.stdout.flush()
+    seconds = time.monotonic() - began
+    kind = "wide worlds" if given.wide else "worlds"
+    sys.stdout.write(
+        f"{done} {kind} ({given.mode}), {events} events, {len(broken)} broken promises, {seconds:.0f} s, "
+        f"{1000 * seconds / max(1, done):.0f} ms a world\n"
+    )
+    return 1 if broken else 0

@@ -1,0 +1,244 @@
+"""What a cluster keeps: segments, and the metadata store. Both outlive the broker, but not everything that was on its way.
+
+`SimLog` is production's log thread without the thread: its cycle is called at virtual times, and its disk may fail, or
+lose power between any two operations. `SimStore` commits in order, a group at a time, and answers later.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.config import BrokerConfig
+from magnetar.runtime.log.thread import LogThread
+from magnetar.storage.entries import Append, Location
+from magnetar.storage.records import SALT_BYTES
+from magnetar.storage.recovery import Recovered, recover
+from magnetar.storage.testing import MemoryFiles
+from magnetar_sim.clock import Clock
+
+FOLDER: Final = Path("/log")
+HEAL_MS: Final = 200
+"""From a failed write to the next attempt, at most."""
+
+
+class PowerCut(BaseException):
+    """The cluster died in the middle of an operation of its disk; no machine may catch it."""
+
+
+class SimLog(LogThread):
+    """The log of one life of a broker.
+
+    Args:
+        clock, rng: the world's.
+        files: the cluster's.
+        config: limits.
+        slow_ms: the longest time from a submit to the cycle that takes it.
+        on_appended, on_failed, on_healed: called at the moment of the fact; the caller makes events of them.
+        on_power_cut: called when the cluster dies inside an operation.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        files: MemoryFiles,
+        config: BrokerConfig,
+        slow_ms: int,
+        *,
+        on_appended: Callable[[list[tuple[Append, Location]]], None],
+        on_failed: Callable[[list[Append], str], None],
+        on_healed: Callable[[], None],
+        on_power_cut: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            files,
+            FOLDER,
+            config,
+            on_appended=on_appended,
+            on_failed=on_failed,
+            on_healed=on_healed,
+            salt=lambda: rng.randbytes(SALT_BYTES),
+            step_aside=lambda: None,
+        )
+        self._clock, self._rng, self._slow_ms = clock, rng, slow_ms
+        self._on_power_cut = on_power_cut
+        self._due = False
+        self._broken = False
+        self.over = False
+
+    def start(self) -> Recovered:
+        """Recover and begin a segment; no thread is started."""
+        recovered = recover(self._files, FOLDER)
+        self._log.begin(recovered)
+        self._background.look_for_rewrites()
+        return recovered
+
+    def submit(self, append: Append) -> None:
+        """Queue an append."""
+        super().submit(append)
+        self._arm()
+
+    def drop(self, ledgers: Sequence[int]) -> None:  # type: ignore[override]  # the broker gives tuples
+        """These ledgers are needed by nobody."""
+        super().drop(ledgers)
+        self._arm()
+
+    def sync(self, then: Callable[[str], None]) -> None:
+        """Queue a barrier."""
+        super().sync(then)
+        self._arm()
+
+    def finish(self) -> bool:
+        """The broker ends: write what waits; whether all of it, and everything before, is durable."""
+        if self._broken:
+            self.over = True
+            return False
+        try:
+            while not self._broken and (self._queue or self._dropped or self._barriers):
+                self._cycle()
+        except PowerCut:
+            self._broken = True
+        return self._ended()
+
+    def _ended(self) -> bool:
+        self.over = True
+        try:
+            if not self._broken:
+                self._log.close()
+        except (OSError, PowerCut):
+            return False
+        return not self._broken
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits."""
+        return not self._queue and not self._broken
+
+    def _arm(self) -> None:
+        if not self._due:
+            self._due = True
+            self._clock.after(int(self._rng.random() * self._slow_ms), self._round)
+
+    def _round(self) -> None:
+        self._due = False
+        if self.over:
+            return
+        try:
+            if self._broken:
+                waiting, self._queue = self._queue, []
+                self._refuse(waiting, "the log cannot be written")
+            elif self._queue or self._dropped or self._barriers or self._background.pending:
+                self._cycle()
+        except PowerCut:
+            self.over = True
+            self._on_power_cut()
+            return
+        if self._queue or self._barriers or self._background.pending:
+            self._arm()
+
+    def _work(self, *, idle: bool) -> None:
+        """Background work by chance instead of by a share of real time."""
+        if self._background.pending and (idle or self._rng.random() < 0.3):
+            try:
+                self._background.step()
+            except OSError as error:
+                self._fail(error, sync_failed=True)
+
+    def _fail(self, error: OSError, *, sync_failed: bool) -> None:
+        """As in production, but it does not wait: healing is an event."""
+        self._log.fail(sync_failed=sync_failed)
+        self._background.abandon()
+        flying, self._flying = self._flying, []
+        self._broken = True
+        self._refuse(flying, f"the log cannot be written: {error.strerror}")
+        waiting, self._queue = self._queue, []
+        self._refuse(waiting, f"the log cannot be written: {error.strerror}")
+        self._clock.after(int(self._rng.random() * HEAL_MS), self._mend)
+
+    def _mend(self) -> None:
+        if self.over:
+            return
+        try:
+            waiting, self._queue = self._queue, []
+            self._refuse(waiting, "the log cannot be written")
+            if not self._log.heal():
+                self._clock.after(int(self._rng.random() * HEAL_MS) + 1, self._mend)
+                return
+        except PowerCut:
+            self.over = True
+            self._on_power_cut()
+            return
+        self._broken = False
+        self._on_healed()
+
+
+class SimStore:
+    """The metadata store of one life of a broker, over the cluster's durable keys.
+
+    Args:
+        clock, rng: the world's.
+        data: what is durable; changed in place.
+        slow_ms: the longest time from a submit to its commit, and from there to its answer.
+        answer: makes an event of a callback.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        data: dict[str, bytes],
+        slow_ms: int,
+        answer: Callable[[Callable[[str], None], str], None],
+    ) -> None:
+        self._clock, self._rng, self._data, self._slow_ms, self._answer = clock, rng, data, slow_ms, answer
+        self._waiting: list[tuple[dict[str, bytes], tuple[str, ...], Callable[[str], None] | None]] = []
+        self._due = False
+        self.over = False
+        self.failing = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits."""
+        return not self._waiting
+
+    def submit(self, puts: dict[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None] | None) -> None:
+        """Write soon, all or nothing."""
+        self._waiting.append((puts, deletes, done))
+        if not self._due:
+            self._due = True
+            self._clock.after(int(self._rng.random() * self._slow_ms), self._commit)
+
+    def _commit(self) -> None:
+        self._due = False
+        if self.over:
+            return
+        waiting, self._waiting = self._waiting, []
+        for puts, deletes, done in waiting:
+            error = ""
+            if self.failing:
+                self.failing -= 1
+                error = "the metadata store failed"
+            else:
+                self._write(puts, deletes)
+            if done is not None:
+                self._answer(done, error)
+
+    def _write(self, puts: dict[str, bytes], deletes: tuple[str, ...]) -> None:
+        for key in deletes:
+            self._data.pop(key, None)
+        self._data.update(puts)
+
+    def finish(self) -> bool:
+        """The broker ends: commit what waits; whether all of it is."""
+        whole = not self.failing
+        self._commit()
+        self.over = True
+        return whole
+
+    def power_cut(self) -> None:
+        """The broker died: a part of what was on its way may have been committed, in order."""
+        self.over = True
+        for puts, deletes, _ in self._waiting[: self._rng.randint(0, len(self._waiting))]:
+            self._write(puts, deletes)
+        self._waiting.clear()

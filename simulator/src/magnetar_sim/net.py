@@ -1,0 +1,227 @@
+"""Connections between clients (or the pipeline) and brokers: ordered, slow, and mortal.
+
+Each direction keeps its order. A connection that breaks loses what is on its way, and each end hears of it at a time of
+its own. While two sites cannot reach each other their connections stand still: what was sent arrives later, or never, if
+the connection breaks before that. There are no sockets: what is sent is bytes, and a real decoder takes them apart.
+"""
+
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar_sim.clock import Clock
+
+if TYPE_CHECKING:
+    from magnetar_sim.carrying import Peer
+    from magnetar_sim.clients import Client
+    from magnetar_sim.cluster import Cluster
+
+CLIENT_FRAME_BYTES_MAX = 64 << 20
+_HEADER = struct.Struct(">II")
+
+
+def _whole_frames(data: bytes) -> list[Frame]:
+    """What a broker sent in one effect: whole frames, and nothing that would have to be mistrusted (the real decoder, which
+    takes what brokers are sent apart, asks more of it and takes twice the time).
+    """
+    frames, at = [], 0
+    while at < len(data):
+        total, size = _HEADER.unpack_from(data, at)
+        behind, stop = at + _HEADER.size + size, at + 4 + total
+        assert stop <= len(data), "a broker sends a part of a frame"
+        frames.append(Frame(pb.BaseCommand.FromString(data[at + _HEADER.size : behind]), data[behind:stop]))
+        at = stop
+    return frames
+
+
+class Connection:
+    """One connection; the client's end of it.
+
+    Args:
+        net: the network.
+        number: as the broker knows it.
+        cluster: where it leads.
+        site: where the client is.
+        on_frames: takes what the broker sends.
+        on_closed: called once when the client learns that it is over (not when the client closed it).
+    """
+
+    def __init__(
+        self,
+        net: "Network",
+        number: int,
+        cluster: "Cluster",
+        site: str,
+        on_frames: Callable[[list[Frame]], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self.net, self.number, self.cluster, self.site = net, number, cluster, site
+        self.life = cluster.life
+        self.client: Client | None = None
+        self.peer: Peer | None = None
+        self.open = True
+        self.stalled = False
+        self._on_frames, self._on_closed = on_frames, on_closed
+        self._server_decoder = FrameDecoder(CLIENT_FRAME_BYTES_MAX)
+        self._to_server: deque[bytes] = deque()
+        self._to_client: deque[Frame] = deque()
+        self._server_at = self._client_at = 0
+        self._closing = False
+
+    def send(self, data: bytes) -> None:
+        """From the client to the broker."""
+        if not self.open:
+            return
+        self._to_server.append(data)
+        if not self.stalled:
+            self._server_at = max(self._server_at, self.net.clock.now_ms + self.net.delay_ms())
+            self.net.clock.after(self._server_at - self.net.clock.now_ms, self._arrive_server)
+
+    def _arrive_server(self) -> None:
+        if self.stalled or not self.open or not self._to_server:
+            return
+        data = b"".join(self._to_server)
+        self._to_server.clear()
+        if self.cluster.life != self.life or self.cluster.broker is None:
+            return
+        frames = self._server_decoder.feed(data)
+        if self.client is None:
+            self.cluster.run(self.cluster.broker.frames, self.number, frames)
+            return
+        for frame in frames:  # one by one, so that the world sees what each of them did
+            if self.cluster.life == self.life and self.cluster.broker is not None:
+                self.cluster.world.acks.before(self.client, frame)
+                self.cluster.run(self.cluster.broker.frames, self.number, [frame])
+                self.cluster.world.acks.behind(self.client, frame)
+
+    def deliver(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """From the broker to the client."""
+        if not self.open:
+            return
+        frames = _whole_frames(b"".join(buffers))
+        self._to_client.extend(frames)
+        if self.client is not None:
+            self.cluster.world.sent(self.client, frames)
+        elif self.peer is not None:
+            self.cluster.world.told(self.cluster, self.peer, frames)
+        if not self.stalled:
+            self._client_at = max(self._client_at, self.net.clock.now_ms + self.net.delay_ms())
+            self.net.clock.after(self._client_at - self.net.clock.now_ms, self._arrive_client)
+
+    def _arrive_client(self) -> None:
+        if self.stalled or not self.open:
+            return
+        if self._to_client:
+            frames = list(self._to_client)
+            self._to_client.clear()
+            self._on_frames(frames)
+        if self._closing and not self._to_client:
+            self._end()
+
+    def server_closes(self) -> None:
+        """The broker closes it after what it sent."""
+        self._closing = True
+        self.net.clock.after(max(self._client_at - self.net.clock.now_ms, 0) + 1, self._arrive_client)
+        self._tell_server()
+
+    def close(self) -> None:
+        """The client closes it: what it sent still arrives."""
+        if not self.open:
+            return
+        if not self.stalled:
+            self._arrive_server()
+        self.open = False
+        self.net.forget(self)
+        self._tell_server()
+
+    def cut(self) -> None:
+        """It breaks: both ends hear of it, each in its own time; what is on its way is lost."""
+        if not self.open:
+            return
+        self._tell_server()
+        self._to_server.clear()
+        self._to_client.clear()
+        self._end()
+
+    def _tell_server(self) -> None:
+        self.net.clock.after(self.net.delay_ms(), self._server_hears)
+
+    def _server_hears(self) -> None:
+        if self.cluster.life == self.life and self.cluster.broker is not None:
+            self.cluster.run(self.cluster.broker.disconnected, self.number)
+
+    def _end(self) -> None:
+        if self.open:
+            self.open = False
+            self.net.forget(self)
+            self.net.clock.after(self.net.delay_ms(), self._on_closed)
+
+    def stall(self, stalled: bool) -> None:
+        """Stand still, or go on."""
+        self.stalled = stalled
+        if not stalled:
+            self.net.clock.after(self.net.delay_ms(), self._arrive_server)
+            self.net.clock.after(self.net.delay_ms(), self._arrive_client)
+
+
+class Network:
+    """All connections of a world.
+
+    Args:
+        clock, rng: the world's.
+        slow_ms: the longest delay of one direction.
+    """
+
+    def __init__(self, clock: Clock, rng: random.Random, slow_ms: int) -> None:
+        self.clock, self._rng, self._slow_ms = clock, rng, slow_ms
+        self.connections: dict[int, Connection] = {}
+        self.apart: set[frozenset[str]] = set()
+        self._made = 0
+
+    def delay_ms(self) -> int:
+        """Of one message, one way."""
+        return int(self._rng.random() * self._slow_ms)
+
+    def reachable(self, one: str, other: str) -> bool:
+        """Whether two sites can reach each other."""
+        return frozenset((one, other)) not in self.apart
+
+    def connect(
+        self,
+        cluster: "Cluster",
+        site: str,
+        on_frames: Callable[[list[Frame]], None],
+        on_closed: Callable[[], None],
+    ) -> Connection | None:
+        """Open a connection; None when nobody answers."""
+        if cluster.broker is None or not self.reachable(cluster.name, site):
+            return None
+        self._made += 1
+        connection = Connection(self, self._made, cluster, site, on_frames, on_closed)
+        self.connections[self._made] = connection
+        cluster.run(cluster.broker.connected, self._made, f"{site}:{self._made}")
+        return connection
+
+    def forget(self, connection: Connection) -> None:
+        """It is over."""
+        self.connections.pop(connection.number, None)
+
+    def part(self, one: str, other: str, apart: bool) -> None:
+        """Two sites cannot reach each other from now on, or can again."""
+        pair = frozenset((one, other))
+        if apart == (pair in self.apart):
+            return
+        self.apart ^= {pair}
+        for connection in list(self.connections.values()):
+            if frozenset((connection.cluster.name, connection.site)) == pair:
+                connection.stall(apart)
+
+    def died(self, cluster: "Cluster") -> None:
+        """A broker is gone: its connections break. Who cannot reach it does not hear of that before the sites can."""
+        for connection in list(self.connections.values()):
+            if connection.cluster is cluster:
+                connection.cut()

@@ -1,0 +1,154 @@
+"""Many worlds on all cores, one world with its story, and shorter versions of what fails."""
+
+import gc
+import os
+import random
+from collections.abc import Iterable, Iterator
+from multiprocessing import get_context
+from typing import Final, NamedTuple
+
+from magnetar_sim.bugs import BUGS, focused, planted
+from magnetar_sim.world import STEPS, World, focus_of
+
+
+class Outcome(NamedTuple):
+    """How a world ended.
+
+    Attributes:
+        seed: of the world.
+        why: the broken promise, "" if none.
+        digest: of everything that was sent and said.
+        events: handled by all brokers.
+        happened: what took place, by kind, see `World.count`.
+    """
+
+    seed: int
+    why: str
+    digest: int
+    events: int
+    happened: dict[str, int]
+
+
+def steps_of(seed: int, bug: str = "") -> int:
+    """How long a world is; one about lost disks has to live long enough to lose several."""
+    if not bug and focus_of(seed) == ("wipe",):
+        return max(STEPS)
+    return (BUGS[bug].steps if bug else 0) or int(random.Random(f"steps-{seed}").choice(STEPS))  # noqa: S311 - chance for tests
+
+
+def run_world(
+    seed: int,
+    mode: str = "exact",
+    *,
+    steps: int = 0,
+    bug: str = "",
+    without: str = "",
+    trace: list[str] | None = None,
+    wide: bool = False,
+) -> Outcome:
+    """Live through one world.
+
+    Args:
+        seed, mode: which world.
+        steps: instead of what the seed says.
+        bug: a planted one, see `magnetar_sim.bugs`.
+        without: the world of that planted bug, and no bug in it.
+        trace: what happened is appended here.
+        wide: more is done, and more goes wrong, see `magnetar_sim.wide`.
+    """
+    steps = steps or steps_of(seed, bug or without)
+    world: World | None = None
+    why = ""
+    with planted(bug) as kind:
+        try:
+            chosen = focused(kind, bug or without)
+            if wide:
+                chosen = type("WideWorld", (chosen,), {"wide": True})
+            world = chosen(seed, mode, trace)
+            world.run(steps)
+        except AssertionError as broken:
+            why = str(broken) or f"an assertion of the product: {_where(broken)}"
+        except Exception as broken:  # noqa: BLE001 - a machine must not raise, whatever happens to it
+            why = f"{type(broken).__name__}: {broken} at {_where(broken)}"
+    digest = world.digest if world is not None else 0
+    events = sum(cluster.events for cluster in world.clusters.values()) if world is not None else 0
+    return Outcome(seed, why, digest, events, dict(world.happened) if world is not None else {})
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    place = "?"
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}"  # noqa: PTH119
+        trace = trace.tb_next
+    return place
+
+
+COLLECT_EVERY: Final = 10
+"""Worlds are full of circles, and nearly all of one lives as long as it does: to look for garbage between worlds costs a tenth of
+looking for it within them, and a few tens of MB.
+"""
+
+
+def _batch(work: tuple[list[int], str, str, bool, bool]) -> list[Outcome]:
+    seeds, mode, bug, first, wide = work
+    found = []
+    gc.disable()
+    try:
+        for number, seed in enumerate(seeds):
+            outcome = run_world(seed, mode, bug=bug, wide=wide)
+            found.append(outcome)
+            if first and outcome.why:
+                break
+            if number % COLLECT_EVERY == COLLECT_EVERY - 1:
+                gc.collect()
+    finally:
+        gc.enable()
+    return found
+
+
+def run_many(
+    seeds: Iterable[int],
+    mode: str = "exact",
+    *,
+    bug: str = "",
+    cores: int = 0,
+    first: bool = False,
+    wide: bool = False,
+) -> Iterator[Outcome]:
+    """Live through many worlds, on all cores.
+
+    Args:
+        seeds, mode, bug: which.
+        cores: 0 for all.
+        first: each piece of the work ends with its first broken promise.
+        wide: as `run_world`.
+    """
+    cores = cores or os.cpu_count() or 1
+    every = list(seeds)
+    size = max(1, min(50, len(every) // (cores * 4) or 1))
+    work = [(every[at : at + size], mode, bug, first, wide) for at in range(0, len(every), size)]
+    if cores == 1 or len(work) == 1:
+        for piece in work:
+            yield from _batch(piece)
+        return
+    with get_context("fork").Pool(cores) as pool:
+        for outcomes in pool.imap_unordered(_batch, work):
+            yield from outcomes
+
+
+def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False) -> int:
+    """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
+    full = steps_of(seed, bug)
+    best: int = full if run_world(seed, mode, bug=bug, wide=wide).why else 0
+    if not best:
+        return 0
+    fewer: list[int] = [*range(2, 20, 2), *range(20, full, 8)]
+    for steps in fewer:
+        if steps < best and run_world(seed, mode, steps=steps, bug=bug, wide=wide).why:
+            return steps
+    return best
+
+
+__all__ = ["BUGS", "STEPS", "Outcome", "run_many", "run_world", "shorter", "steps_of"]

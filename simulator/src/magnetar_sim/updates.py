@@ -1,0 +1,293 @@
+"""Snapshot mode's truth: which cluster may count what, and tell what.
+
+    may        acknowledged in that cluster by a consumer or operator, or told there by an update that counts
+    an update  is on the disk of its writer: it tells only what the writer may count, and not what its starting point skipped
+    it counts  where it is on the disk, unless a seek there came that its writer did not know
+    no link    nothing is kept: when the first one comes, what the cursor stands behind is the starting point, and told as that
+    a seek     leaves what the cursor covers then, and what is not here (any more, or yet), as in exact mode
+    a foreign seek that was heard: nothing that names it is told before something more is acknowledged
+    must       what counts there and was read does not come to consumers again
+
+A message that was sought back may well be told again by an update whose writer knows of the seek: its own cursor did not move
+back, and an update tells all that its writer has consumed. That is by design (docs/design/snapshots.md#seeks);
+what is checked is that there was a reason, and that the writer may count it.
+
+A planned failover tells a state of exact mode: what its writer may count is acknowledged, and what its starting point skipped is
+skipped here. The reader follows a seek in it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.ids import OriginKey, Position
+from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.snapshots.state import later
+from magnetar.storage.entries import StoredEntry
+from magnetar.wire.acksets import AckedSetsMarker, Epoch, SoughtEpoch
+from magnetar.wire.markers import Claim, Marker, Snapshot, Update
+from magnetar.wire.metadata import parse_metadata
+from magnetar_sim.ackrecords import Acked, Said, Told
+from magnetar_sim.truth import Violation
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
+    from magnetar.broker.subscriptions.subscription import Subscription
+    from magnetar_sim.acks import Acks, Mover
+    from magnetar_sim.cluster import Cluster
+    from magnetar_sim.world import World
+
+FORMER_MS: Final = 2_000
+"""So long a marker of a deleted subscription may be on its way to the disk."""
+
+
+class Updates:
+    """What worlds of snapshot mode are judged by.
+
+    Args:
+        acks: everything else about acknowledgements.
+        world: the world.
+    """
+
+    def __init__(self, acks: "Acks", world: "World") -> None:
+        self._acks, self.world = acks, world
+        self._final: dict[tuple[str, str, str, Position], set[int]] = {}
+        self._asked: dict[Mover, Epoch | None] = {}
+        self.newest: dict[tuple[str, str], tuple[int, Position]] = {}
+        """Per cluster and topic the newest snapshot that is complete: in which life of the broker, and its local position."""
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def uids(self, topic: str, held: Mapping[OriginKey, Sequence[tuple[int, int]]]) -> set[int]:
+        """Messages by their identities."""
+        known = self.world.truth.messages
+        return {
+            known[name]
+            for key, runs in held.items()
+            for first, end in runs
+            for index in range(first, end)
+            if (name := (topic, key.cluster, key.incarnation, index)) in known
+        }
+
+    @staticmethod
+    def host(cluster: "Cluster", topic: str) -> "ReplicatedTopic | None":
+        """Where the machines of a topic are, once they have read everything."""
+        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
+        host = found.replicated if found is not None else None
+        return host if host is not None and host.ready else None
+
+    @staticmethod
+    def _counts(cluster: str, seek: Epoch | None, said: Said) -> bool:
+        """Whether what is told counts behind this seek here."""
+        if seek is None or said.seeks is None:
+            return True
+        known = said.seeks.get(cluster)
+        return known is not None and not later(known, seek)
+
+    @staticmethod
+    def _follows(epoch: Epoch, said: Said) -> bool:
+        """Whether who tells something knew of the seek that the reader stands behind."""
+        known = said.seeks.get(epoch.cluster) if said.seeks is not None else None
+        return not epoch.kind or (known is not None and not later(known, epoch))
+
+    def stays(self, cluster: str, topic: str, subscription: str, truth: Acked) -> set[int]:
+        """What a cluster has read of others, and may not give to consumers again: not of those whom its policy ceased to name."""
+        departed = self.world.departed[cluster]
+        state = self._acks.state(self.world.clusters[cluster], topic, subscription)
+        if state is None or self._acks.key(state) != truth.told_here.key:
+            return set()
+        return set().union(*(acked for writer, acked in truth.told_here.must.items() if writer not in departed))
+
+    # ---------------------------------------------------------------------------------------------------------- markers
+
+    def marker(self, cluster: "Cluster", topic: str, entry: StoredEntry, marker: Marker | None) -> None:
+        """A marker is on a disk."""
+        if isinstance(marker, Update):
+            truth = self._acks.get((cluster.name, topic, marker.subscription))
+            claim = marker.claim
+            assert claim is not None, "no broker here writes positions only"
+            if not entry.origin:
+                self._written(cluster, topic, entry, marker.subscription, truth, claim)
+                return
+            seeks = {seek.cluster: seek for seek in claim.seeks}
+            acked, base = self.uids(topic, claim.acked), self.uids(topic, claim.base or {})
+            self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, seeks))
+            for seek in claim.seeks:
+                self._heard(cluster, truth.told_here, seek)
+            if self._passes_on(cluster.name, entry.origin):
+                truth.told_here.news = True
+        elif isinstance(marker, SoughtEpoch):
+            if entry.origin:
+                self._heard(cluster, self._acks.get((cluster.name, topic, marker.subscription)).told_here, marker.epoch)
+        elif isinstance(marker, Snapshot):
+            self.newest[cluster.name, topic] = cluster.life, marker.local
+        elif isinstance(marker, AckedSetsMarker):
+            # A planned failover tells the whole set in either mode, and with it what a seek has passed over: from then on the
+            # subscription is a state of both modes at once, of which less is promised.
+            for one in marker.sets:
+                self._acks.all(topic, one.subscription).moved = True
+                truth = self._acks.get((cluster.name, topic, one.subscription))
+                if not entry.origin:
+                    name = (cluster.name, topic, one.subscription, entry.position)
+                    self._final[name] = truth.may | truth.undone
+                else:
+                    base = self._acks.uids(topic, IndexSet(one.base)) if one.base is not None else set()
+                    acked = self._final.get((entry.origin, topic, one.subscription, entry.source), set())
+                    acked = acked | self._acks.uids(topic, IndexSet(one.acks))
+                    if one.epoch.kind:
+                        acked |= base  # what a seek passed over counts as acknowledged
+                    else:
+                        truth.told_here.base |= base
+                        truth.told_here.skipped |= base
+                    self._said(cluster, truth, Said(entry.position, entry.origin, acked, base, None))
+
+    def _written(
+        self, cluster: "Cluster", topic: str, entry: StoredEntry, name: str, truth: Acked, claim: Claim
+    ) -> None:
+        """An update of this cluster.
+
+        It lies in front of the marker of any seek here that it does not know, and a seek is answered behind that: so what it
+        tells counts here still, or is `undone`.
+        """
+        told = truth.told_here
+        former = told.former if self.world.clock.now_ms <= told.former_ms else set()
+        acked = self.uids(topic, claim.acked)
+        if wrong := acked - truth.may - truth.undone - former:
+            raise Violation(
+                f"{cluster.name} tells that {self._acks.copies(wrong)} of {name} are acknowledged, which it cannot know"
+            )
+        if wrong := self.uids(topic, claim.base or {}) - told.skipped - former:
+            raise Violation(
+                f"{cluster.name} tells that the starting point of {name} skipped {self._acks.copies(wrong)}: it did not"
+            )
+        if not acked or told.news:
+            return
+        to = parse_metadata(entry.data).replicate_to
+        for seek in claim.seeks:
+            there = self.world.truth.copies.get((seek.cluster, topic))
+            # In another life nobody wants what was sought back.
+            lives = there is not None and there.incarnation == seek.incarnation
+            if lives and told.heard.get(seek.cluster) == seek and (not to or seek.cluster in to):
+                raise Violation(
+                    f"{cluster.name} has heard of the seek of {name} in {seek.cluster}, and undoes it: it tells of "
+                    f"{self._acks.copies(acked)}, and nothing was acknowledged there since"
+                )
+
+    def _said(self, cluster: "Cluster", truth: Acked, said: Said) -> None:
+        told = truth.told_here
+        told.said.append(said)
+        told.unread.append(said)
+        self._acks.behind_with(cluster.name)
+        if self._counts(cluster.name, told.seek, said):
+            truth.may |= said.acked
+        elif told.seek != told.sure:
+            truth.undone |= said.acked
+
+    @staticmethod
+    def _heard(cluster: "Cluster", told: Told, seek: Epoch) -> None:
+        if seek.cluster != cluster.name and later(told.heard.get(seek.cluster), seek):
+            told.heard[seek.cluster] = seek
+            told.news = False
+
+    def _passes_on(self, here: str, writer: str) -> bool:
+        """Whether an update may be passed on from here, to those whom its writer does not reach."""
+        return bool(self.world.departed[here]) or any(
+            (here, other) in self.world.links and (writer, other) not in self.world.links
+            for other in self.world.names
+            if other not in (here, writer)
+        )
+
+    # ----------------------------------------------------------------------------------------------------- observation
+
+    def made(
+        self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, covers: set[int], *, heard: bool
+    ) -> None:
+        """A subscription is new here.
+
+        Args:
+            cluster, topic, machine, truth: which.
+            covers: what its cursor covers.
+            heard: an update made it.
+        """
+        before, said = truth.told_here, truth.told_here.said
+        told = truth.told_here = Told(said=said, unread=before.unread, heard=before.heard, news=before.news)
+        told.former = truth.may | truth.undone | before.skipped
+        told.former_ms = self.world.clock.now_ms + FORMER_MS
+        ready = self.host(cluster, topic) is not None
+        truth.may, truth.undone = set(), set()
+        if not heard:
+            told.base = set(covers)
+            copy = self.world.truth.copy(cluster, topic)
+            if copy is not None:
+                # A start at the latest skips everything so far, also what was here once.
+                told.base |= self._messages(copy.deleted)
+            if ready:
+                said = told.unread
+        if not ready:
+            told.unread = []  # nobody can say which of them are passed over
+        for one in said:
+            truth.may |= one.acked
+            if heard:
+                told.base |= one.base
+        told.skipped = set(told.base)
+
+    def _messages(self, uids: Iterable[int]) -> set[int]:
+        return {uid + number for uid in uids for number in range(self._acks.count(uid))}
+
+    def read(self, cluster: "Cluster", topic: str, name: str, truth: Acked) -> bool:
+        """The broker handled an event; whether there are markers that it has not read."""
+        told = truth.told_here
+        host = self.host(cluster, topic)
+        if not told.unread or host is None:
+            return bool(told.unread)
+        last = host.log.last
+        while told.unread and told.unread[0].position <= last:
+            said = told.unread.pop(0)
+            state = self._acks.state(cluster, topic, name)
+            if said.seeks is None or state is None or name not in host.subscriptions():
+                continue
+            if told.key != (key := self._acks.key(state)):
+                told.must.clear()  # a seek here, or elsewhere, which a failover brought
+                told.key = key
+            if self._counts(cluster.name, told.latest, said) and self._follows(state.epoch, said):
+                told.must.setdefault(said.writer, set()).update(said.acked)
+        return bool(told.unread)
+
+    def moved(
+        self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked, held: set[int], covers: set[int]
+    ) -> None:
+        """A seek put the cursor somewhere else."""
+        told = truth.told_here
+        truth.undone |= (truth.may | told.base & held) - covers
+        truth.may = covers | truth.may - held
+        told.base -= held - covers
+        if not self._acks.kept(cluster, topic, machine.name):
+            told.skipped |= covers
+        told.must.clear()
+        told.news = True
+        self.note_seek(cluster, topic, machine, truth)
+
+    def note_seek(self, cluster: "Cluster", topic: str, machine: "Subscription", truth: Acked) -> None:
+        """Under which name a seek here is known; None while nobody keeps a state."""
+        host = self.host(cluster, topic)
+        if host is not None:
+            state = host.snapshot._states.get(machine.name)  # type: ignore[attr-defined]
+            truth.told_here.seek = state.seeks.get(cluster.name) if state is not None else None
+            truth.told_here.latest = truth.told_here.seek
+
+    def asked(self, who: "Mover", truth: Acked) -> None:
+        """A seek was handled, and is not answered yet."""
+        self._asked[who] = truth.told_here.seek
+
+    def answered(self, who: "Mover", truth: Acked) -> None:
+        """It is durable."""
+        seek = self._asked.pop(who, None)
+        told = truth.told_here
+        if seek is not None and seek.cluster == who.cluster and later(told.sure, seek):
+            told.sure = seek
+
+    def died(self, truth: Acked) -> None:
+        """A broker forgot what nothing durable had."""
+        told = truth.told_here
+        told.seek = told.sure
+        if self.world.clock.now_ms <= told.former_ms:
+            truth.may |= told.former

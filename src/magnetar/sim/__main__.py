@@ -1,5 +1,0 @@
-"""`python -m magnetar.sim`."""
-
-from magnetar.sim.command import main
-
-raise SystemExit(main())

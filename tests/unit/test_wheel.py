@@ -1,0 +1,63 @@
+"""What the wheel of `magnetar` holds: the product alone. No simulator, no example, no test's tool."""
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREIGN = ("magnetar/sim/", "magnetar_sim/", "tests/", "bench/", "examples/")
+"""Where a file of a wheel may not be."""
+
+
+def built(folder: Path, target: Path) -> ZipFile:
+    """The wheel of the distribution whose `pyproject.toml` is in `folder`."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
+        cwd=folder, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (wheel,) = target.glob("*.whl")
+    return ZipFile(wheel)
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    return built(ROOT, tmp_path_factory.mktemp("product"))
+
+
+def sources(wheel: ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_holds_the_product(product: ZipFile) -> None:
+    package = ROOT / "src" / "magnetar"
+    assert sources(product) == {
+        str(path.relative_to(package.parent))
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "magnetar/broker/broker.py" in sources(product)
+
+
+def test_the_wheel_holds_nothing_else(product: ZipFile) -> None:
+    assert [name for name in sorted(sources(product)) if name.startswith(FOREIGN)] == []
+
+
+def test_no_module_of_the_wheel_imports_what_tests_are_made_of(product: ZipFile) -> None:
+    tools = (b"unittest", b"import pytest", b"from pytest", b"hypothesis", b"magnetar_sim")
+    found = [
+        f"{name}: {tool.decode()}"
+        for name in sorted(sources(product))
+        if name.endswith(".py")
+        for tool in tools
+        if tool in product.read(name)
+    ]
+    assert found == []
+
+
+def test_the_simulator_has_a_wheel_of_its_own(tmp_path: Path) -> None:
+    wheel = built(ROOT / "simulator", tmp_path)
+    assert {name.split("/")[0] for name in sources(wheel)} == {"magnetar_sim"}
+    assert "magnetar_sim/__main__.py" in sources(wheel)
