@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.unit.test_imports import GROUPS
-from tests.unit.test_structure import RANKS
+from tests.unit.test_structure import RANKS, modules
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "src" / "magnetar"
@@ -34,11 +34,19 @@ def resolved(path: str) -> Path | None:
     return next((base / path for base in (PACKAGE, ROOT) if (base / path).exists()), None)
 
 
+def tree(path: Path) -> ast.Module:
+    """Parsed, if possible by the tests of the structure, which share it."""
+    if path.is_relative_to(PACKAGE):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        return modules()[".".join(part for part in parts if part != "__init__")]
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 @cache
 def definitions(path: Path) -> dict[str, set[str]]:
     """Of one file: class -> its methods and attributes, "" -> functions."""
     found: dict[str, set[str]] = {"": set()}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree(path).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found[""].add(node.name)
         elif isinstance(node, ast.ClassDef):
