@@ -18,14 +18,15 @@ from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
 from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.low_water import Routing
-from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told
+from magnetar.replication.acked_sets.marker_reader import Outcome
+from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
 from magnetar.replication.host import Acked, Messages
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.positions import PositionSet
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Retention, TopicLog
-from magnetar.wire.acksets import AckedSetsMarker, Epoch
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch, StateRequest
 from magnetar.wire.markers import parse_marker
 
 TOPIC = "persistent://public/default/t"
@@ -61,22 +62,24 @@ def epoch_key(epoch: Epoch) -> Any:
     return epoch if epoch.kind else "creation"
 
 
-class Observed(AckedSets):
-    """The real machine, looked at from inside where the world's memory needs it."""
+def observe(machine: AckedSets, node: "Node") -> None:
+    """Report what is read and merged to the world's memory, from around the two functions that do it."""
+    parse, merge = machine.reader.parse, machine.reader.merge
 
-    node: "Node"
-    reading: tuple[str, Position] = ("", NONE)
+    def observed_parse(entry: StoredEntry) -> AckedSetsMarker | StateRequest | None:
+        node.reading = (entry.origin or node.cluster, entry.source if entry.origin else entry.position)
+        return parse(entry)
 
-    def _read(self, entry: StoredEntry) -> bool:
-        self.reading = (entry.origin or self.host.cluster, entry.source if entry.origin else entry.position)
-        return super()._read(entry)
+    def observed_merge(marker: AckedSetsMarker, part: AckedSet) -> Outcome | None:
+        state = machine.topic.states.get(part.subscription)
+        before, consumed = (state.epoch, ids(state.consumed())) if state is not None else (part.epoch, set[Message]())
+        outcome = merge(marker, part)
+        if outcome is not None:
+            node.world.merged(node, outcome.state, part, before, consumed)
+        return outcome
 
-    def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
-        subscription = next(name for name, one in self.states.items() if one is state)
-        before, consumed = state.epoch, ids(state.consumed())
-        merged = super()._merged(state, told, full=full)
-        self.node.world.merged(self.node, subscription, state, told, full, before, consumed)
-        return merged
+    machine.reader.parse = observed_parse  # type: ignore[method-assign]
+    machine.reader.merge = observed_merge  # type: ignore[method-assign]
 
 
 @dataclass
@@ -119,6 +122,10 @@ class Node:
         self.known: dict[str, set[Message]] = {}
         self.made: dict[str, set[int]] = {}
         self.notes: list[str] = []
+        self.reading: tuple[str, Position] = (
+            "",
+            NONE,
+        )  # the marker that is being read: its writer, and where it stands there
         self.log = self.new_log(incarnation, RecoveredTopic(), fresh=True)
         self.boot()
 
@@ -137,14 +144,14 @@ class Node:
         self.expired = {name: disk.expired for name, disk in self.disk.items()}
         self.made = {name: set(disk.made) for name, disk in self.disk.items()}
         self.delivered, self.since, self.known = {}, {}, {}
-        self.machine = self.world.machine_class(
+        self.machine = AckedSets(
             self, interval_ms=lambda: 0, pacer=MarkerPacer(0), marker_bytes_max=self.world.marker_bytes_max
         )
-        self.machine.node = self
+        observe(self.machine, self)
         covered = [self.machine.load(name, disk.state) for name, disk in sorted(self.disk.items())]
         self.world.replay(self, min(covered, default=NONE))
         self.machine.started()
-        for name, state in self.machine.states.items():
+        for name, state in self.machine.topic.states.items():
             self.known[name] = ids(state.acks)
 
     # -- asked by the machine (geo.host.MarkerHost)
@@ -221,7 +228,7 @@ class Node:
 
     def dirty(self, subscription: str) -> None:
         # What markers bring during the replay is made at its end.
-        assert subscription in self.cursors or self.machine._loading
+        assert subscription in self.cursors or self.machine.topic.loading
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
         self.timers.append((at_ms, then))
@@ -381,13 +388,12 @@ class World:
         trace: what happened, if wanted.
     """
 
-    machine_class: type[Observed] = Observed
     ledger_sizes: ClassVar[tuple[int, ...]] = (1, 1, 2, 3)
     same_incarnation = False
     restricted: ClassVar[float] = 0.2
     """Share of messages with `replicate_to`."""
     right_clocks: ClassVar[float] = 2 / 3
-    boost: ClassVar[dict[str, float]] = {}
+    boost: ClassVar[Mapping[str, float]] = {}
     """What a world does more (or less) often than others."""
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
@@ -438,11 +444,8 @@ class World:
     def replay(self, node: Node, covered: Position) -> None:
         node.machine.stored([
             entry for entry in node.entries if entry.position > covered and entry.flags & EntryFlags.MARKER
-            and entry.position >= node.log.first and self.replays(entry)
+            and entry.position >= node.log.first
         ])  # fmt: skip
-
-    def replays(self, entry: StoredEntry) -> bool:
-        return True
 
     def disconnect(self, node: Node, subscription: str) -> None:
         node.delivered[subscription] = set()
@@ -461,22 +464,23 @@ class World:
     # ------------------------------------------------------------------------------------------------------ observing
 
     def merged(
-        self, node: Node, subscription: str, state: SubscriptionState, told: Told, full: bool, before: Epoch,
-        consumed: set[Message],
-    ) -> None:  # fmt: skip
-        if told.epoch.kind == 0 and state.epoch.kind == 0 and full:
-            writer, position = node.machine.reading
+        self, node: Node, state: SubscriptionState, told: AckedSet, before: Epoch, consumed: set[Message]
+    ) -> None:
+        subscription = told.subscription
+        if told.epoch.kind == 0 and state.epoch.kind == 0 and told.full:
+            writer, position = node.reading
             node.made.setdefault(subscription, set()).update(self.made_of.get((writer, position, subscription), ()))
         if state.epoch != before:
             node.known[subscription] = set()
             if told.base is not None and state.epoch.kind:
+                floor = marks_of(told.floor)
                 # What the seeking cluster could not know stays consumed, here and wherever this cluster is heard.
-                self.owe(subscription, state.epoch, node, {m for m in consumed if unstated(told.floor, m)})
+                self.owe(subscription, state.epoch, node, {m for m in consumed if unstated(floor, m)})
         node.known.setdefault(subscription, set()).update(ids(state.acks))
 
     def skipped(self, node: Node, subscription: str, message: Message) -> bool:
         """Every creation that was heard of, and that states anything about it, starts past it."""
-        if node.machine.states[subscription].epoch.kind:
+        if node.machine.topic.states[subscription].epoch.kind:
             return False
         created = self.memory[subscription].created
         says = [
@@ -524,7 +528,7 @@ class World:
 
     def check_new(self, message: Message) -> None:
         for node in self.nodes.values():
-            for subscription, state in node.machine.states.items():
+            for subscription, state in node.machine.topic.states.items():
                 if (OriginKey(*message[:2]), message[2]) in state.consumed():
                     raise Violation(
                         f"new message {message} is already acknowledged for {subscription} in {node.cluster}"
@@ -608,7 +612,7 @@ class World:
         )
         if not can or self.rng.random() < 0.3:
             return
-        state = node.machine.states[subscription]
+        state = node.machine.topic.states[subscription]
         before = ids(state.consumed())
         if self.rng.random() < 0.5:
             acked = self.cumulative(node, subscription, held[can[-1]])
@@ -652,7 +656,7 @@ class World:
         if found is None:
             return
         node, subscription = found
-        state, held, cursor = node.machine.states[subscription], node.held(), node.cursors[subscription]
+        state, held, cursor = node.machine.topic.states[subscription], node.held(), node.cursors[subscription]
         old, old_known = ids(state.consumed()), set(node.known.get(subscription, ()))
         retained = [entry for entry in node.entries if entry.position >= node.log.first]
         number = self.rng.randint(0, len(retained))
@@ -697,12 +701,12 @@ class World:
         node = self.pick()
         before = {
             name: (state.epoch, ids(state.acks), self.unwritten(node, name, state))
-            for name, state in node.machine.states.items()
+            for name, state in node.machine.topic.states.items()
         }
         self.say(f"{node.cluster} restarts")
         node.crash()
         for name, (epoch, acks, unwritten) in before.items():
-            state = node.machine.states.get(name)
+            state = node.machine.topic.states.get(name)
             kept = ids(state.consumed()) if state is not None and state.epoch == epoch else set()
             for owed in self.memory[name].must.get(epoch_key(epoch), {}).values():
                 owed.difference_update((acks & unwritten) - kept)  # the last interval, neither persisted nor written
@@ -767,7 +771,7 @@ class World:
             for one in marker.sets:
                 if one.subscription == subscription and epoch_key(one.epoch) == key:
                     found |= ids(IndexSet(one.acks)) | (ids(IndexSet(one.base or {})) if one.epoch.kind else set())
-        state = node.machine.states.get(subscription)
+        state = node.machine.topic.states.get(subscription)
         if state is not None and epoch_key(state.epoch) == key:
             found |= ids(state.consumed()) if state.epoch.kind else ids(state.acks)
         return found
@@ -785,7 +789,7 @@ class World:
                 node.sync()
             node.machine.validate()
             held = node.held().keys()
-            for subscription, state in node.machine.states.items():
+            for subscription, state in node.machine.topic.states.items():
                 memory = self.memory[subscription]
                 wrong = (ids(state.consumed()) & held) - memory.may.get(epoch_key(state.epoch), set())
                 wrong = {message for message in wrong if not self.skipped(node, subscription, message)}
@@ -843,13 +847,13 @@ class World:
         self.check_forgotten()
 
     def check_settled(self, node: Node, subscription: str) -> None:
-        name, state = node.cluster, node.machine.states.get(subscription)
-        sources = [self.nodes[x] for x in sorted(self.src[name]) if subscription in self.nodes[x].machine.states]
+        name, state = node.cluster, node.machine.topic.states.get(subscription)
+        sources = [self.nodes[x] for x in sorted(self.src[name]) if subscription in self.nodes[x].machine.topic.states]
         if state is None:
             if sources:
                 raise Violation(f"{name} lacks {subscription}")
             return
-        epochs = {x.cluster: x.machine.states[subscription].epoch for x in sources}
+        epochs = {x.cluster: x.machine.topic.states[subscription].epoch for x in sources}
         if state.epoch != max(epochs.values()):
             raise Violation(f"epochs differ: {epochs}")
         held, have = node.held(), ids(state.consumed())
@@ -860,7 +864,7 @@ class World:
         if again:
             raise Violation(f"{name} delivers {sorted(again)} of {subscription}, which all creations had skipped")
         for other in sources:
-            theirs = ids(other.machine.states[subscription].consumed())
+            theirs = ids(other.machine.topic.states[subscription].consumed())
             differ = (have ^ theirs) & held.keys() & other.held().keys()
             if name in self.src[other.cluster] and differ and self.must_agree():
                 raise Violation(f"{name} and {other.cluster} differ about {subscription}: {sorted(differ)}")
@@ -879,9 +883,9 @@ class World:
             for source, destination in self.at:
                 self.handshake(self.nodes[source], self.nodes[destination])
             for node in self.nodes.values():
-                for state in node.machine.states.values():
+                for state in node.machine.topic.states.values():
                     state.full = "test"
-                node.machine._write(list(node.machine.states))
+                node.machine.writer.write(list(node.machine.topic.states))
                 node.sync()
             self.drain()
         for _ in range(50):
@@ -894,9 +898,9 @@ class World:
                 node.sync()
             self.drain()
         for name, node in self.nodes.items():
-            node.machine._tidy()
-            lows = [self.nodes[x].machine._here() for x in self.src[name]]
-            for subscription, state in node.machine.states.items():
+            node.machine.topic.tidy()
+            lows = [self.nodes[x].machine.topic.low_marks() for x in self.src[name]]
+            for subscription, state in node.machine.topic.states.items():
                 extra = {
                     m for m in ids(state.consumed()) if all(m[1:] < low[m[0]] for low in lows if m[0] in low)
                 }  # fmt: skip

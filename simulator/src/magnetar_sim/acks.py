@@ -120,8 +120,8 @@ class Acks:
         if host is None or not host.ready:
             return None
         if peek and host._made is not None:
-            return host._made[0].states.get(subscription)  # type: ignore[attr-defined,no-any-return]
-        states: dict[str, SubscriptionState] = host.exact.states  # type: ignore[attr-defined]
+            return host._made[0].topic.states.get(subscription)  # type: ignore[attr-defined,no-any-return]
+        states: dict[str, SubscriptionState] = host.exact.topic.states  # type: ignore[attr-defined]
         return states.get(subscription)
 
     @staticmethod
@@ -390,7 +390,7 @@ class Acks:
                     self._has_read(cluster, text, name, truth, truth.coming.pop(0))
                 behind = behind or bool(truth.coming)
                 if truth.unread and topic.replicated is not None:
-                    linked = topic.replicated.exact.routing.clusters  # type: ignore[attr-defined]
+                    linked = topic.replicated.exact.topic.routing.clusters  # type: ignore[attr-defined]
                     self._read(truth, topic.log.last, linked)
                 behind = behind or bool(truth.unread)
         if not behind:
@@ -421,7 +421,7 @@ class Acks:
         truth.may |= covers
         if machine.durable and machine.replicated:
             found = cluster.broker.topics[topic].replicated
-            scope = frozenset(found.exact.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
+            scope = frozenset(found.exact.topic.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
             log = cluster.broker.topics[topic].log
             incarnation = log.incarnation
             copy = self.world.truth.copy(cluster, topic)
@@ -492,7 +492,7 @@ class Acks:
         if not isinstance(one.told, Update) or one.told.claim is None or state is None or host is None:
             return
         epoch = state.epoch if state.epoch.kind else None
-        linked = host.exact.routing.into[cluster.name]  # type: ignore[attr-defined]
+        linked = host.exact.topic.routing.into[cluster.name]  # type: ignore[attr-defined]
         if one.writer not in linked or not (knows(one.told, epoch) and knows(one.told, truth.told_here.latest)):
             return
         told, key = truth.told_here, self.key(state)

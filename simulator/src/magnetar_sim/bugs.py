@@ -13,10 +13,10 @@ tests/property finds it with worlds of its own:
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from magnetar_sim.plants_exact import EXACT, KINDS
+from magnetar_sim.plants_exact import EXACT, Dropping, Patches, patches_of
 from magnetar_sim.plants_links import LINKS
 from magnetar_sim.plants_mixed import BOTH, MIXED
 from magnetar_sim.plants_snapshot import SNAPSHOT
@@ -30,15 +30,13 @@ class Plant(NamedTuple):
     Attributes:
         mode: in which it shows.
         patches: by the dotted name of what is replaced.
-        kind: of exact mode's machine, if it is another.
         seeds: that find it.
         steps: of its worlds; 0: as long as the seed says.
         focus, shape, replicated_share, story: of its worlds, see `World`.
     """
 
     mode: str
-    patches: dict[str, Any]
-    kind: Any
+    patches: Patches | Dropping
     seeds: tuple[int, ...]
     steps: int = 0
     focus: tuple[str, ...] = ()
@@ -137,13 +135,10 @@ UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "tr
 """Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
 BUGS: dict[str, Plant] = {
-    **{name: Plant("exact", patches, None, KNOWN.get(name, ())) for name, patches in LINKS.items()},
-    **{
-        name: Plant("exact", EXACT.get(name, {}), KINDS.get(name), KNOWN.get(name, ()))
-        for name in (*KINDS, *(one for one in EXACT if one not in KINDS))
-    },
-    **{name: Plant("snapshot", patches, None, KNOWN.get(name, ())) for name, patches in (SNAPSHOT | BOTH).items()},
-    **{name: Plant("mixed", patches, None, KNOWN.get(name, ())) for name, patches in MIXED.items()},
+    **{name: Plant("exact", patches, KNOWN.get(name, ())) for name, patches in LINKS.items()},
+    **{name: Plant("exact", patches, KNOWN.get(name, ())) for name, patches in EXACT.items()},
+    **{name: Plant("snapshot", patches, KNOWN.get(name, ())) for name, patches in (SNAPSHOT | BOTH).items()},
+    **{name: Plant("mixed", patches, KNOWN.get(name, ())) for name, patches in MIXED.items()},
 }
 BUGS = {
     name: plant._replace(
@@ -157,15 +152,11 @@ BUGS = {
 
 @contextmanager
 def planted(bug: str) -> Iterator[type[World]]:
-    """The kind of world in which a bug is planted, for as long as the block runs; "" for the honest one."""
-    if not bug:
-        yield World
-        return
-    plant = BUGS[bug]
+    """For as long as the block runs a bug is planted in the kind of world that is given; "" for none."""
     with ExitStack() as stack:
-        for name, replacement in plant.patches.items():
+        for name, replacement in (patches_of(BUGS[bug].patches) if bug else {}).items():
             stack.enter_context(patch(name, replacement))
-        yield World if plant.kind is None else type("Planted", (World,), {"sets_class": plant.kind})
+        yield World
 
 
 def focused(kind: type[World], bug: str) -> type[World]:

@@ -9,8 +9,8 @@ its cluster cannot know of makes it come again elsewhere, without losing anythin
 from typing import TYPE_CHECKING
 
 from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.state import SubscriptionState, Told, unstated
-from magnetar.wire.acksets import Epoch
+from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, unstated
+from magnetar.wire.acksets import AckedSet, Epoch
 from magnetar_sim.ackrecords import Name, knows
 from magnetar_sim.truth import Violation
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Epochs:
-    """Is told of them by exact mode's machines (`magnetar_sim.machines.SimSets`).
+    """Is told of them by exact mode's machines (`magnetar_sim.machines`).
 
     Args:
         world: the world.
@@ -48,7 +48,7 @@ class Epochs:
         if machine is not None:
             seeks[epoch] |= acks.now(cluster, topic, machine.cursor)
 
-    def adopted(self, name: Name, state: SubscriptionState, told: Told, before: IndexSet) -> None:
+    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: IndexSet) -> None:
         """A cluster took a higher epoch, and kept bits that its seek states nothing about.
 
         Args:
@@ -60,20 +60,21 @@ class Epochs:
         if told.base is None or not state.epoch.kind:
             return
         acks, (cluster, topic, subscription) = self.world.acks, name
+        told_acks, told_base, told_floor = IndexSet(told.acks), IndexSet(told.base), marks_of(told.floor)
         key = acks.key(state)
         here = acks.get(name).told_here
         if self.world.mode == "mixed" and (here.follows is None or told.epoch > here.follows):
             # What was acknowledged before is as good as never, whichever mode told it. (Not where it is only read again.)
             here.follows = told.epoch
             there = acks.get(name)
-            there.may = acks.uids(topic, told.base | told.acks | unstated(before, told.floor))
+            there.may = acks.uids(topic, told_base | told_acks | unstated(before, told_floor))
             # What came behind it is on the disk, and not all of it was read yet.
             there.may.update(*(one.may for one in there.coming if knows(one.told, told.epoch)))
-        kept = acks.uids(topic, state.acks - told.acks)
+        kept = acks.uids(topic, state.acks - told_acks)
         acks.all(topic, subscription).may.setdefault(key, set()).update(kept)
         # Below its floor, and of whom it never hears, the seeking cluster cannot know: that stays consumed.
         sources = self.world.sources(told.epoch.cluster)
-        floor = {origin: mark for origin, mark in told.floor.items() if origin in sources}
+        floor = {origin: mark for origin, mark in told_floor.items() if origin in sources}
         owed, truth = acks.uids(topic, unstated(before, floor)), acks.get(name)
         unsafe = owed & set().union(*(fresh for _, fresh in truth.unsafe))
         acks.owe(cluster, topic, subscription, key, owed - unsafe)

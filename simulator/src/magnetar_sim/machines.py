@@ -1,62 +1,66 @@
-"""The machines of replicated subscriptions, made as in production; exact mode's one also tells the world of epochs.
+"""The machines of replicated subscriptions, made as in production; the world is told of the epochs of exact mode.
 
-A seek begins one, with a starting point (docs/design/acknowledged-sets.md#seek). A higher epoch that is adopted may
-keep bits of the lower one: what the seeking cluster could not know of. Which these are is decided by the log of the
-adopting cluster at that moment, so the world has to be there.
+A seek begins one, with a starting point. A higher epoch that is adopted may keep bits of the lower one: what the seeking
+cluster could not know of (docs/design/acknowledged-sets.md#seek). Which these are is decided by the log of the adopting
+cluster at that moment, so the world has to be there.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from magnetar.broker.replicated_subscriptions.machine_factory import Machines
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.replication.acked_sets import AckedSets
-from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told
-from magnetar.wire.acksets import CREATION
+from magnetar.replication.acked_sets.marker_reader import Outcome
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.registry import Replication
     from magnetar_sim.world import World
 
 
-class SimSets(AckedSets):
-    """The real machine, looked at from inside where the world's memory needs it."""
+def observe(machine: AckedSets, world: "World") -> None:
+    """Report the beginning and the adoption of epochs to the world, from around the two functions in which they happen."""
+    host, topic = machine.host, machine.topic
+    merge, sought = machine.reader.merge, machine.sought
 
-    world: ClassVar["World"]
+    def observed_merge(marker: AckedSetsMarker, part: AckedSet) -> Outcome | None:
+        state = topic.states.get(part.subscription)
+        before = state.consumed() if state is not None and part.epoch > state.epoch else None
+        outcome = merge(marker, part)
+        if outcome is not None and before is not None:
+            world.epochs.adopted((host.cluster, host.log.name, part.subscription), outcome.state, part, before)
+        return outcome
 
-    def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
-        epoch, before = state.epoch, state.consumed() if told.epoch > state.epoch else None
-        merged = super()._merged(state, told, full=full)
-        if state.epoch != epoch and before is not None:
-            name = next(name for name, one in self.states.items() if one is state)
-            self.world.epochs.adopted((self.host.cluster, self.host.log.name, name), state, told, before)
-        return merged
+    def observed_sought(subscription: str, then: Callable[[str], None]) -> None:
+        state = topic.states.get(subscription)
+        if state is None:
+            sought(subscription, then)
+            return
+        epoch, before = state.epoch, state.consumed()
+        sought(subscription, then)
+        if state.epoch != epoch:
+            world.epochs.begun((host.cluster, host.log.name, subscription), state.epoch, before)
 
-    def sought(self, subscription: str, then: Callable[[str], None]) -> None:
-        """A new epoch begins here."""
-        state = self.states.get(subscription)
-        epoch, before = (state.epoch, state.consumed()) if state is not None else (CREATION, IndexSet())
-        super().sought(subscription, then)
-        if state is not None and state.epoch != epoch:
-            self.world.epochs.begun((self.host.cluster, self.host.log.name, subscription), state.epoch, before)
+    machine.reader.merge = observed_merge  # type: ignore[method-assign]
+    machine.sought = observed_sought  # type: ignore[method-assign]
 
 
 class SimMachines(Machines):
     """Makes the machines of one broker.
 
     Args:
-        kind: of exact mode's machine; planted bugs have their own.
+        world: is told of epochs.
     """
 
-    def __init__(self, kind: type[SimSets]) -> None:
+    def __init__(self, world: "World") -> None:
         super().__init__()
-        self._kind = kind
+        self._world = world
 
     def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
-        """As production makes them, of the kind that is wanted."""
+        """As production makes them, and observed."""
         exact, snapshot = super().__call__(around, host)
-        if type(exact) is AckedSets:
-            exact.__class__ = self._kind
+        assert isinstance(exact, AckedSets)
+        observe(exact, self._world)
         return exact, snapshot

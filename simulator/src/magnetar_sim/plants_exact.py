@@ -1,7 +1,13 @@
-"""Planted bugs of exact mode (docs/design/acknowledged-sets.md): one rule of the real machine left out in each."""
+"""Planted bugs of exact mode: each is a patch of the real code with one rule left out. Production code knows of none of them.
 
-from collections.abc import Iterable
+One table for all worlds: `EXACT` says by the name of the rule what is replaced by what. The simulator plants these in whole
+brokers (`sim.bugs` has the seeds), tests/support/ackbugs.py in single machines. The rules, each with the reason:
+docs/design/acknowledged-sets.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 from magnetar.broker.replicated_subscriptions.state_store import StoredStates
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -9,62 +15,92 @@ from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets import marker_parts as writing
 from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.state import Merged, SubscriptionState, Told, marks_of
+from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.low_water import LowWaterMarks
+from magnetar.replication.acked_sets.marker_reader import MarkerReader, Outcome
+from magnetar.replication.acked_sets.seek_clock import HybridClock
+from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
+from magnetar.replication.acked_sets.topic_state import TopicState
 from magnetar.replication.host import Acked
-from magnetar.storage.entries import EntryFlags
+from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater
-from magnetar_sim.machines import SimSets
+from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater, StateRequest
 
 ZERO = (0, 0)
-STATE = "magnetar.replication.acked_sets.state"
+HERE = "magnetar.replication.acked_sets"
+MACHINE, TOPIC = f"{HERE}.machine.AckedSets", f"{HERE}.topic_state.TopicState"
+READER, WRITER = f"{HERE}.marker_reader.MarkerReader", f"{HERE}.marker_writer.MarkerWriter"
+STATE, LOW_WATER = f"{HERE}.state", f"{HERE}.low_water.LowWaterMarks"
+
 Marks = dict[str, tuple[int, int]]
-_read = AckedSets._read
+Patches = Mapping[str, Any]
+"""By the dotted name of what is replaced."""
+
+_begin, _started, _stored, _merge = AckedSets._begin, AckedSets.started, AckedSets.stored, AckedSets._merge
+_acknowledged, _of_acked = AckedSets.acknowledged, Translator.of_acked
+_tidy, _floor = TopicState.tidy, TopicState.floor
+_parse, _learn_marks, _merge_part = MarkerReader.parse, MarkerReader.learn_marks, MarkerReader.merge
+_learn_low, _next_epoch = LowWaterMarks.learn_low, HybridClock.next_epoch
+_seek, _begin_again = SubscriptionState.seek, SubscriptionState.begin_again
 
 
-class OldestCreation(SimSets):
+# ------------------------------------------------------------------------------------------------------- starting points
+
+
+def _oldest_creation(self: AckedSets, subscription: str) -> None:
     """Each creation is an epoch, the older wins."""
-
-    def _creation_epoch(self) -> Epoch:
-        return Epoch(0, -self.clock.next(self.host.now_ms), self.host.cluster, self.host.log.incarnation)
+    _begin(self, subscription)
+    epoch = self.topic.clock.next_epoch(self.host.now_ms, self.host.cluster, self.host.log.incarnation)
+    self.topic.states[subscription].epoch = epoch._replace(kind=0, time_ms=-epoch.time_ms)
 
 
 def _any_epoch(message: pb.GeoEpoch) -> Epoch:
     return Epoch(message.kind, message.time_ms, message.cluster, message.incarnation)
 
 
-def _lives_ascend(_: AckedSets, key: OriginKey, lives: dict[OriginKey, int]) -> int:
-    known = [life for life in lives if life.cluster == key.cluster]
-    return min(
-        (0 if key.incarnation > life.incarnation else lives.get(key, INDEX_MAX + 1) for life in known),
-        default=INDEX_MAX + 1,
-    )
+def _begins_expired(self: AckedSets, subscription: str) -> None:
+    """What expired before the creation is in its base."""
+    _begin(self, subscription)
+    cursor, state = self.host.cursor(subscription), self.topic.states[subscription]
+    state.base = IndexSet() if cursor is None else self.topic.translator.of_cursor(cursor)
+    state.bound_base()
 
 
-def _only_when_asked(host: StoredStates) -> None:
-    """Acknowledgements are noted, and nothing but their number makes anybody tell the machines."""
+def _base_of_unheld(self: AckedSets, subscription: str) -> None:
+    """A start at the latest takes all indexes below for consumed, held or not."""
+    _begin(self, subscription)
+    cursor, state = self.host.cursor(subscription), self.topic.states[subscription]
+    if cursor is not None and state.base is not None and cursor.mark_delete >= self.host.log.last:
+        self.topic.low_marks()
+        for cluster, (incarnation, end) in self.topic.low_water.next.items():
+            state.base.add_range(OriginKey(cluster, incarnation), 0, end)
 
 
-class NoFloor(SimSets):
+def _latest_is_ack(self: AckedSets, subscription: str) -> None:
+    """A start at the latest acknowledges what is before it."""
+    _begin(self, subscription)
+    state = self.topic.states[subscription]
+    state.acks = (state.base or IndexSet()).copy()
+
+
+def _stating_all(self: AckedSets, subscription: str) -> None:
     """A base states everything."""
-
-    def _creation_floor(self) -> Marks:
-        return dict.fromkeys(self.world.names, ZERO)
-
-    def _seek_floor(self, state: SubscriptionState) -> Marks:
-        return dict.fromkeys(self.world.names, ZERO)
+    _begin(self, subscription)
+    self.topic.states[subscription].floor = dict.fromkeys(self.topic.routing.clusters, ZERO)
 
 
-class TakesAll(SimSets):
-    """Who knows a subscription by a delta only takes everything for consumed."""
+def _seek_stating_all(self: AckedSets, _: SubscriptionState) -> Marks:
+    return dict.fromkeys(self.topic.routing.clusters, ZERO)
 
-    def stored(self, entries: Any) -> None:
-        super().stored(entries)
-        for subscription, state in self.states.items():
-            if state.base is None and not self._loading:
-                positions = [entry.position for entry in entries if not entry.flags & EntryFlags.MARKER]
-                state.acks |= self.translator.of_entries(positions)
-                self._apply(subscription, state.acks)
+
+def _takes_all(self: AckedSets, entries: Sequence[StoredEntry]) -> None:
+    """A subscription that is known by a delta only takes everything for consumed."""
+    _stored(self, entries)
+    for subscription, state in self.topic.states.items():
+        if state.base is None and not self.topic.loading:
+            positions = [entry.position for entry in entries if not entry.flags & EntryFlags.MARKER]
+            state.acks |= self.topic.translator.of_entries(positions)
+            self._apply(subscription, state.acks)
 
 
 def _first_with_base(subscription: str, state: SubscriptionState, *, full: bool, bytes_max: int) -> list[AckedSet]:
@@ -72,213 +108,215 @@ def _first_with_base(subscription: str, state: SubscriptionState, *, full: bool,
     return sets if state.opened != state.epoch else [one._replace(base=None, floor=()) for one in sets]
 
 
-class EpochWithoutIncarnation(SimSets):
-    """A seek's epoch lacks the incarnation."""
-
-    def _seek_epoch(self, state: SubscriptionState) -> Epoch:
-        return super()._seek_epoch(state)._replace(incarnation=0)
+# ----------------------------------------------------------------------------------------------------------------- seeks
 
 
-class CountingEpochs(SimSets):
+def _epoch_without_incarnation(self: HybridClock, now_ms: int, cluster: str, incarnation: int) -> Epoch:
+    return _next_epoch(self, now_ms, cluster, incarnation)._replace(incarnation=0)
+
+
+def _counted_epoch(self: HybridClock, _now_ms: int, cluster: str, _incarnation: int) -> Epoch:
     """Epochs are counted."""
+    self.time_ms += 1
+    return Epoch(1, self.time_ms, cluster, 0)
 
-    def _seek_epoch(self, state: SubscriptionState) -> Epoch:
-        return Epoch(1, state.epoch.time_ms + 1, self.host.cluster, 0)
 
-
-class SeeksAll(SimSets):
+def _seek_forgets_foreign(self: SubscriptionState, epoch: Epoch, before: IndexSet, _held: Any, floor: Marks) -> None:
     """A seek takes back what is not held here."""
-
-    def _held_at_seek(self, messages: IndexSet) -> IndexSet:
-        return messages
+    _seek(self, epoch, before, lambda messages: messages, floor)
 
 
-class FloorOver(SimSets):
-    """The floor is that of some clusters."""
-
-    def clusters(self) -> Iterable[str]:
-        """Which."""
-        return (self.host.cluster,)
-
-    def _floor(self) -> Marks:
-        here, into = self._here(), self.routing.into
-        return {
-            origin: min(
-                (
-                    self.waters.mark(name, origin, self.routing, here)
-                    for name in self.clusters()
-                    if origin in into[name]
-                ),
-                default=ZERO,
-            )
-            for origin in self.routing.clusters
-        }
+# ------------------------------------------------------------------------------------------------------------- forgetting
 
 
-class Directly(FloorOver):
+def _floor_over(self: TopicState, clusters: Iterable[str]) -> Marks:
+    """The floor is that of some clusters, whatever the origin retains."""
+    here, into = self.low_marks(), self.routing.into
+    return {
+        origin: min(
+            (self.low_water.mark(name, origin, self.routing, here) for name in clusters if origin in into[name]),
+            default=ZERO,
+        )
+        for origin in self.routing.clusters
+    }
+
+
+def _floor_of_links(self: TopicState) -> Marks:
     """Of those with a direct link into this one; marks are not relayed."""
-
-    def clusters(self) -> Iterable[str]:
-        return self.routing.into[self.host.cluster]
-
-    def _learn_low(self, low: LowWater, writer: str) -> None:
-        if low.cluster == writer:
-            super()._learn_low(low, writer)
+    return _floor_over(self, self.routing.into[self.host.cluster])
 
 
-class ByOrigin(SimSets):
+def _learns_directly(self: MarkerReader, marker: AckedSetsMarker) -> None:
+    _learn_marks(self, marker._replace(low=tuple(low for low in marker.low if low.cluster == marker.writer)))
+
+
+def _floor_by_origin(self: TopicState) -> Marks:
     """The floor is the origin's own mark."""
-
-    def _floor(self) -> Marks:
-        here = self._here()
-        return {name: self.waters.mark(name, name, self.routing, here) for name in self.routing.clusters}
+    here = self.low_marks()
+    return {name: self.low_water.mark(name, name, self.routing, here) for name in self.routing.clusters}
 
 
-class Stale(SimSets):
-    """Marks of a peer's former life count."""
-
-    def _learn_low(self, low: LowWater, writer: str) -> None:
-        if low.cluster != self.host.cluster:
-            self.waters.learn_low(low, 0)
-
-    def _notice_lives(self) -> None:
-        pass
-
-    def rebased(self, cluster: str) -> None:
-        self._all_full(cluster)
+def _floor_of_all(self: TopicState) -> Marks:
+    """Those are waited for, too, that never hear this cluster."""
+    here = self.low_marks()
+    return {
+        origin: min(self.low_water.mark(name, origin, self.routing, here) for name in self.routing.clusters)
+        for origin in self.routing.clusters
+    }
 
 
-class Acknowledging(SimSets):
+def _floor_of_sources(self: TopicState) -> Marks:
+    """So are all that this cluster hears, by any way."""
+    with patch.object(self.routing, "peers", self.routing.sources[self.host.cluster]):
+        return _floor(self)
+
+
+def _floor_by_markers(self: TopicState) -> Marks:
+    """What an origin retains is what its markers say, and links say nothing."""
+    self.low_water.own = _floor_by_origin(self)
+    return self.low_water.floor(self.routing, self.low_marks())
+
+
+def _learns_stale(self: LowWaterMarks, low: LowWater, _incarnation: int) -> bool:
+    """Marks of a peer's former incarnation count."""
+    return _learn_low(self, low, 0)
+
+
+def _merges_marks(self: AckedSets, marker: AckedSetsMarker, position: Position) -> None:
     """Everything below an announced mark counts as acknowledged."""
-
-    def _merge(self, marker: AckedSetsMarker, position: Position) -> None:
-        super()._merge(marker, position)
-        low = next((marks_of(one.marks) for one in marker.low if one.cluster == marker.writer), {})
-        for subscription, state in self.states.items():
-            if not self._loading and any(one.subscription == subscription for one in marker.sets):
-                state.acks |= self.translator.held().below(low)
-                self._apply(subscription, state.acks)
+    _merge(self, marker, position)
+    low = next((marks_of(one.marks) for one in marker.low if one.cluster == marker.writer), {})
+    for subscription, state in self.topic.states.items():
+        if not self.topic.loading and any(one.subscription == subscription for one in marker.sets):
+            state.acks |= self.topic.translator.held().below(low)
+            self._apply(subscription, state.acks)
 
 
-class DropsUnheld(SimSets):
+def _drops_unheld(self: TopicState) -> None:
     """Bits of messages that are not here are dropped."""
-
-    def _tidy(self) -> None:
-        held = self.translator.held()
-        for state in self.states.values():
-            state.acks -= state.consumed() - held
-            state.dirty = state.dirty & state.acks
-        super()._tidy()
+    held = self.translator.held()
+    for state in self.states.values():
+        state.acks -= state.consumed() - held
+        state.dirty = state.dirty & state.acks
+    _tidy(self)
 
 
-class Dropping(SimSets):
-    """Bits of some messages that are not here are dropped."""
+class Dropping:
+    """Bits of some messages that are not here are dropped; it remembers what was stored in which log.
 
-    def drops(self, *, was_here: bool, may_come: bool) -> bool:
-        """Which."""
-        raise NotImplementedError
+    Args:
+        drops: which: bits, what the log has held, and the topic -> those to be dropped.
+    """
 
-    def _tidy(self) -> None:
-        truth, topic = self.world.truth, self.host.log.name
-        copy, held = truth.copies.get((self.host.cluster, topic)), self.translator.held()
-        ever = copy.ever if copy is not None else set[int]()
-        for state in self.states.values():
-            gone = IndexSet()
-            for key, bitmap in (state.acks - held).origins.items():
-                for index in bitmap:
-                    uid = truth.messages.get((topic, key.cluster, key.incarnation, index))
-                    was_here = uid is not None and truth.entry_of(uid).uid in ever
-                    may_come = (key.incarnation, index) >= self.waters.next.get(key.cluster, ZERO)
-                    if self.drops(was_here=was_here, may_come=may_come):
-                        gone.add_range(key, index, index + 1)
-            state.acks -= gone
-            state.dirty = state.dirty & state.acks
-        super()._tidy()
+    def __init__(self, drops: Callable[[IndexSet, IndexSet, TopicState], IndexSet]) -> None:
+        self._drops = drops
+        self._ever: dict[tuple[str, str, int], IndexSet] = {}
+
+    def _ever_held(self, topic: TopicState) -> IndexSet:
+        log = topic.host.log
+        return self._ever.setdefault((topic.host.cluster, log.name, log.incarnation), IndexSet())
+
+    def patches(self) -> Patches:
+        """Of the machine, which learns what is stored, and of what forgets."""
+
+        def started(machine: AckedSets) -> None:
+            _started(machine)
+            ever = self._ever_held(machine.topic)
+            ever |= machine.topic.translator.held()
+
+        def stored(machine: AckedSets, entries: Sequence[StoredEntry]) -> None:
+            if entries:
+                first = entries[0].position
+                after = Position(first.ledger, first.entry - 1)
+                found = machine.topic.translator.held(after, entries[-1].position)
+                ever = self._ever_held(machine.topic)
+                ever |= found
+            _stored(machine, entries)
+
+        def tidy(topic: TopicState) -> None:
+            held, ever = topic.translator.held(), self._ever_held(topic)
+            for state in topic.states.values():
+                state.acks -= self._drops(state.acks - held, ever, topic)
+                state.dirty = state.dirty & state.acks
+            _tidy(topic)
+
+        return {f"{MACHINE}.started": started, f"{MACHINE}.stored": stored, f"{TOPIC}.tidy": tidy}
 
 
-class DropsNever(Dropping):
-    """Those that `replicate_to` keeps away."""
-
-    def drops(self, *, was_here: bool, may_come: bool) -> bool:
-        return not was_here and not may_come
+def _never_to_come(bits: IndexSet, ever: IndexSet, topic: TopicState) -> IndexSet:
+    """Those that were never here, although later ones of their cluster were: `replicate_to` keeps them away."""
+    return (bits - ever).below(topic.low_water.next)
 
 
-class DropsTrimmed(Dropping):
+def _once_here(bits: IndexSet, ever: IndexSet, _: TopicState) -> IndexSet:
     """Those that retention took."""
-
-    def drops(self, *, was_here: bool, may_come: bool) -> bool:
-        return was_here
+    return bits & ever
 
 
-class NotRelaying(SimSets):
-    """Nothing is written again for those that the writer has no link to."""
-
-    def _relays(self, writer: str) -> bool:
-        return False
+# ------------------------------------------------------------------------------------------------- writing and reading
 
 
-class GoesOn(SimSets):
+def _goes_on(self: SubscriptionState, full: str) -> None:
     """No full state after a restart."""
+    _begin_again(self, full)
+    if full == "restart":
+        self.opened, self.full = self.epoch, ""
 
-    def _restarted(self, state: SubscriptionState) -> None:
-        state.dirty, state.opened, state.full = IndexSet(), state.epoch, ""
 
-
-class ForgetsRebase(SimSets):
+def _forgets_rebase(self: AckedSets, cluster: str) -> None:
     """No full state for a peer whose topic is new."""
-
-    def rebased(self, cluster: str) -> None:
-        self.waters.forget_peer(cluster, self.host.latest_life_of(cluster))
+    self.topic.low_water.forget_peer(cluster, self.host.latest_life_of(cluster))
 
 
-class Replacing(SimSets):
+def _full_replaces(self: MarkerReader, marker: AckedSetsMarker, part: AckedSet) -> Outcome | None:
     """A full state of the same epoch replaces."""
+    state = self._topic.states.get(part.subscription)
+    if state is not None and part.full and part.epoch == state.epoch:
+        state.acks, state.dirty = IndexSet(), IndexSet()
+    return _merge_part(self, marker, part)
 
-    def _merged(self, state: SubscriptionState, told: Told, *, full: bool) -> Merged:
-        if full and told.epoch == state.epoch:
-            state.acks, state.dirty = IndexSet(), IndexSet()
-        return super()._merged(state, told, full=full)
 
-
-class ByIndex(SimSets):
+def _bits_by_index(self: Translator, acked: Acked) -> IndexSet:
     """A cumulative acknowledgement claims all lower indexes."""
-
-    def _bits_of(self, acked: Acked) -> IndexSet:
-        found = super()._bits_of(acked)
-        if acked.up_to > acked.after:
-            for bitmap in found.origins.values():
-                bitmap.add_range(0, bitmap.max() + 1)
-        return found
-
-    def acknowledged(self, subscription: str, acked: Acked) -> None:
-        super().acknowledged(subscription, acked)
-        self._apply(subscription, self.states[subscription].acks)
+    found = _of_acked(self, acked)
+    if acked.up_to > acked.after:
+        for bitmap in found.origins.values():
+            bitmap.add_range(0, bitmap.max() + 1)
+    return found
 
 
-class AcknowledgesBacklog(SimSets):
-    """A start at the latest acknowledges what is before it."""
-
-    def _begin(self, subscription: str) -> None:
-        super()._begin(subscription)
-        state = self.states[subscription]
-        state.acks = (state.base or IndexSet()).copy()
+def _acknowledged_by_index(self: AckedSets, subscription: str, acked: Acked) -> None:
+    _acknowledged(self, subscription, acked)
+    self._apply(subscription, self.topic.states[subscription].acks)
 
 
-class OwnReplayed(SimSets):
+def _reads_own(self: MarkerReader, entry: StoredEntry) -> AckedSetsMarker | StateRequest | None:
     """Recovery leaves markers of other clusters out."""
-
-    def _read(self, entry: Any) -> bool:
-        return False if self._loading and entry.origin else _read(self, entry)
+    return None if self._topic.loading and entry.origin else _parse(self, entry)
 
 
-class OthersReplayed(SimSets):
+def _reads_others(self: MarkerReader, entry: StoredEntry) -> AckedSetsMarker | StateRequest | None:
     """Recovery leaves its own markers out."""
-
-    def _read(self, entry: Any) -> bool:
-        return False if self._loading and not entry.origin else _read(self, entry)
+    return None if self._topic.loading and not entry.origin else _parse(self, entry)
 
 
-def _told_expiry(self: Any, publish_time_ms: int) -> None:
+def _in_order(_: MarkerReader, key: OriginKey, next_indexes: Mapping[OriginKey, int]) -> int:
+    """Incarnations of a cluster ascend."""
+    known = [one for one in next_indexes if one.cluster == key.cluster]
+    return min(
+        (0 if key.incarnation > one.incarnation else next_indexes.get(key, INDEX_MAX + 1) for one in known),
+        default=INDEX_MAX + 1,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ of whole brokers
+
+
+def _only_when_asked(_host: StoredStates) -> None:
+    """Acknowledgements are noted, and nothing but their number makes anybody report them to the machines."""
+
+
+def _expiry_is_ack(self: Any, publish_time_ms: int) -> None:
     before = self.cursor.mark_delete
     hook, self.on_expired = self.on_expired, None
     try:
@@ -292,74 +330,87 @@ def _told_expiry(self: Any, publish_time_ms: int) -> None:
 _expire = Subscription.expire
 
 
-def _expired_base(self: Any, subscription: str) -> IndexSet:
-    cursor = self.host.cursor(subscription)
-    return IndexSet() if cursor is None else self.translator.of_cursor(cursor)
-
-
-def _final_untold(_self: Any, topic: Any, _subscription: Any, _token: Any, _target: str, then: Any) -> None:
+def _final_unwritten(_self: Any, topic: Any, _subscription: Any, _token: Any, _target: str, then: Any) -> None:
     """The final state is said to stand where the log ends already."""
     then(topic.log.last, "")
 
 
-KINDS: dict[str, type[SimSets]] = {
-    "creation_older_wins": OldestCreation,
-    "base_no_floor": NoFloor,
-    "unknown_base_is_all": TakesAll,
-    "epoch_no_incarnation": EpochWithoutIncarnation,
-    "epoch_counter": CountingEpochs,
-    "seek_forgets_foreign": SeeksAll,
-    "floor_own": FloorOver,
-    "floor_direct": Directly,
-    "origin_floor": ByOrigin,
-    "stale_low": Stale,
-    "floor_is_ack": Acknowledging,
-    "no_pending": DropsUnheld,
-    "drop_never": DropsNever,
-    "local_floor": DropsTrimmed,
-    "no_relay": NotRelaying,
-    "delta_after_restart": GoesOn,
-    "no_full_on_rebase": ForgetsRebase,
-    "full_replaces": Replacing,
-    "cumulative_by_index": ByIndex,
-    "latest_is_ack": AcknowledgesBacklog,
-    "no_replay": OwnReplayed,
-    "epoch_volatile": OthersReplayed,
-}
+def _nothing(*_: Any, **__: Any) -> None:
+    """Is done."""
 
-EXACT: dict[str, dict[str, Any]] = {
-    "creation_older_wins": {"magnetar.wire.acksets._epoch": _any_epoch},
+
+EXACT: dict[str, Patches | Dropping] = {
+    "creation_older_wins": {f"{MACHINE}._begin": _oldest_creation, "magnetar.wire.acksets._epoch": _any_epoch},
     "base_union": {f"{STATE}.merge_bases": lambda left, floor, right, _: (left | right, dict(floor))},
-    "base_no_floor": {f"{STATE}.SubscriptionState._raised": lambda _, floor: dict(floor)},
-    "delta_without_base": {"magnetar.replication.acked_sets.marker_writer.sets_of": _first_with_base},
+    "base_no_floor": {
+        f"{MACHINE}._begin": _stating_all,
+        f"{MACHINE}._seek_floor": _seek_stating_all,
+        f"{STATE}.SubscriptionState._raised": lambda _, floor: dict(floor),
+    },
+    "unknown_base_is_all": {f"{MACHINE}.stored": _takes_all},
+    "delta_without_base": {f"{HERE}.marker_writer.sets_of": _first_with_base},
+    "begins_expired": {f"{MACHINE}._begin": _begins_expired},
+    "latest_is_ack": {f"{MACHINE}._begin": _latest_is_ack},
+    "epoch_no_incarnation": {f"{HERE}.seek_clock.HybridClock.next_epoch": _epoch_without_incarnation},
+    "epoch_counter": {f"{HERE}.seek_clock.HybridClock.next_epoch": _counted_epoch},
+    "seek_forgets_foreign": {f"{STATE}.SubscriptionState.seek": _seek_forgets_foreign},
     "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
+    "floor_own": {f"{TOPIC}.floor": lambda self: _floor_over(self, (self.host.cluster,))},
+    "floor_direct": {f"{TOPIC}.floor": _floor_of_links, f"{READER}.learn_marks": _learns_directly},
     "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},
-    "destination_silent": {"magnetar.broker.links.links.Links.source_active": lambda *_, **__: None},
+    "origin_floor": {f"{TOPIC}.floor": _floor_by_origin},
+    "stale_low": {
+        f"{LOW_WATER}.learn_low": _learns_stale,
+        f"{LOW_WATER}.begin_incarnation": _nothing,
+        f"{MACHINE}.rebased": lambda self, cluster: self.writer.all_full(cluster),
+    },
+    "floor_is_ack": {f"{MACHINE}._merge": _merges_marks},
+    "forgotten_for_good": {f"{TOPIC}.needed": lambda self, messages: self.translator.held_of(messages)},
+    "no_pending": {f"{TOPIC}.tidy": _drops_unheld},
+    "drop_never": Dropping(_never_to_come),
+    "local_floor": Dropping(_once_here),
+    "no_relay": {f"{HERE}.low_water.Routing.must_relay": lambda *_: False},
+    "delta_after_restart": {f"{STATE}.SubscriptionState.begin_again": _goes_on},
+    "no_full_on_rebase": {f"{MACHINE}.rebased": _forgets_rebase},
+    "full_replaces": {f"{READER}.merge": _full_replaces},
+    "cumulative_by_index": {
+        f"{HERE}.log_index.Translator.of_acked": _bits_by_index,
+        f"{MACHINE}.acknowledged": _acknowledged_by_index,
+    },
+    "no_replay": {f"{READER}.parse": _reads_own},
+    "epoch_volatile": {f"{READER}.parse": _reads_others},
+    "lives_ascend": {f"{READER}._first_to_come": _in_order},
+    "destination_silent": {"magnetar.broker.links.links.Links.source_active": _nothing},
     "passed_over": {
-        "magnetar.replication.link.incarnations.SourceIncarnations.forget": lambda *_: None,
-        "magnetar.broker.replicated_subscriptions.registry.Replication.heard_in": lambda *_: None,
-        "magnetar.replication.acked_sets.marker_writer.TellingTopic._request": lambda *_: None,
+        "magnetar.replication.link.incarnations.SourceIncarnations.forget": _nothing,
+        "magnetar.broker.replicated_subscriptions.registry.Replication.heard_in": _nothing,
+        f"{WRITER}.request": _nothing,
     },
-    "forgotten_for_good": {
-        "magnetar.replication.acked_sets.marker_reader.HearingTopic._needed": lambda self, messages: (
-            self.translator.held_of(messages)
-        )
-    },
-    "lives_ascend": {"magnetar.replication.acked_sets.marker_reader.HearingTopic._first_to_come": _lives_ascend},
     "never_caught_up": {"magnetar.broker.replicated_subscriptions.state_store.StoredStates.catch_up": _only_when_asked},
-    "fence_dispatches": {"magnetar.broker.subscriptions.subscription.Subscription.hold": lambda *_: None},
+    "fence_dispatches": {"magnetar.broker.subscriptions.subscription.Subscription.hold": _nothing},
     "activates_unmerged": {
         "magnetar.broker.failover.fencing.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""},
-        "magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None,
+        "magnetar.broker.failover.final_state.FinalStates.check_merged": _nothing,
     },
-    "activates_unasked": {"magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None},
+    "activates_unasked": {"magnetar.broker.failover.final_state.FinalStates.check_merged": _nothing},
     "final_untold": {
-        "magnetar.broker.failover.final_state.FinalStates.write": _final_untold,
-        "magnetar.broker.failover.final_state.FinalStates.check_merged": lambda *_: None,  # else the target notices
+        "magnetar.broker.failover.final_state.FinalStates.write": _final_unwritten,
+        "magnetar.broker.failover.final_state.FinalStates.check_merged": _nothing,  # else the target notices
     },
-    "begins_expired": {"magnetar.replication.acked_sets.machine.AckedSets._creation_base": _expired_base},
-    "expiry_is_ack": {"magnetar.broker.subscriptions.subscription.Subscription.expire": _told_expiry},
+    "expiry_is_ack": {"magnetar.broker.subscriptions.subscription.Subscription.expire": _expiry_is_ack},
 }
+"""By rule, in whole brokers and in single machines."""
+
+MACHINES_ONLY: dict[str, Patches] = {
+    "base_of_unheld": {f"{MACHINE}._begin": _base_of_unheld},
+    "floor_all": {f"{TOPIC}.floor": _floor_of_all},
+    "floor_sources": {f"{TOPIC}.floor": _floor_of_sources},
+    "floor_by_markers": {f"{TOPIC}.floor": _floor_by_markers},
+    "never_forget": {f"{STATE}.SubscriptionState.forget": lambda *_: False},
+}
+"""Those that only the worlds of single machines (tests/support/ackworld.py) show."""
 
 
-__all__ = ["EXACT", "KINDS"]
+def patches_of(rule: Patches | Dropping) -> Patches:
+    """What is replaced; made afresh for each world where the bug has a memory."""
+    return Dropping(rule._drops).patches() if isinstance(rule, Dropping) else rule

@@ -15,9 +15,10 @@ _routes_changed, _exact_routes_changed = Snapshots.routes_changed, AckedSets.rou
 
 
 def _silent_change(self: AckedSets, writes: bool) -> None:
-    self.writes = writes
-    if not writes:
-        self._stop_telling()
+    if writes:
+        self.writer.writes = True
+    else:
+        self.writer.stop()
 
 
 def _own_seeks_only(self: Receiver, _name: str, claim: Claim, state: State) -> bool:
@@ -39,11 +40,11 @@ def _tells_no_more(self: Snapshots) -> None:
 
 def _gives_again(self: AckedSets) -> None:
     """What other clusters acknowledged goes with the first cluster that goes."""
-    before = self.routing.into[self.host.cluster]
+    before = self.topic.routing.into[self.host.cluster]
     _exact_routes_changed(self)
-    if not before <= self.routing.into[self.host.cluster] and not self._loading:
-        for name, state in self.states.items():
-            state.acks.difference_update(state.acks & self.translator.held())
+    if not before <= self.topic.routing.into[self.host.cluster] and not self.topic.loading:
+        for name, state in self.topic.states.items():
+            state.acks.difference_update(state.acks & self.topic.translator.held())
             self._rebuild(name, state)
 
 

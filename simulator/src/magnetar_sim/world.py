@@ -20,7 +20,7 @@ from magnetar_sim.cluster import Cluster, small_limits
 from magnetar_sim.epochs import Epochs
 from magnetar_sim.failovers import Failovers
 from magnetar_sim.faults import Faults
-from magnetar_sim.machines import SimMachines, SimSets
+from magnetar_sim.machines import SimMachines
 from magnetar_sim.net import Network
 from magnetar_sim.pipeline import Link
 from magnetar_sim.truth import Copy, Published, Truth, Violation
@@ -123,7 +123,6 @@ class World:
     story: "Callable[[World], Iterator[int]] | None" = None
     """How it begins, see `magnetar_sim.stories`: for planted bugs that hardly any other world shows."""
     link_class: type[Link] = Link
-    sets_class: type[SimSets] = SimSets
 
     def __init__(self, seed: int, mode: str = "exact", trace: list[str] | None = None) -> None:
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
@@ -133,7 +132,6 @@ class World:
         self.digest = 0
         self.happened: Counter[str] = Counter()
         """What really took place (an action may find nothing to do): tests see to it that worlds have some of everything."""
-        self._sets: type[SimSets] = type("Sets", (self.sets_class,), {"world": self})
         self.clock = Clock()
         self.slow_disk_ms = rng.choice((2, 20, 200))
         self._slow_hop_ms = rng.choice((1, 5, 50))
@@ -226,7 +224,7 @@ class World:
         return {
             "routes": frozenset(self.pairs),
             "subscriptions": self.settings,
-            "machines": SimMachines(self._sets),
+            "machines": SimMachines(self),
         }
 
     def sources(self, cluster: str) -> set[str]:

@@ -103,13 +103,13 @@ def noting(**options: object) -> tuple[World, Client, int, list[Position]]:
 
 
 def told(node: Node) -> int:
-    return len(machine(node).states["s"].acks)
+    return len(machine(node).topic.states["s"].acks)
 
 
 def test_the_first_is_told_and_the_rest_noted() -> None:
     world, *_ = noting()
     assert told(world["a"]) == 1
-    assert len(world["a"].topic.replicated.exact.states["s"].acks) == 4  # type: ignore[union-attr,attr-defined]  # it is asked
+    assert len(world["a"].topic.replicated.exact.topic.states["s"].acks) == 4  # type: ignore[union-attr,attr-defined]  # it is asked
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
 

@@ -68,7 +68,7 @@ class Forgetting(Checker):
         host = cluster.broker.topics[topic].replicated
         if state is None or copy is None or host is None:
             return
-        routing = host.exact.routing  # type: ignore[attr-defined]
+        routing = host.exact.topic.routing  # type: ignore[attr-defined]
         now = _Seen(state.epoch, copy.incarnation, acks.uids(topic, state.acks), frozenset(routing.peers))
         before = self._seen.get((cluster.name, topic, name))
         self._seen[cluster.name, topic, name] = now

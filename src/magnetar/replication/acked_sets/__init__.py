@@ -1,14 +1,18 @@
 """Exact mode of replicated subscriptions: the set of acknowledged messages, the same in every cluster.
 
-    indexset     sets of messages, by origin, as compressed bitmaps
-    translating  cursors, acknowledgements and positions of a topic's log <-> sets, by runs
-    epochs       which starting point counts, and the clock that orders seeks
-    state        the state of one subscription, and how two states merge
-    routing      who hears whom, and below which marks nobody needs a bit
-    storing      the state as bytes
-    writing      what goes into a marker, split by size
-    pacing       when it may be written
-    machine      the events of one topic (`AckedSets`)
+    machine        the events of one topic (`AckedSets`), and what follows from each; the rules in order stand at its head
+    marker_reader  checks a marker, and merges it into the states
+    marker_writer  when markers are written, and what they hold
+    topic_state    what is known of one topic: states, marks, clock, links
+    state          the state of one subscription, and how two states merge
+    index_set      sets of messages, by origin, as compressed bitmaps
+    log_index      cursors, acknowledgements and positions of a topic's log <-> sets, by runs
+    low_water      which clusters are linked, and below which marks no cluster needs a bit
+    seek_clock     the clock that orders seeks
+    marker_parts   what goes into a marker, split by size
+    pacer          how many markers a broker writes
+    codec          the state as bytes
+    learning       what snapshot mode's updates claim, as sets
 
 The rules, with the reason of each: docs/design/acknowledged-sets.md.
 """

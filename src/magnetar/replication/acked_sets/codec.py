@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, told_marks
+from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, to_marks
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import (
     AckedSet,
@@ -52,8 +52,8 @@ def encode(subscription: str, stored: Stored) -> bytes:
     message = pb.GeoAckState(
         covered=pb.GeoPosition(ledger=stored.covered.ledger, entry=stored.covered.entry),
         low=low_message(stored.low),
-        own=marks_message(told_marks(stored.own)),
-        next=marks_message(told_marks(stored.next)),
+        own=marks_message(to_marks(stored.own)),
+        next=marks_message(to_marks(stored.next)),
         clock_ms=stored.clock_ms,
     )
     state = stored.state
@@ -61,10 +61,10 @@ def encode(subscription: str, stored: Stored) -> bytes:
         state.acks.optimize()
         base = None if state.base is None else state.base.origins
         part = AckedSet(
-            subscription, state.epoch, True, 1, 1, state.acks.origins, base, told_marks(state.floor), state.fence
+            subscription, state.epoch, True, 1, 1, state.acks.origins, base, to_marks(state.floor), state.fence
         )
         message.state.CopyFrom(set_message(part))
-        message.forgot.extend(marks_message(told_marks(state.forgot)))
+        message.forgot.extend(marks_message(to_marks(state.forgot)))
     body = bytes((VERSION,)) + message.SerializeToString()
     return body + struct.pack("<I", crc32c(body))
 

@@ -265,7 +265,7 @@ class Translator:
                     marks[key.cluster] = max(marks.get(key.cluster, (0, 0)), (key.incarnation, end))
         return marks
 
-    def newest_life(self, cluster: str) -> int:
+    def newest_incarnation(self, cluster: str) -> int:
         """The incarnation of the newest message here that a cluster published; 0 when there is none."""
         for ledger in reversed(self.log.ledger_infos()):
             runs = [(runs[-1], key.incarnation) for key, runs in ledger.origins.items() if key.cluster == cluster]

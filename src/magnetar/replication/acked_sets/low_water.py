@@ -57,15 +57,15 @@ class Routing:
                 ahead.append(source)
         return found
 
-    def told_by(self, writer: str) -> bool:
-        """Whether everybody linked from here has a marker from its writer, or is the writer; else it is relayed.
+    def must_relay(self, writer: str) -> bool:
+        """Whether a cluster linked from here will not get a marker from its writer, because no link leads from there.
 
         See docs/design/acknowledged-sets.md#relay.
         """
-        return not self.out[self.cluster] - self.out.get(writer, set()) - {writer}
+        return bool(self.out[self.cluster] - self.out.get(writer, set()) - {writer})
 
 
-class Waters:
+class LowWaterMarks:
     """The low-water marks that this cluster knows; of the topic, so all its subscriptions share them.
 
     Attributes:
@@ -84,7 +84,7 @@ class Waters:
         if mark > self.next.get(cluster, ZERO) and _has_room(self.next, cluster):
             self.next[cluster] = mark
 
-    def learn_own(self, marks: Iterable[Mark]) -> bool:
+    def learn_retained(self, marks: Iterable[Mark]) -> bool:
         """What origins retain of their own; whether it is news. It only rises: what was deleted does not come back."""
         news = False
         for cluster, incarnation, index in marks:
@@ -113,12 +113,12 @@ class Waters:
 
     def forget_peer(self, cluster: str, incarnation: int = 0) -> None:
         """A peer's log was made anew, or lost something: unknown until it speaks. `incarnation` of its topic now; 0: unknown."""
-        self.begin_life(cluster, incarnation)
+        self.begin_incarnation(cluster, incarnation)
         known = self.low.get(cluster)
         if known is not None and known.marks:
             del self.low[cluster]
 
-    def begin_life(self, cluster: str, incarnation: int) -> None:
+    def begin_incarnation(self, cluster: str, incarnation: int) -> None:
         """A peer's topic is in this incarnation (0: unknown): it retains nothing that it told of in a former one.
 
         What stands for that is a list without marks, of this incarnation and older than all that the peer will write in it. It is
@@ -175,19 +175,19 @@ class Waters:
         """The low-water mark of a cluster for an origin; 0 when it was not heard of."""
         if cluster == routing.cluster:
             return here.get(origin, ZERO)
-        told = self.low.get(cluster)
-        if told is None:
+        known = self.low.get(cluster)
+        if known is None:
             return ZERO
-        return next(((mark.incarnation, mark.index) for mark in told.marks if mark.cluster == origin), ZERO)
+        return next(((mark.incarnation, mark.index) for mark in known.marks if mark.cluster == origin), ZERO)
 
-    def told(self, routing: Routing, here: Marks, incarnation: int, position: Position) -> tuple[LowWater, ...]:
+    def all_marks(self, routing: Routing, here: Marks, incarnation: int, position: Position) -> tuple[LowWater, ...]:
         """All low-water marks, for a marker; this cluster's with the version (incarnation, position)."""
         mine = LowWater(
             routing.cluster, incarnation, position, tuple(Mark(name, *mark) for name, mark in sorted(here.items()))
         )
         return (mine, *(self.low[name] for name in sorted(self.low) if name != routing.cluster))
 
-    def told_own(self, routing: Routing, here: Marks) -> tuple[Mark, ...]:
+    def retained_marks(self, routing: Routing, here: Marks) -> tuple[Mark, ...]:
         """What origins retain of their own, for a marker or a link."""
         known = {**self.own, routing.cluster: here[routing.cluster]}
         return tuple(Mark(name, *mark) for name, mark in sorted(known.items()))

@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 
 from magnetar.core.ids import OriginKey
 from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.state import SubscriptionState, told_marks
+from magnetar.replication.acked_sets.state import SubscriptionState, to_marks
 from magnetar.wire.acksets import AckedSet, set_message
 
 MARKER_BYTES_MAX: Final = 1 << 20
@@ -35,7 +35,7 @@ def sets_of(subscription: str, state: SubscriptionState, *, full: bool, bytes_ma
     acks.optimize()
     pieces = split(acks, bytes_max) or [IndexSet()]
     count = len(pieces)
-    floor = told_marks(state.floor)
+    floor = to_marks(state.floor)
     base = state.base.origins if full and state.base is not None else None
     return [
         AckedSet(

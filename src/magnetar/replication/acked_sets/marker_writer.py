@@ -1,6 +1,6 @@
-"""Writing: what is collected becomes markers when the interval is over and the broker's pacer has a place.
+"""Writing: what is collected becomes markers when the interval is over and the broker's pacer has a free moment.
 
-nothing to tell                       no timer
+nothing to write                      no timer
 something new                         a timer, after the interval
 the timer                             a moment from the pacer; then everything that waits, in as few markers as hold it
 a creation, a seek, a failover        at once
@@ -16,150 +16,169 @@ from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.marker_parts import ROOM_MIN, pack, sets_of
 from magnetar.replication.acked_sets.pacer import MarkerPacer
 from magnetar.replication.acked_sets.state import SubscriptionState
-from magnetar.replication.acked_sets.topic import AckedTopic
-from magnetar.replication.host import MarkerHost
-from magnetar.wire.acksets import AckedSet, AckedSetsMarker, FenceToken, StateRequest, low_message
+from magnetar.replication.acked_sets.topic_state import TopicState
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, StateRequest, low_message
 from magnetar.wire.markers import build_marker
 
 REQUEST_MAX: Final = 1000
 """Subscriptions in one request: a marker of them stays well below the limit on messages that links meet."""
 
 FULL_EVERY: Final = 100
-"""Deltas between two full states, at most: what a lost marker could hide is told again after 10 s of steady traffic."""
+"""Deltas between two full states, at most: what a lost marker could hide is written again after 10 s of steady traffic."""
 
 Written = Callable[[Position, str], None]
-"""Told of the position of the last marker of a full state, or of NONE and what went wrong."""
+"""Called with the position of the last marker of a full state, or with NONE and what went wrong."""
 
 
-class TellingTopic(AckedTopic):
-    """The writing half, see `machine.AckedSets`.
+class MarkerWriter:
+    """Writes the markers of one topic.
+
+    Args:
+        topic: what is known of the topic.
+        interval_ms: how long to collect from now.
+        pacer: of the broker.
+        writes: see `machine.AckedSets`.
+        marker_bytes_max: above this a marker is split.
 
     Attributes:
+        writes: whether anything is written. In snapshot mode it is not, but for final states of failovers.
         sent_ms: when a marker with this subscription was last written durably.
+        pending: the timer is set: what is acknowledged now is written when it is due.
+        blocked: the storage takes no markers now; tried again at the next event (`unblock`).
     """
 
     def __init__(
         self,
-        host: MarkerHost,
+        topic: TopicState,
         *,
         interval_ms: Callable[[], int],
         pacer: MarkerPacer,
         writes: bool,
         marker_bytes_max: int,
-        on_fence: Callable[[str, FenceToken], None] | None,
     ) -> None:
-        super().__init__(host, writes=writes, on_fence=on_fence)
-        self.sent_ms: dict[str, int] = {}
+        self._topic, self._host, self._count = topic, topic.host, topic.notices.count
         self._interval_ms, self._pacer, self._marker_bytes_max = interval_ms, pacer, marker_bytes_max
+        self.writes = writes
+        self.sent_ms: dict[str, int] = {}
+        self.pending = False
         self._answers: dict[str, list[Written]] = {}
-        self._timer = self._reserved = self._blocked = False
-        self._unasked: set[str] = set()
+        self.blocked = self._reserved = False
+        self._to_request: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------------------- when
 
-    def collects(self, subscription: str) -> bool:
-        """Whether what is acknowledged now is told when the timer, which is pending, is due; so it may also be heard of then."""
-        return self._timer and subscription in self.states
-
-    def owes(self, subscription: str) -> bool:
-        """Whether something is to be told of it; what a marker that is being written carries is told already."""
-        state = self.states.get(subscription)
-        return state is not None and bool(state.dirty or state.full)
-
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         """See to it that what waits is written."""
-        if not (self._loading or self._timer or self._blocked) and self._waiting():
-            self._timer = True
-            self.host.timer(self.host.now_ms + self._interval_ms(), self._due)
+        if not (self._topic.loading or self.pending or self.blocked) and self.waiting():
+            self.pending = True
+            self._host.timer(self._host.now_ms + self._interval_ms(), self._due)
 
-    def _unblocked(self) -> None:
-        """The storage may take markers again."""
-        self._blocked = False
-        self._ask()
-        self._schedule()
-
-    def _waiting(self) -> list[str]:
-        """What has to be written; in snapshot mode nothing but final states of failovers, which somebody waits for."""
+    def waiting(self) -> list[str]:
+        """What has to be written; in snapshot mode nothing but final states of failovers, which a caller waits for."""
         if not self.writes:
-            return [subscription for subscription in self._answers if subscription in self.states]
-        return [subscription for subscription, state in self.states.items() if state.full or state.dirty]
+            return [subscription for subscription in self._answers if subscription in self._topic.states]
+        return [subscription for subscription, state in self._topic.states.items() if state.full or state.dirty]
 
     def _due(self, now_ms: int) -> None:
-        self._timer = False
-        waiting = self._waiting()
+        self.pending = False
+        waiting = self.waiting()
         if not waiting:
             self._reserved = False
             return
         if not self._reserved:
             at_ms = self._pacer.reserve(now_ms)
             if at_ms > now_ms:
-                self._timer = self._reserved = True
-                self.host.timer(at_ms, self._due)
+                self.pending = self._reserved = True
+                self._host.timer(at_ms, self._due)
                 return
         self._reserved = False
-        self._write(waiting)
+        self.write(waiting)
 
-    def _all_full(self, reason: str) -> None:
+    def unblock(self) -> None:
+        """The storage may take markers again."""
+        self.blocked = False
+        self.send_requests()
+        self.schedule()
+
+    def all_full(self, reason: str) -> None:
+        """A full state of every subscription is due."""
         if self.writes:
-            for state in self.states.values():
+            for state in self._topic.states.values():
                 state.full = state.full or reason
-            self._schedule()
+            self.schedule()
+
+    def start(self, reason: str) -> None:
+        """This mode writes from now on: a full state of every subscription is due."""
+        self.writes = True
+        self.all_full(reason)
+
+    def stop(self) -> None:
+        """Nothing that waits is written any more: the other mode writes from now on."""
+        self.writes = False
+        for state in self._topic.states.values():
+            state.dirty, state.full = IndexSet(), ""
 
     # ---------------------------------------------------------------------------------------------------------- what
 
-    def _is_full(self, state: SubscriptionState) -> bool:
+    @staticmethod
+    def _is_full(state: SubscriptionState) -> bool:
         """Whether a full state is due: for a reason, as the first in its epoch, every so often.
 
         See docs/design/acknowledged-sets.md#full-states.
         """
-        return bool(state.full) or self._opens(state) or state.deltas >= FULL_EVERY
+        return bool(state.full) or state.opened != state.epoch or state.deltas >= FULL_EVERY
 
-    def _opens(self, state: SubscriptionState) -> bool:
-        return state.opened != state.epoch
-
-    def _marker(self, sets: Iterable[AckedSet]) -> AckedSetsMarker:
-        log, here = self.host.log, self._here()
+    def _marker(self) -> AckedSetsMarker:
+        """A marker without sets."""
+        topic, log = self._topic, self._host.log
+        own = topic.low_marks()
         return AckedSetsMarker(
-            self.host.cluster,
+            self._host.cluster,
             log.incarnation,
             log.next_index,
-            self.waters.told(self.routing, here, log.incarnation, log.last),
-            self.waters.told_own(self.routing, here),
-            tuple(sets),
+            topic.low_water.all_marks(topic.routing, own, log.incarnation, log.last),
+            topic.low_water.retained_marks(topic.routing, own),
+            (),
         )
 
-    def _write(self, subscriptions: Iterable[str]) -> None:
-        """Append markers with everything that these have to tell. What cannot be appended goes on waiting."""
-        empty = self._marker(())
+    def write(self, subscriptions: Iterable[str]) -> None:
+        """Append markers with everything that waits of these. What cannot be appended goes on waiting."""
+        empty = self._marker()
         room = max(ROOM_MIN, self._marker_bytes_max - sum(mark.ByteSize() for mark in low_message(empty.low)) - 1024)
         sets: list[AckedSet] = []
         for subscription in subscriptions:
-            state = self.states[subscription]
+            state = self._topic.states[subscription]
             sets += sets_of(subscription, state, full=self._is_full(state), bytes_max=room)
         for part in pack(sets, room):
             if not self._append(empty._replace(sets=part.sets)):
                 break
 
+    def write_full(self, subscription: str, reason: str, then: Written) -> None:
+        """Write a full state at once; `then` is called when it is durable."""
+        self._topic.states[subscription].full = reason
+        self._answers.setdefault(subscription, []).append(then)
+        self.write([subscription])
+
     def _append(self, marker: AckedSetsMarker) -> bool:
-        told = [(one, self.states[one.subscription]) for one in marker.sets]
+        written = [(one, self._topic.states[one.subscription]) for one in marker.sets]
         answers = [
             answer
-            for one, _ in told
+            for one, _ in written
             if one.full and one.part == one.parts
             for answer in self._answers.pop(one.subscription, ())
         ]
-        data = build_marker(marker, self.host.now_ms)
-        if not self.host.append_marker(
-            data, (), lambda position, error: self._appended(told, answers, position, error)
+        data = build_marker(marker, self._host.now_ms)
+        if not self._host.append_marker(
+            data, (), lambda position, error: self._appended(written, answers, position, error)
         ):
-            self._blocked = True
-            for one, _ in told:
+            self.blocked = True
+            for one, _ in written:
                 if answers and one.full and one.part == one.parts:
                     self._answers[one.subscription] = answers
             return False
         self._count("markers_written")
         self._count("bytes_written", len(data))
-        for one, state in told:
+        for one, state in written:
             state.in_flight += 1
             self._count("full_states_written" if one.full else "deltas_written")
             if one.part == one.parts:
@@ -171,55 +190,68 @@ class TellingTopic(AckedTopic):
 
     def _appended(
         self,
-        told: Sequence[tuple[AckedSet, SubscriptionState]],
+        written: Sequence[tuple[AckedSet, SubscriptionState]],
         answers: Iterable[Written],
         position: Position,
         error: str,
     ) -> None:
         if error:
             self._count("write_failures")
-        for one, state in told:
+        for one, state in written:
             state.in_flight -= 1
             if error:
                 state.full = f"a marker was not written: {error}"
             else:
-                self.sent_ms[one.subscription] = self.host.now_ms
+                self.sent_ms[one.subscription] = self._host.now_ms
         for answer in answers:
             answer(position, error)
-        self._tidy()
-        self._schedule()
+        self._topic.tidy()
+        self.schedule()
 
-    def _answer(self, subscription: str, position: Position, error: str) -> None:
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    def give_up(self, subscription: str, error: str) -> None:
+        """No full state of a subscription will be written: answer those who wait for one."""
         for answer in self._answers.pop(subscription, ()):
-            answer(position, error)
+            answer(NONE, error)
 
-    def closed(self, error: str) -> None:
-        """The topic is gone, nothing is written any more: who waits for a seek or a failover is told so."""
+    def close(self, error: str) -> None:
+        """The topic is gone, nothing is written any more: answer everybody who waits for a seek or a failover."""
         for subscription in list(self._answers):
-            self._answer(subscription, NONE, error)
+            self.give_up(subscription, error)
 
-    def _request(self, subscriptions: Iterable[str]) -> None:
-        """Ask whoever has these for their full states."""
-        self._unasked.update(subscriptions)
-        self._ask()
+    # ------------------------------------------------------------------------------------------------------ requests
 
-    def _ask(self) -> None:
-        if self._loading or not self.writes:
+    def request(self, subscriptions: Iterable[str]) -> None:
+        """Ask the clusters that have these subscriptions for their full states."""
+        self._to_request.update(subscriptions)
+        self.send_requests()
+
+    def send_requests(self) -> None:
+        """Write what was to be requested and could not be written before."""
+        if self._topic.loading or not self.writes:
             return
-        while self._unasked:
-            names = tuple(sorted(self._unasked)[:REQUEST_MAX])
-            self._unasked -= set(names)
-            request = build_marker(StateRequest(self.host.cluster, names), self.host.now_ms)
-            if not self.host.append_marker(request, (), lambda _, error, names=names: self._asked(names, error)):  # type: ignore[misc]
-                self._unasked |= set(names)
-                self._blocked = True
+        while self._to_request:
+            names = tuple(sorted(self._to_request)[:REQUEST_MAX])
+            self._to_request -= set(names)
+            request = build_marker(StateRequest(self._host.cluster, names), self._host.now_ms)
+            if not self._host.append_marker(
+                request,
+                (),
+                lambda _, error, names=names: self._requested(names, error),  # type: ignore[misc]
+            ):
+                self._to_request |= set(names)
+                self.blocked = True
                 return
             self._count("markers_written")
 
-    def _asked(self, names: Iterable[str], error: str) -> None:
+    def _requested(self, names: Iterable[str], error: str) -> None:
         if error:
-            self._unasked |= self.states.keys() & set(names)
+            self._to_request |= self._topic.states.keys() & set(names)
 
-    def _stop_telling(self) -> None:
-        for state in self.states.values():
-            state.dirty, state.full = IndexSet(), ""
+    def validate(self) -> None:
+        """Check what must hold after every step."""
+        if self.writes and not self._topic.loading:
+            assert self.pending or self.blocked or not self.waiting(), (
+                f"{self.waiting()} wait, and nothing will write them"
+            )

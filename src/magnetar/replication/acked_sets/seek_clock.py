@@ -28,10 +28,16 @@ class HybridClock:
         self.time_ms = 0
         self.ahead = 0
 
-    def next(self, now_ms: int) -> int:
-        """A time later than all before."""
+    def next_epoch(self, now_ms: int, cluster: str, incarnation: int) -> Epoch:
+        """The epoch of a seek made now: later than all before.
+
+        Args:
+            now_ms: wall clock.
+            cluster: where the seek is made.
+            incarnation: of the topic there. A clock may repeat a time after a lost disk; the incarnation tells the two apart.
+        """
         self.time_ms = max(self.time_ms + 1, now_ms)
-        return self.time_ms
+        return Epoch(1, self.time_ms, cluster, incarnation)
 
     def see(self, time_ms: int) -> None:
         """A time that was given elsewhere, or here before a restart."""

@@ -28,12 +28,12 @@ def later(left: Marks, right: Marks) -> dict[str, tuple[int, int]]:
     return {cluster: max(left.get(cluster, (0, 0)), right.get(cluster, (0, 0))) for cluster in {*left, *right}}
 
 
-def marks_of(told: Collection[Mark]) -> dict[str, tuple[int, int]]:
+def marks_of(marks: Collection[Mark]) -> dict[str, tuple[int, int]]:
     """Marks of a marker, by cluster."""
-    return {mark.cluster: (mark.incarnation, mark.index) for mark in told}
+    return {mark.cluster: (mark.incarnation, mark.index) for mark in marks}
 
 
-def told_marks(marks: Marks) -> tuple[Mark, ...]:
+def to_marks(marks: Marks) -> tuple[Mark, ...]:
     """The reverse of `marks_of`."""
     return tuple(Mark(cluster, *mark) for cluster, mark in sorted(marks.items()))
 
@@ -76,7 +76,7 @@ class Change(IntFlag):
 
 
 @dataclass
-class Told:
+class Reported:
     """What a marker says of one subscription."""
 
     epoch: Epoch
@@ -166,15 +166,23 @@ class SubscriptionState:
 
     # ------------------------------------------------------------------------------------------------------ local
 
-    def acknowledge(self, messages: IndexSet, *, tell: bool) -> IndexSet:
-        """A consumer here acknowledged; what of it is new. `tell`: others must hear of it."""
+    def acknowledge(self, messages: IndexSet, *, write: bool) -> IndexSet:
+        """A consumer here acknowledged; what of it is new. `write`: it has to be written."""
         new = self.without_consumed(messages)
         self._leave_out(new, self.acks)
         if new:
             self.acks |= new
-            if tell:
+            if write:
                 self.dirty |= new
         return new
+
+    def begin_again(self, full: str) -> None:
+        """What was collected and never written is written now, with a full state (docs/design/acknowledged-sets.md#recovery).
+
+        Args:
+            full: why, "" when nothing is written here.
+        """
+        self.dirty, self.opened, self.full = IndexSet(), None, full
 
     def seek(self, epoch: Epoch, before: IndexSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
         """A seek here: what is not here stays consumed, of what is here everything before the new place is.
@@ -197,48 +205,48 @@ class SubscriptionState:
 
     # ------------------------------------------------------------------------------------------------------ merge
 
-    def merge(self, told: Told, held: Held) -> Merged:
+    def merge(self, reported: Reported, held: Held) -> Merged:
         """Take in a marker's part. Relaying is the machine's matter: `dirty` and `full` are not touched by new bits."""
         change = Change.NONE
-        if told.fence is not None and (self.fence is None or told.fence > self.fence):
-            self.fence = told.fence
+        if reported.fence is not None and (self.fence is None or reported.fence > self.fence):
+            self.fence = reported.fence
             change |= Change.FENCE
-        if told.epoch < self.epoch:
+        if reported.epoch < self.epoch:
             return Merged(change)
         before = None
-        if told.epoch > self.epoch or told.base is not None:
+        if reported.epoch > self.epoch or reported.base is not None:
             before = self.consumed()
-        if told.epoch > self.epoch:
+        if reported.epoch > self.epoch:
             change |= Change.ADOPTED
-            if self._adopt(told, before or IndexSet()):
+            if self._adopt(reported, before or IndexSet()):
                 change |= Change.KEPT
-        acks = told.acks - self._forgotten(told.acks, held)
+        acks = reported.acks - self._forgotten(reported.acks, held)
         new = acks - self.acks
         self._leave_out(new, self.acks)
         if new:
             self.acks |= new
             change |= Change.ACKS
-        if told.base is not None and self._merge_base(told.base, told.floor, held):
+        if reported.base is not None and self._merge_base(reported.base, reported.floor, held):
             change |= Change.BASE
         if before is not None and self.without_consumed(before):
             change |= Change.BACK
         return Merged(change, new)
 
-    def _adopt(self, told: Told, before: IndexSet) -> bool:
+    def _adopt(self, reported: Reported, before: IndexSet) -> bool:
         """A higher epoch begins; whether bits of the lower one stay."""
-        kept = self._kept(told, before)
+        kept = self._kept(reported, before)
         self._leave_out(kept, IndexSet())
-        self.epoch, self.base, self.floor, self.acks = told.epoch, None, {}, kept
+        self.epoch, self.base, self.floor, self.acks = reported.epoch, None, {}, kept
         self.dirty = self.dirty & kept
         self.opened, self.deltas = None, 0
         return bool(kept)
 
     @staticmethod
-    def _kept(told: Told, before: IndexSet) -> IndexSet:
+    def _kept(reported: Reported, before: IndexSet) -> IndexSet:
         """What the seeking cluster could not know of (one-way links) stays consumed."""
-        if not told.epoch.kind or told.base is None:
+        if not reported.epoch.kind or reported.base is None:
             return IndexSet()
-        return unstated(before, told.floor)
+        return unstated(before, reported.floor)
 
     def _merge_base(self, base: IndexSet, floor: Mapping[str, tuple[int, int]], held: Held) -> bool:
         """Take in a base of the same epoch; whether anything changed."""

@@ -28,7 +28,7 @@ class Rig:
         self.options = options
         self.cursors, self.plain = {}, {}
         self.disk = {}
-        self.asked, self.notes, self.fences = [], [], []
+        self.asked, self.notes = [], []
         self.sources = {}
         self.restart()
 
@@ -36,15 +36,12 @@ class Rig:
         self.timers, self.writing, self.refusing = [], [], False
         entries = getattr(self, "entries", [])
         self.entries = entries
-        options = {"interval_ms": lambda: 100, "pacer": MarkerPacer(0), "on_fence": self.fences_append, **self.options}
+        options = {"interval_ms": lambda: 100, "pacer": MarkerPacer(0), **self.options}
         self.machine = AckedSets(self, **options)
         covered = [self.machine.load(name, data if state else None) for name, data in sorted(self.disk.items())]
         after = min(covered, default=NONE)
         self.machine.stored([e for e in entries if e.flags & EntryFlags.MARKER and e.position > after])
         self.machine.started()
-
-    def fences_append(self, *told):
-        self.fences.append(told)
 
     # -- geo.host.MarkerHost
 
@@ -162,7 +159,7 @@ class Rig:
         self.machine.validate()
 
     def persist(self):
-        self.disk = {name: self.machine.encode(name) for name in {*self.cursors, *self.machine.gone}}
+        self.disk = {name: self.machine.encode(name) for name in {*self.cursors, *self.machine.topic.gone}}
 
     def trim(self):
         trim = self.log.trim(self.log.last, self.now_ms + 1, Retention(0, 0))

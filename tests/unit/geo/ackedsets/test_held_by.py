@@ -29,7 +29,7 @@ def test_whoever_was_not_heard_of_and_then_whoever_is_furthest_behind():
     assert held_by(rig) == ["b"]
     rig.hear(marker("b", low=[low("b", 2, 9)]))
     assert held_by(rig) == []
-    assert rig.machine.states["s"].acks == bits("a", 7, 8), "what is still here"
+    assert rig.machine.topic.states["s"].acks == bits("a", 7, 8), "what is still here"
 
 
 def test_an_origin_that_retains_what_is_not_here_any_more():

@@ -52,10 +52,10 @@ def test_a_claim_of_a_few_bytes_takes_a_moment():
     rig.subscribe()
     rig.machine.learnt("s", NONE, "b", {FAR: [(0, 1 << 34)]}, None)
     rig.machine.learnt("s", NONE, "b", {}, {FAR: [(0, 1 << 34)]})
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     assert len(state.acks) == 1 << 32
     assert state.acks.origins[FAR].max() == (1 << 34) - 1, "the newest"
-    assert rig.machine.counters["over_limit"] == 1
+    assert rig.machine.topic.notices.counters["over_limit"] == 1
     assert "the oldest are passed over" in rig.notes[-1][1]
     rig.machine.learnt("s", NONE, "b", {FAR: [(0, INDEX_MAX)]}, {FAR: [(0, INDEX_MAX)]})
     assert len(state.acks) == 1 << 33
@@ -67,8 +67,8 @@ def test_a_long_past_is_learnt_by_and_by():
     past = {FAR: [(0, 3 << 31), (1 << 40, (1 << 40) + 5)]}
     for _ in range(2):
         rig.machine.learnt("s", NONE, "b", past, None)
-    assert len(rig.machine.states["s"].acks) == (3 << 31) + 5
-    assert rig.machine.counters["over_limit"] == 1
+    assert len(rig.machine.topic.states["s"].acks) == (3 << 31) + 5
+    assert rig.machine.topic.notices.counters["over_limit"] == 1
 
 
 def test_updates_make_no_set_larger_than_is_known_to_be_fine():
@@ -77,7 +77,7 @@ def test_updates_make_no_set_larger_than_is_known_to_be_fine():
     with patch("magnetar.replication.acked_sets.machine.KNOWN_MAX", 10):
         rig.machine.learnt("s", NONE, "b", {FAR: [(0, 7)]}, None)
         rig.machine.learnt("s", NONE, "b", {FAR: [(0, 12)]}, None)
-    assert len(rig.machine.states["s"].acks) == 7
+    assert len(rig.machine.topic.states["s"].acks) == 7
 
 
 def test_of_what_is_left_out_of_a_base_nothing_is_said():
@@ -87,7 +87,7 @@ def test_of_what_is_left_out_of_a_base_nothing_is_said():
     """
     rig = Rig()
     rig.subscribe()
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     old, new, elsewhere = (1, 2), (1 << 33, (1 << 33) + 1), (5 << 30, (5 << 30) + 1)
     state.base = of({FAR: {old[0], new[0], elsewhere[0]}})
     state.floor = {"c": (0, 0)}

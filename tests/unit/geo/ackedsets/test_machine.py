@@ -98,13 +98,13 @@ def test_a_full_state_over_the_limit_is_split():
         positions = [rig.publish() for _ in range(3)]
         rig.arrive("b", number)
         rig.ack(positions[0])
-    rig.machine.states["s"].acks |= bits("c", *range(0, 60_000, 3))
+    rig.machine.topic.states["s"].acks |= bits("c", *range(0, 60_000, 3))
     rig.machine.rebased("b")
     said = rig.pass_time()
     assert len(said) > 2
     assert [one.part for each in said for one in each.sets] == list(range(1, len(said) + 1))
     union_of = union(*(IndexSet(one.acks) for each in said for one in each.sets))
-    assert union_of == rig.machine.states["s"].acks
+    assert union_of == rig.machine.topic.states["s"].acks
     assert [one.base is not None for each in said for one in each.sets] == [True] + [False] * (len(said) - 1)
 
 
@@ -116,7 +116,7 @@ def test_a_failed_write_is_told_again_as_a_full_state():
     (_, due), rig.timers = rig.timers[0], []
     due(rig.now_ms)
     rig.sync("disk failed")
-    assert rig.machine.counters["write_failures"] == 1
+    assert rig.machine.topic.notices.counters["write_failures"] == 1
     (said,) = rig.pass_time()
     assert said.sets[0].full
     assert IndexSet(said.sets[0].acks) == bits("a", 0)
@@ -194,7 +194,7 @@ def test_a_subscription_is_created_by_the_first_marker():
     rig.publish()
     rig.hear(marker("b", told(full=True, acks=bits("a", 0), base=IndexSet(), floor=(Mark("a", 0, 0),))))
     assert rig.asked[0] == ("create", "s")
-    assert rig.machine.states["s"].acks == bits("a", 0)
+    assert rig.machine.topic.states["s"].acks == bits("a", 0)
     assert rig.pass_time() == [], "who has it from a marker adds no base of its own"
 
 
@@ -207,10 +207,10 @@ def test_a_seek_elsewhere_is_a_seek_here():
     floor = tuple(Mark(cluster, 0, 0) for cluster in "abc")
     rig.hear(marker("b", told(full=True, epoch=SEEK, base=bits("a", 0), floor=floor)))
     assert rig.asked[-1] == ("rebuild", "s", [first], {})
-    assert rig.machine.counters["came_back"] == 1
+    assert rig.machine.topic.notices.counters["came_back"] == 1
     rig.hear(marker("c", told(acks=bits("a", 1))))
     assert rig.cursors["s"].mark_delete == first, "acknowledgements of a lower epoch are void"
-    assert rig.machine.counters["older"] == 1
+    assert rig.machine.topic.notices.counters["older"] == 1
 
 
 def test_bits_that_the_seeking_cluster_cannot_know_stay_and_are_told_again():
@@ -219,7 +219,7 @@ def test_bits_that_the_seeking_cluster_cannot_know_stay_and_are_told_again():
     rig.ack(rig.publish())
     rig.pass_time()
     rig.hear(marker("b", told(full=True, epoch=SEEK, base=IndexSet(), floor=(Mark("b", 0, 0),))))
-    assert rig.machine.states["s"].acks == bits("a", 0)
+    assert rig.machine.topic.states["s"].acks == bits("a", 0)
     (said,) = rig.pass_time()
     assert said.sets[0].full
     assert said.sets[0].epoch == SEEK
@@ -233,7 +233,7 @@ def test_two_creations_skip_what_both_skip():
     rig.subscribe(position=second)
     floor = (Mark("a", 0, 0), Mark("b", 0, 0))
     rig.hear(marker("b", told(full=True, base=IndexSet(), floor=floor)))
-    assert rig.machine.states["s"].base == IndexSet()
+    assert rig.machine.topic.states["s"].base == IndexSet()
     assert rig.asked[-1][0] == "rebuild", "what had been skipped comes back"
 
 
@@ -314,7 +314,7 @@ def test_a_clock_that_was_lost_may_repeat_a_time_but_no_epoch():
         rig = Rig(incarnation=incarnation)
         rig.subscribe()
         rig.machine.sought("s", lambda _: None)
-        epochs.append(rig.machine.states["s"].epoch)
+        epochs.append(rig.machine.topic.states["s"].epoch)
     assert epochs[0].time_ms == epochs[1].time_ms
     assert epochs[0] < epochs[1]
 
@@ -324,15 +324,15 @@ def test_seeks_grow_also_behind_a_clock_that_is_ahead():
     rig.subscribe()
     ahead = Epoch(1, rig.now_ms + 3_600_000, "b", 3)
     rig.hear(marker("b", told(full=True, epoch=ahead, base=IndexSet(), floor=())))
-    assert rig.machine.counters["clock_ahead"] == 1
+    assert rig.machine.topic.notices.counters["clock_ahead"] == 1
     assert any("3600 s ahead" in text for _, text in rig.notes)
     rig.machine.sought("s", lambda _: None)
-    assert rig.machine.states["s"].epoch > ahead
+    assert rig.machine.topic.states["s"].epoch > ahead
     rig.sync()
     rig.persist()
     rig.restart()
     rig.machine.sought("s", lambda _: None)
-    assert rig.machine.states["s"].epoch.time_ms == ahead.time_ms + 2
+    assert rig.machine.topic.states["s"].epoch.time_ms == ahead.time_ms + 2
 
 
 # ---------------------------------------------------------------------------------------------------------------- restart
@@ -374,9 +374,9 @@ def test_a_subscription_without_a_state_begins_at_its_cursor():
     rig.entries.clear()
     rig.disk = {"s": b"nonsense"}
     rig.restart()
-    assert rig.machine.counters["damaged_states"] == 1
+    assert rig.machine.topic.notices.counters["damaged_states"] == 1
     assert rig.notes[-1][0] == "error"
-    assert rig.machine.states["s"].base == bits("a", 0)
+    assert rig.machine.topic.states["s"].base == bits("a", 0)
 
 
 def test_states_cover_the_markers_that_were_seen():
@@ -409,7 +409,7 @@ def test_deleted_here_stays_deleted_until_somebody_subscribes():
     assert request == StateRequest("a", ("s",))
     assert full.sets[0].full
     rig.hear(marker("b", told(acks=bits("b", 2))))
-    assert rig.machine.states["s"].acks == bits("b", 2)
+    assert rig.machine.topic.states["s"].acks == bits("b", 2)
 
 
 def test_who_is_asked_tells_its_full_state():
@@ -428,10 +428,10 @@ def test_one_of_that_name_that_is_not_replicated_is_left_alone():
     rig.hear(marker("b", told(acks=bits("a", 0))))
     rig.hear(marker("b", told(acks=bits("a", 0))))
     assert rig.plain["s"].mark_delete == NONE
-    assert rig.machine.counters["unknown_subscription"] == 2
+    assert rig.machine.topic.notices.counters["unknown_subscription"] == 2
     assert len(rig.notes) == 1
     rig.restart()
-    assert "s" not in rig.machine.states, "nor after a restart"
+    assert "s" not in rig.machine.topic.states, "nor after a restart"
     rig.cursors["s"] = rig.plain.pop("s")
     rig.machine.created("s")
     assert rig.sync()[0] == StateRequest("a", ("s",))
@@ -458,7 +458,7 @@ def test_one_that_is_not_replicated_any_more_goes_on_from_where_it_was(restarted
     if restarted:
         rig.restart()
         rig.machine.validate()
-    assert rig.machine.pauses("s") and not rig.machine.states
+    assert rig.machine.pauses("s") and not rig.machine.topic.states
     rig.plain["s"].ack([positions[1]])
     assert not rig.plain["s"].is_acked(positions[2]), "nothing is merged meanwhile"
     rig.cursors["s"] = rig.plain.pop("s")
@@ -518,15 +518,14 @@ def test_the_final_state_is_written_in_snapshot_mode_too_and_nothing_else():
     rig.machine.validate()
 
 
-def test_a_token_that_comes_is_told_once():
+def test_a_token_that_comes_is_kept():
     rig = Rig()
     rig.hear(marker("b", told(full=True, fence=FENCE)))
-    rig.hear(marker("b", told(full=True, fence=FENCE._replace(time_ms=1))))
-    assert rig.fences == [("s", FENCE)]
     assert rig.machine.fence("s") == FENCE
-    rig.fences.clear()
+    rig.hear(marker("b", told(full=True, fence=FENCE._replace(time_ms=1))))
+    assert rig.machine.fence("s") == FENCE, "an earlier stage does not replace it"
     rig.restart()
-    assert rig.fences == [("s", FENCE)], "replayed"
+    assert rig.machine.fence("s") == FENCE, "replayed"
 
 
 # ------------------------------------------------------------------------------------------------------------- forgetting
@@ -544,17 +543,17 @@ def test_bits_are_forgotten_when_nobody_can_need_them():
     rig.ack(*[rig.publish() for _ in range(9)])
     rig.pass_time()
     rig.trim()
-    assert len(rig.machine.states["s"].acks) == 9, "b and c were not heard of"
+    assert len(rig.machine.topic.states["s"].acks) == 9, "b and c were not heard of"
     rig.hear(marker("b", low=[waters("b", 1, a=4)]))
     rig.hear(marker("c", low=[waters("c", 1, a=3)]))
-    assert rig.machine.states["s"].acks == bits("a", *range(3, 9))
+    assert rig.machine.topic.states["s"].acks == bits("a", *range(3, 9))
     assert rig.machine.describe("s")["forgottenBelow"]["a"] == f"{INCARNATION}:3"
     rig.hear(marker("b", told(acks=bits("a", *range(9)))))
-    assert rig.machine.states["s"].acks == bits("a", *range(3, 9)), "what was forgotten stays forgotten"
+    assert rig.machine.topic.states["s"].acks == bits("a", *range(3, 9)), "what was forgotten stays forgotten"
     rig.machine.rebased("b")
     rig.pass_time()
     rig.hear(marker("c", low=[waters("c", 2, a=9)]))
-    assert len(rig.machine.states["s"].acks) == 6, "a peer that lost its log counts as 0 until it speaks"
+    assert len(rig.machine.topic.states["s"].acks) == 6, "a peer that lost its log counts as 0 until it speaks"
 
 
 def test_what_a_handshake_told_of_a_peers_new_life_is_told_on_and_outlives_a_restart():
@@ -577,9 +576,9 @@ def test_what_a_handshake_told_of_a_peers_new_life_is_told_on_and_outlives_a_res
     rig.restart()
     rig.pass_time()
     rig.hear(marker("c", low=[waters("b", 2, a=4), waters("c", 1, a=4)]))
-    assert rig.machine.states["s"].acks == bits("a", 0, 1, 2, 3), "c has not heard of b's new life yet"
+    assert rig.machine.topic.states["s"].acks == bits("a", 0, 1, 2, 3), "c has not heard of b's new life yet"
     rig.hear(marker("b", low=[LowWater("b", 5, Position(5, 0), (Mark("a", INCARNATION, 4),))], incarnation=5))
-    assert rig.machine.states["s"].acks == bits("a", 3), "the new life spoke for itself"
+    assert rig.machine.topic.states["s"].acks == bits("a", 3), "the new life spoke for itself"
 
 
 @pytest.mark.parametrize("told_of_it", [False, True])
@@ -593,7 +592,7 @@ def test_a_new_life_is_heard_of_from_another_cluster(told_of_it):
     if told_of_it:
         rig.hear(marker("c", low=[LowWater("b", 5, NONE, ())]))
     rig.hear(marker("c", low=[waters("b", 2, c=4)]))
-    assert rig.machine.states["s"].acks == (bits("c", 0, 1, 2, 3) if told_of_it else IndexSet())
+    assert rig.machine.topic.states["s"].acks == (bits("c", 0, 1, 2, 3) if told_of_it else IndexSet())
 
 
 @pytest.mark.parametrize("heard", ["by its link", "by its messages"])
@@ -603,11 +602,11 @@ def test_nothing_of_a_present_life_is_forgotten_by_marks_of_a_former_one(heard):
     """
     rig = Rig()
     rig.subscribe()
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     state.forgot = {"b": (9, 5), "c": (9, 5)}
     for known in ("b", "c"):
-        rig.machine.waters.next[known] = rig.machine.waters.own[known] = (9, 5)
-        rig.machine.waters.low[known] = LowWater(known, 3, NONE, (Mark("b", 9, 5), Mark("c", 9, 5)))
+        rig.machine.topic.low_water.next[known] = rig.machine.topic.low_water.own[known] = (9, 5)
+        rig.machine.topic.low_water.low[known] = LowWater(known, 3, NONE, (Mark("b", 9, 5), Mark("c", 9, 5)))
     if heard == "by its link":
         rig.incarnations["b"] = 3
     else:
@@ -630,11 +629,11 @@ def test_a_cluster_that_is_named_again_may_need_what_was_forgotten_without_it():
     """
     rig = Rig()
     rig.subscribe()
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     state.forgot = {"b": (3, 5)}
-    rig.machine.waters.next["b"] = rig.machine.waters.own["b"] = (3, 9)
-    rig.machine.waters.low["b"] = LowWater("b", 3, NONE, (Mark("b", 3, 9),))
-    rig.machine.waters.low["c"] = LowWater("c", 3, NONE, (Mark("b", 3, 2),))
+    rig.machine.topic.low_water.next["b"] = rig.machine.topic.low_water.own["b"] = (3, 9)
+    rig.machine.topic.low_water.low["b"] = LowWater("b", 3, NONE, (Mark("b", 3, 9),))
+    rig.machine.topic.low_water.low["c"] = LowWater("c", 3, NONE, (Mark("b", 3, 2),))
     rig.hear(marker("b", told(acks=bits("b", 1, 3))))
     assert state.acks == bits("b", 3), "below 2 c holds nothing and can get nothing"
     rig.pass_time(10_000)
@@ -665,10 +664,10 @@ def test_a_malformed_marker_changes_nothing():
         data._replace(data=whole[:-3]), rig.foreign("b", whole[: len(whole) // 2], int(EntryFlags.MARKER), 0, 3, -1)
     )
     rig.hear(good, cluster="c")
-    assert rig.machine.counters["malformed"] == 3
+    assert rig.machine.topic.notices.counters["malformed"] == 3
     assert len(rig.notes) == 2, "one line for each cluster that they come from, however many come"
     assert all(text.startswith("t: marker ") and "passed over" in text for _, text in rig.notes)
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     assert not state.acks
     assert before[:1] == rig.machine.encode("s")[:1]
 
@@ -678,9 +677,9 @@ def test_an_unknown_cluster_is_passed_over():
     rig.subscribe()
     for _ in range(2):
         rig.hear(marker("x", told(acks=bits("b", 1))))
-    assert rig.machine.counters["unknown_cluster"] == 2
+    assert rig.machine.topic.notices.counters["unknown_cluster"] == 2
     assert len(rig.notes) == 1
-    assert not rig.machine.states["s"].acks
+    assert not rig.machine.topic.states["s"].acks
 
 
 @pytest.mark.parametrize(
@@ -699,8 +698,8 @@ def test_indexes_that_nobody_gave_are_passed_over(claimed, taken):
     rig.subscribe()
     rig.publish()
     rig.hear(marker("b", told(acks=claimed), next_index=10))
-    assert rig.machine.states["s"].acks == taken
-    assert (rig.machine.counters["never_assigned"] > 0) == (claimed != taken)
+    assert rig.machine.topic.states["s"].acks == taken
+    assert (rig.machine.topic.notices.counters["never_assigned"] > 0) == (claimed != taken)
 
 
 def test_earlier_lives_may_have_higher_numbers():
@@ -709,8 +708,8 @@ def test_earlier_lives_may_have_higher_numbers():
     rig.subscribe()
     claimed = union(bits("b", 0, 4, incarnation=9), bits("b", 1), bits("a", 3, incarnation=INCARNATION + 2))
     rig.hear(marker("b", told(acks=claimed), next_index=2))
-    assert rig.machine.states["s"].acks == claimed
-    assert rig.machine.counters["never_assigned"] == 0
+    assert rig.machine.topic.states["s"].acks == claimed
+    assert rig.machine.topic.notices.counters["never_assigned"] == 0
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -734,19 +733,19 @@ def test_a_base_of_a_life_unknown_here_stays_whole():
     rig.subscribe()
     lost = bits("a", 0, 1, incarnation=INCARNATION + 2)
     rig.hear(marker("b", told(full=True, epoch=SEEK, base=lost, floor=(Mark("a", 0, 0),))))
-    assert rig.machine.states["s"].base == lost
+    assert rig.machine.topic.states["s"].base == lost
 
 
 def test_a_set_over_the_limit_is_warned_of_and_kept():
     rig = Rig(set_bytes_max=200)
     rig.subscribe()
-    rig.machine.states["s"].acks |= bits("c", *range(0, 1000, 2))
+    rig.machine.topic.states["s"].acks |= bits("c", *range(0, 1000, 2))
     data = rig.machine.encode("s")
-    assert rig.machine.counters["over_limit"] == 1
+    assert rig.machine.topic.notices.counters["over_limit"] == 1
     assert rig.notes[-1][0] == "warning"
     rig.disk = {"s": data}
     rig.restart()
-    assert len(rig.machine.states["s"].acks) == 500
+    assert len(rig.machine.topic.states["s"].acks) == 500
 
 
 # ------------------------------------------------------------------------------------------------------------ membership
@@ -771,7 +770,7 @@ def test_a_source_that_is_named_again_is_asked_for_all_that_was_passed_over():
     rig.machine.routes_changed()
     rig.pass_time()
     rig.hear(marker("c", told(acks=bits("b", 1))))
-    assert not rig.machine.states["s"].acks, "no link of this topic names it"
+    assert not rig.machine.topic.states["s"].acks, "no link of this topic names it"
     rig.routes = mesh
     rig.machine.routes_changed()
     assert StateRequest("a", ("s",)) in rig.sync()
@@ -851,7 +850,7 @@ def test_the_base_of_an_update_is_intersected_as_that_of_a_creation():
     rig.subscribe(position=third)
     rig.machine.learnt("s", third, "b", {}, {OriginKey("b", 3): [(0, 1)]})
     assert rig.asked[-1] == ("rebuild", "s", [first], {})
-    assert rig.machine.states["s"].base == bits("b", 0)
+    assert rig.machine.topic.states["s"].base == bits("b", 0)
 
 
 def test_what_only_an_update_made_known_binds_a_base_that_comes_later():

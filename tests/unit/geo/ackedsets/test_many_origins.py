@@ -66,15 +66,15 @@ def test_a_state_of_many_lives_is_read_again(tell: Callable[[Rig], None]) -> Non
     rig.hear(marker("b", told(acks=bits("b", 7))))
     tell(rig)
     rig.machine.validate()
-    state = rig.machine.states["s"]
+    state = rig.machine.topic.states["s"]
     for kept in (state.acks, state.base):
         assert kept is None or len(kept.origins) <= ORIGINS_MAX
-    assert rig.machine.counters["over_limit"] > 0
+    assert rig.machine.topic.notices.counters["over_limit"] > 0
     assert sum("left out" in text for _, text in rig.notes) == 1, "one line, however often"
     rig.persist()
     rig.restart()
-    assert rig.machine.counters["damaged_states"] == 0
-    assert rig.machine.states["s"].acks == state.acks and rig.machine.states["s"].base == state.base
+    assert rig.machine.topic.notices.counters["damaged_states"] == 0
+    assert rig.machine.topic.states["s"].acks == state.acks and rig.machine.topic.states["s"].base == state.base
     assert rig.pass_time(100_000), "what is written of it is read by others, too"
 
 
@@ -89,15 +89,18 @@ def test_a_base_from_a_log_of_many_lives_is_read_again() -> None:
     rig.machine.created("t")
     rig.cursors["t"] = Cursor.at(rig.log, LATEST)
     rig.machine.sought("t", lambda _error: None)
-    assert {rig.machine.states[name].left_out for name in "st"} == {0}, "it was told"
+    assert {rig.machine.topic.states[name].left_out for name in "st"} == {0}, "it was told"
     assert sum("left out" in text for _, text in rig.notes) == 2
     newest = lives("b", 15)
     written = [one for found in rig.sync() for one in found.sets if one.base is not None]
     assert {one.subscription: IndexSet(one.base) for one in written if one.base} == {"s": newest, "t": newest}
     rig.persist()
     rig.restart()
-    assert rig.machine.counters["damaged_states"] == 0 and rig.machine.counters["malformed"] == 0
-    assert rig.machine.states["s"].base == newest == rig.machine.states["t"].base
+    assert (
+        rig.machine.topic.notices.counters["damaged_states"] == 0
+        and rig.machine.topic.notices.counters["malformed"] == 0
+    )
+    assert rig.machine.topic.states["s"].base == newest == rig.machine.topic.states["t"].base
     assert all(rig.cursors[name].is_acked(last) for name in "st")
 
 
@@ -107,7 +110,7 @@ def test_what_is_known_stays_and_the_newest_of_what_is_new_comes() -> None:
     known = lives("b", 10, ORIGINS_MAX - 2)
     rig.hear(marker("b", told(acks=known)))
     rig.hear(marker("b", told(acks=union(lives("c", 10, 5), bits("b", 1, incarnation=11)))))
-    assert rig.machine.states["s"].acks == union(known, lives("c", 13, 2), bits("b", 1, incarnation=11))
+    assert rig.machine.topic.states["s"].acks == union(known, lives("c", 13, 2), bits("b", 1, incarnation=11))
 
 
 def test_what_there_is_no_room_for_is_acknowledged_here_alone() -> None:
@@ -115,10 +118,10 @@ def test_what_there_is_no_room_for_is_acknowledged_here_alone() -> None:
     rig.subscribe()
     position = rig.publish()
     rig.hear(marker("b", told(acks=lives("c", 10))))
-    assert rig.machine.counters["over_limit"] == 0
+    assert rig.machine.topic.notices.counters["over_limit"] == 0
     rig.ack(position)
-    assert rig.machine.counters["over_limit"] == 1
-    assert len(rig.machine.states["s"].acks.origins) == ORIGINS_MAX
+    assert rig.machine.topic.notices.counters["over_limit"] == 1
+    assert len(rig.machine.topic.states["s"].acks.origins) == ORIGINS_MAX
     assert rig.cursors["s"].is_acked(position)
 
 
@@ -134,7 +137,7 @@ def test_marks_of_any_number_of_clusters_are_read_again() -> None:
     rig.hear(marker("c", told(), low=[LowWater("c", 3, Position(1, 1), (Mark("b", 3, 7),))], own=[Mark("c", 3, 9)]))
     rig.persist()
     rig.restart()
-    assert rig.machine.counters["damaged_states"] == 0
+    assert rig.machine.topic.notices.counters["damaged_states"] == 0
     assert rig.pass_time(100_000)
 
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.state import (
     Change,
+    Reported,
     SubscriptionState,
-    Told,
     later,
     marks_of,
     merge_bases,
-    told_marks,
+    to_marks,
     unstated,
 )
 from magnetar.wire.acksets import CREATION, Epoch, FenceToken
@@ -38,7 +38,7 @@ def based(chosen, floor):
 
 bases = st.one_of(st.none(), st.builds(based, message_sets, marks))
 tolds = st.builds(
-    lambda acks, base, fence: Told(CREATION, index_set(acks), *(base or (None, {})), fence),
+    lambda acks, base, fence: Reported(CREATION, index_set(acks), *(base or (None, {})), fence),
     message_sets,
     bases,
     st.sampled_from((None, FenceToken(1, "a", "b", "final"), FenceToken(2, "b", "a", "back"))),
@@ -70,7 +70,7 @@ def test_order_and_repetition_do_not_matter(told, chance):
 def test_grouping_does_not_matter(left, right):
     """What a cluster tells of what it merged is worth as much as the markers that it merged."""
     relayed = fold(right)
-    whole = Told(relayed.epoch, relayed.acks, relayed.base, relayed.floor, relayed.fence)
+    whole = Reported(relayed.epoch, relayed.acks, relayed.base, relayed.floor, relayed.fence)
     assert value(fold([*left, whole])) == value(fold(left + right))
 
 
@@ -130,7 +130,7 @@ def test_a_higher_epoch_is_adopted_and_what_it_cannot_know_stays(told, acks, bas
     state = fold([told])
     before = ids(state.consumed())
     seek_base, _ = based(base, floor)
-    merged = state.merge(Told(SEEK, index_set(acks), seek_base, floor), nothing_held)
+    merged = state.merge(Reported(SEEK, index_set(acks), seek_base, floor), nothing_held)
     kept = ids(unstated(index_set(before), floor))
     assert Change.ADOPTED in merged.change
     assert (Change.KEPT in merged.change) == bool(kept)
@@ -141,7 +141,7 @@ def test_a_higher_epoch_is_adopted_and_what_it_cannot_know_stays(told, acks, bas
 
 def test_a_delta_of_an_unknown_epoch_drops_what_was():
     state = SubscriptionState(acks=index_set({("a", 1, 0)}))
-    merged = state.merge(Told(SEEK, IndexSet(), None, {}), all_held)
+    merged = state.merge(Reported(SEEK, IndexSet(), None, {}), all_held)
     assert Change.BACK in merged.change
     assert not state.consumed()
 
@@ -156,7 +156,7 @@ def test_forgetting(acks, base, floor, held):
     assert ids(state.base) == base - low
     assert all(state.floor[cluster] == floor.get(cluster, (0, 0)) for cluster in CLUSTERS)
     # What was forgotten does not come back, unless its message is here.
-    state.merge(Told(CREATION, index_set(acks | base), None, {}), lambda messages: messages & here)
+    state.merge(Reported(CREATION, index_set(acks | base), None, {}), lambda messages: messages & here)
     assert ids(state.acks) == (acks | base) - low
 
 
@@ -182,7 +182,7 @@ def test_a_seek_keeps_what_is_not_here():
 
 @given(marks, marks)
 def test_marks(left, right):
-    assert marks_of(told_marks(left)) == left
+    assert marks_of(to_marks(left)) == left
     both = later(left, right)
     assert all(both[cluster] == max(left.get(cluster, (0, 0)), right.get(cluster, (0, 0))) for cluster in both)
     assert both.keys() == left.keys() | right.keys()

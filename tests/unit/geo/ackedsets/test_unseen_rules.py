@@ -4,13 +4,13 @@ Each is tried with the machine as it is and with the rule left out (`magnetar_si
 rule fails.
 """
 
-from unittest.mock import Mock
+from contextlib import ExitStack
+from unittest.mock import patch
 
 from magnetar.core.ids import Position
-from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.wire.acksets import LowWater, Mark
-from magnetar_sim.plants_exact import KINDS
+from magnetar_sim.plants_exact import EXACT, patches_of
 from tests.unit.geo.ackedsets.rig import INCARNATION, Rig, bits, marker, told
 
 
@@ -20,10 +20,17 @@ def lives_of_b_and_c(position, index, incarnation):
     return (LowWater("b", 3, Position(3, position), marks), LowWater("c", incarnation, Position(3, position), marks))
 
 
-def left_after_marks_of_a_former_life(kind):
+def planted(rule):
+    """The real code without a rule."""
+    stack = ExitStack()
+    for name, replacement in patches_of(EXACT[rule]).items():
+        stack.enter_context(patch(name, replacement))
+    return stack
+
+
+def left_after_marks_of_a_former_life():
     """c's topic was made anew; b has not heard of it yet, and passes on what c retained before."""
     rig = Rig()
-    rig.machine.__class__ = kind
     rig.subscribe()
     rig.ack(*[rig.publish() for _ in range(4)])
     rig.pass_time()
@@ -33,16 +40,17 @@ def left_after_marks_of_a_former_life(kind):
     rig.machine.rebased("c")
     rig.pass_time()
     rig.hear(marker("b", low=lives_of_b_and_c(2, 3, 3)))
-    before = rig.machine.states["s"].acks.copy()
+    before = rig.machine.topic.states["s"].acks.copy()
     rig.hear(marker("c", low=lives_of_b_and_c(3, 3, 4)[1:]))
-    assert rig.machine.states["s"].acks == bits("a", 3), "the new life speaks for itself"
+    assert rig.machine.topic.states["s"].acks == bits("a", 3), "the new life speaks for itself"
     return before
 
 
 def test_marks_of_a_peers_former_life_are_void():
     """The new log may still take in a's messages, from a task that read them before a deleted them: c has to be told then."""
-    assert left_after_marks_of_a_former_life(AckedSets) == bits("a", 0, 1, 2, 3)
-    assert left_after_marks_of_a_former_life(KINDS["stale_low"]) == bits("a", 3)
+    assert left_after_marks_of_a_former_life() == bits("a", 0, 1, 2, 3)
+    with planted("stale_low"):
+        assert left_after_marks_of_a_former_life() == bits("a", 3)
 
 
 class OfB(Rig):
@@ -54,7 +62,7 @@ class OfB(Rig):
 FROM_THE_FIRST = (Mark("b", 0, 0),)
 
 
-def consumed_after_two_seeks_at_one_time(kind):
+def consumed_after_two_seeks_at_one_time():
     """b goes back, acknowledges, loses its disk and its clock, and goes back once more; a hears of all of it."""
     listener = Rig()
     listener.subscribe()
@@ -62,17 +70,17 @@ def consumed_after_two_seeks_at_one_time(kind):
     times = set()
     for incarnation, acks in ((INCARNATION, bits("b", 0, 1, 2, 3)), (INCARNATION + 1, IndexSet())):
         rig = OfB(incarnation=incarnation)
-        rig.machine.__class__ = type("Alone", (kind,), {"world": Mock()})  # machines of the simulator tell it of seeks
         rig.subscribe()
         rig.machine.sought("s", lambda _: None)
-        epoch = rig.machine.states["s"].epoch
+        epoch = rig.machine.topic.states["s"].epoch
         times.add(epoch.time_ms)
         listener.hear(marker("b", told(full=True, epoch=epoch, acks=acks, base=IndexSet(), floor=FROM_THE_FIRST)))
     assert len(times) == 1, "the clock of the second life repeats the first one's time"
-    return listener.machine.states["s"].consumed()
+    return listener.machine.topic.states["s"].consumed()
 
 
 def test_a_seek_of_a_new_life_is_not_taken_for_one_of_the_former():
     """What the user went back to comes again, although the former life's seek had the same time."""
-    assert not consumed_after_two_seeks_at_one_time(AckedSets)
-    assert consumed_after_two_seeks_at_one_time(KINDS["epoch_no_incarnation"]) == bits("b", 0, 1, 2, 3)
+    assert not consumed_after_two_seeks_at_one_time()
+    with planted("epoch_no_incarnation"):
+        assert consumed_after_two_seeks_at_one_time() == bits("b", 0, 1, 2, 3)

@@ -1,0 +1,159 @@
+"""What exact mode knows of one topic in this cluster. The machine owns it; the marker's writer and reader work on it.
+
+Here are the states of the subscriptions, the low-water marks, the links, and the clock of seeks. Nothing here writes a marker
+or changes a cursor.
+"""
+
+from typing import Final
+
+from magnetar.core.ids import NONE, Position
+from magnetar.replication.acked_sets.index_set import IndexSet, Marks
+from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.low_water import LowWaterMarks, Routing
+from magnetar.replication.acked_sets.seek_clock import HybridClock
+from magnetar.replication.acked_sets.state import SubscriptionState
+from magnetar.replication.host import MarkerHost
+from magnetar.replication.notices import Notices
+from magnetar.wire.acksets import ORIGINS_MAX
+
+COUNTERS: Final = (
+    "markers_written", "markers_read", "full_states_written", "deltas_written", "bytes_written", "write_failures",
+    "relayed", "adopted_epochs", "came_back", "mode_changes", "malformed", "unknown_cluster", "unknown_subscription", "older",
+    "never_assigned", "over_limit", "damaged_states", "clock_ahead",
+)  # fmt: skip
+"""Of one topic, since the broker's start. From `malformed` on they count what should not be."""
+
+
+class TopicState:
+    """The state of one topic.
+
+    Args:
+        host: the topic.
+
+    Attributes:
+        states: by subscription.
+        gone: subscriptions that were deleted here; markers do not bring them back.
+        paused: subscriptions that are not replicated any more, as they were when they still were. What is acknowledged since
+            then is written when they are replicated again. Nothing that others write meanwhile is merged; it is requested then.
+        missed: subscriptions of which markers were passed over. Full states are requested when one of them is created.
+        covered: by subscription, up to which marker its stored state has taken in all markers.
+        loading: stored states are loaded and markers are replayed: nothing is written, and no cursor is changed.
+        translator: this cluster's log as sets of messages.
+        low_water: the low-water marks that are known here.
+        clock: of seeks.
+        routing: what follows from the links of this topic.
+        notices: counters, and lines for the log.
+    """
+
+    def __init__(self, host: MarkerHost) -> None:
+        self.host = host
+        self.states: dict[str, SubscriptionState] = {}
+        self.gone: set[str] = set()
+        self.paused: dict[str, SubscriptionState] = {}
+        self.missed: set[str] = set()
+        self.covered: dict[str, Position] = {}
+        self.loading = True
+        self.translator = Translator(host.log, host.cluster)
+        self.low_water = LowWaterMarks()
+        self.clock = HybridClock()
+        self.routing = Routing(host.cluster, host.routes)
+        self.notices = Notices(host, COUNTERS)
+
+    # ---------------------------------------------------------------------------------------------------- subscriptions
+
+    def is_covered(self, subscription: str, position: Position) -> bool:
+        """Whether the stored state of a subscription has taken in this marker already, which is read again after a start."""
+        return self.loading and position <= self.covered.get(subscription, NONE)
+
+    def note_not_replicated(self, subscription: str) -> None:
+        """A subscription of that name is here and is local. Should it be replicated one day, full states are requested."""
+        self.missed.add(subscription)
+        self.notices.note_once(
+            "unknown_subscription",
+            subscription,
+            f"subscription {subscription} is not replicated here: what other clusters acknowledged is passed over",
+        )
+
+    def note_left_out(self, subscription: str, state: SubscriptionState) -> None:
+        """Say which origins a set had no room for, if there were any."""
+        if state.left_out:
+            state.left_out = 0
+            self.notices.note_once(
+                "over_limit",
+                f"origins {subscription}",
+                f"{subscription} has acknowledgements of more than {ORIGINS_MAX} incarnations of this topic: the oldest are left "
+                "out, and their messages may be delivered again",
+            )
+
+    # ------------------------------------------------------------------------------------------------------- forgetting
+
+    def low_marks(self) -> dict[str, tuple[int, int]]:
+        """This cluster's own low-water marks, as of now."""
+        log = self.host.log
+        self._void_former_marks()
+        self.low_water.raise_next(self.host.cluster, (log.incarnation, log.next_index))
+        return self.low_water.here(self.routing, self.translator.lowest())
+
+    def _void_former_marks(self) -> None:
+        """A peer's marks of a former incarnation are void from the first handshake of the present one on, also when a third
+        cluster passes them on (docs/design/acknowledged-sets.md#forgetting).
+        """
+        for cluster in self.routing.peers - {self.host.cluster}:
+            self.low_water.begin_incarnation(cluster, self.host.latest_life_of(cluster))
+
+    def floor(self) -> dict[str, tuple[int, int]]:
+        """Per cluster, below which no bit about its messages is needed (docs/design/acknowledged-sets.md#forgetting)."""
+        return self._capped_at_present(self.low_water.floor(self.routing, self.low_marks()))
+
+    def _capped_at_present(self, marks: Marks) -> dict[str, tuple[int, int]]:
+        """Marks, but never above the beginning of a present incarnation.
+
+        A cluster that lost its disk while its clock was behind has a present incarnation with a lower number than a former one.
+        Marks of the former one would have everything forgotten that is acknowledged of the present one.
+        """
+        below = {}
+        for cluster, mark in marks.items():
+            present = self._present_incarnation(cluster) if mark[0] else 0
+            below[cluster] = (present, 0) if 0 < present < mark[0] else mark
+        return below
+
+    def _present_incarnation(self, cluster: str) -> int:
+        """The incarnation of this topic in a cluster: as its link reported it, or else of its newest entry here; 0: unknown."""
+        if cluster == self.host.cluster:
+            return self.host.log.incarnation
+        if cluster not in self.routing.into[self.host.cluster]:
+            return 0
+        return self.host.incarnation_of(cluster) or self.translator.newest_incarnation(cluster)
+
+    def cap_forgotten(self, state: SubscriptionState) -> None:
+        """Nothing of a present incarnation counts as forgotten."""
+        if state.forgot:
+            state.forgot = self._capped_at_present(state.forgot)
+
+    def needed(self, messages: IndexSet) -> IndexSet:
+        """Of messages whose bits were forgotten once: what is here, and what a cluster may hold that hears this one now.
+
+        When the bits were forgotten, a policy may have named fewer clusters. A cluster that was named again since then holds the
+        messages still, and may hear of them from this cluster only (docs/design/acknowledged-sets.md#forgetting).
+        """
+        needed = self.translator.held_of(messages)
+        needed |= messages - messages.below(self.floor())
+        return needed
+
+    def tidy(self) -> None:
+        """Forget the bits that no cluster can need any more, of subscriptions with nothing to write
+        (docs/design/acknowledged-sets.md#forgetting).
+        """
+        if not self.states or self.loading:
+            return
+        floor = self.floor()
+        for subscription, state in self.states.items():
+            self.cap_forgotten(state)
+            if not state.waiting and state.forget(floor, self.translator.held_of):
+                self.host.dirty(subscription)
+
+    def leave_behind(self, messages: IndexSet) -> None:
+        """What is published here from now on is of none of the incarnations of this cluster's topic that a set names."""
+        for key in messages.origins:
+            if key.cluster == self.host.cluster:
+                self.host.log.lived(key.incarnation)
