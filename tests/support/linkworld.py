@@ -115,6 +115,8 @@ class Node(PlainLinkHost):
         self.boots += 1
         self.outbox = Outbox(now_ms=self.now_ms)
         self.writes: list[Append] = []
+        self.confirmed_early: set[Append] = set()
+        """Those of `writes` that were confirmed before the disk had them: a planted bug."""
         self.stores: list[Store] = []
         self.timers: list[Timer] = []
         self.creating: list[Callable[[str], None]] = []
@@ -202,11 +204,12 @@ class Node(PlainLinkHost):
         done, self.writes = self.writes[:most], self.writes[most:]
         for append in done:
             self.to_disk(append.entries)
-            if not append.extra.get("confirmed"):
+            if append not in self.confirmed_early:
                 self.log.confirm(append, Location(0, 0))
         for append in done:
-            if not append.extra.get("confirmed"):
+            if append not in self.confirmed_early:
                 append.token(append, "")
+        self.confirmed_early.difference_update(done)
         if done:
             self.world.confirmed(self)
         self.pump()
@@ -480,7 +483,7 @@ class World:
 
     def written(self, node: Node, append: Append) -> None:
         if node is self.a and not self.sync_before_read:
-            append.extra["confirmed"] = True
+            node.confirmed_early.add(append)
             node.log.confirm(append, Location(0, 0))
             append.token(append, "")
             self.source.confirmed(TOPIC)

@@ -436,9 +436,9 @@ class Broker:
             if self._settle(append):
                 self.publish_latency.add(self.outbox.moment_s - append.asked_s, len(append.entries))
             append.token(append, "")
-            if "behind" in append.extra:
+            if append.behind is not None:
                 touched[append.topic].answer_behind(append)
-            if "answered" in append.extra:
+            if append.answered is not None:
                 touched[append.topic].answered(append)
         for topic in touched.values():
             topic.dispatch()
@@ -531,8 +531,8 @@ class Broker:
 
     def publishing(self, session: Session, append: Append, size: int) -> None:
         """Bytes are on their way to the disk; too many stop their publisher's socket (`pending_publish_bytes_max`)."""
-        append.extra["session"] = session.number
-        append.extra["bytes"] = size
+        append.connection = session.number
+        append.client_bytes = size
         session.pending_bytes += size
         self._pending_bytes += size
         if self._pending_bytes > self.config.pending_publish_bytes_max and session.number not in self._held:
@@ -541,11 +541,11 @@ class Broker:
 
     def _settle(self, append: Append) -> bool:
         """What a client published is on the disk, or never will be; whether it was a client's."""
-        size = append.extra.get("bytes", 0)
+        size = append.client_bytes
         if not size:
             return False
         self._pending_bytes -= size
-        session = self.sessions.get(append.extra["session"])
+        session = self.sessions.get(append.connection)
         if session is not None:
             session.pending_bytes -= size
         if self._held and self._pending_bytes <= self.config.pending_publish_bytes_max // 2:

@@ -4,7 +4,8 @@ The client's bytes (`data`) start at the checksum magic `0x0e01` and are kept ve
 an entry lives beside them, in the header of our own log record.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class Location(NamedTuple):
     offset: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Append:
     """One batch of entries of one topic on its way to the log; the unit of confirmation.
 
@@ -109,6 +110,10 @@ class Append:
         preamble: how many of `sizes` are no entries (a ledger's opening).
         durable: the answer must wait for the sync, whatever the broker's `fsync` setting says.
         token: opaque to storage; the broker's note of whom to answer.
+        connection, client_bytes: opaque to storage; of a client's messages the number of its connection and their bytes, which
+            count until the append is answered.
+        behind: opaque to storage; what the broker answers right behind the answer to this append, if the log holds it.
+        answered: opaque to storage; what the broker does behind all of these answers, whatever they are.
         epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
             told of a failure must not be written after it: its positions and origin indexes are void.
         asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
@@ -124,7 +129,10 @@ class Append:
     durable: bool = True
     token: Any = None
     bytes_total: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
+    connection: int = -1
+    client_bytes: int = 0
+    behind: list[Callable[[], None]] | None = None
+    answered: list[Callable[[], None]] | None = None
     epoch: int = 0
     asked_s: float = 0.0
     large: bool = False

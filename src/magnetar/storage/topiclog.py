@@ -236,7 +236,6 @@ class TopicLog(Ledgers):
             durable=durable,
             token=token,
             bytes_total=total + (sizes[0] if preamble else 0),
-            extra={"opened_ms": now_ms} if preamble else {},
             epoch=self._epoch,
             large=self._large,
             next_index=index,
@@ -284,9 +283,7 @@ class TopicLog(Ledgers):
         if ledger is None:
             for ledger_id in self._ids:
                 self._ledgers[ledger_id].closed = True
-            ledger = self._ledgers[first.ledger] = Ledger(
-                first.ledger, append.extra.get("opened_ms", first.broker_time)
-            )
+            ledger = self._ledgers[first.ledger] = Ledger(first.ledger, first.broker_time)
             self._ids.append(first.ledger)
         assert first.entry == ledger.entries, f"{self.name}: {first.position} confirmed behind {ledger.entries} entries"
         for number in range(append.preamble):

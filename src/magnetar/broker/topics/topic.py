@@ -8,6 +8,7 @@ that is not confirmed is read by a subscription or by a link.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -386,7 +387,7 @@ class Topic:
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
         """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
-        behind = self._newest is not None and "behind" in self._newest.extra
+        behind = self._newest is not None and self._newest.behind is not None
         if self.idempotency is not None or behind:
             self.answer(producer, receipt, NONE)
         elif producer.last_publish is not None:
@@ -403,22 +404,13 @@ class Topic:
             receipt: its (sequence id, highest sequence id).
             stored: where it is, or NONE.
         """
-        if self._newest is not None:
-            self._newest.extra.setdefault("behind", []).append((producer, receipt, stored))
-        elif not producer.closed:
-            buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
-            self.outbox.put(Send(producer.connection, [buffer]))
+        self._behind_newest(partial(self._send_receipt, producer, receipt, stored))
 
     def answer_behind(self, append: Append) -> None:
         """An append is in the log and answered: answer what waited for it (see `answer`)."""
-        for producer, receipt, stored in append.extra.pop("behind", ()):
-            if producer.closed:
-                continue
-            if isinstance(stored, BrokerError):
-                self._tell_refusal(producer, receipt[0], stored)
-            else:
-                buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
-                self.outbox.put(Send(producer.connection, [buffer]))
+        waiting, append.behind = append.behind, None
+        for send in waiting or ():
+            send()
 
     @property
     def appending(self) -> bool:
@@ -430,25 +422,37 @@ class Topic:
         if self._newest is None:
             then()
         else:
-            self._newest.extra.setdefault("answered", []).append(then)
+            self._newest.answered = [*(self._newest.answered or ()), then]
 
     def answered(self, append: Append) -> None:
-        """An append is answered, and what waited for it: tell who waits for that (see `when_answered`)."""
-        for then in append.extra.pop("answered", ()):
+        """An append is answered, and what waited for it: do what waited for that (see `when_answered`)."""
+        waiting, append.answered = append.answered, None
+        for then in waiting or ():
             then()
 
     def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
         """Tell a client that one message is refused, behind the receipts of what it sent before: of another than the oldest that
         it has pending, Java's client passes over the error, and the C++ client closes its connection.
         """
-        if self._newest is not None:
-            self._newest.extra.setdefault("behind", []).append((producer, (sequence_id, sequence_id), error))
-        else:
-            self._tell_refusal(producer, sequence_id, error)
+        self._behind_newest(partial(self._send_refusal, producer, sequence_id, error))
 
-    def _tell_refusal(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
-        buffer = commands.send_error(producer.producer_id, sequence_id, error.code, error.message)
-        self.outbox.put(Send(producer.connection, [buffer]))
+    def _behind_newest(self, send: Callable[[], None]) -> None:
+        if self._newest is None:
+            send()
+        elif self._newest.behind is None:
+            self._newest.behind = [send]
+        else:
+            self._newest.behind.append(send)
+
+    def _send_receipt(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
+        if not producer.closed:
+            buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+            self.outbox.put(Send(producer.connection, [buffer]))
+
+    def _send_refusal(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
+        if not producer.closed:
+            buffer = commands.send_error(producer.producer_id, sequence_id, error.code, error.message)
+            self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:
         """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
