@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.admin.control import BrokerControl, Done, DonePosition, LinkState, SkipPreview, Steps
+from magnetar.broker.admin.control import BrokerControl
 from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
 from magnetar.broker.catalog.maintenance import Totals
+from magnetar.broker.context import Done, DonePosition
+from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.broker.statistics.cardinality import Series, Shown, SubscriptionKey, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency
+from magnetar.broker.statistics.stats import Steps
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName

@@ -10,7 +10,7 @@ import pytest
 from magnetar.admin.http.reference import markdown, openapi
 from magnetar.admin.http.server import GROUPS, ROUTES
 from magnetar.admin.routes import page as page_module
-from magnetar.broker.admin.control import LinkTopicState
+from magnetar.broker.links.states import LinkTopicState
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change

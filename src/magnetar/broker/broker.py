@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from magnetar.broker.admin.control import Done
 from magnetar.broker.catalog.catalog import Catalog
 from magnetar.broker.catalog.changes import concerned, create_partitions
 from magnetar.broker.catalog.deletion_marks import Deletions
@@ -20,7 +19,7 @@ from magnetar.broker.catalog.maintenance import Upkeep
 from magnetar.broker.catalog.policy_limits import Limits
 from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.client_bytes import ClientBytes, Opening
-from magnetar.broker.context import BrokerContext
+from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync

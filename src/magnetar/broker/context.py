@@ -6,10 +6,18 @@ A part gets this and, by its constructor, the other parts that it talks to. No p
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from magnetar.core.errors import MagnetarError
 from magnetar.core.hints import command
+from magnetar.core.ids import Position
 from magnetar.core.settings import BrokerConfig
 from magnetar.effects.outbox import Outbox, Timer
 from magnetar.metadata.resources import Resources
+
+Done = Callable[[MagnetarError | None], None]
+"""Called once: with None when a change is durable, else with the reason why it did not happen."""
+
+DonePosition = Callable[[Position | None, MagnetarError | None], None]
+"""Called once: with a position, or with the reason why there is none."""
 
 
 @dataclass(frozen=True)

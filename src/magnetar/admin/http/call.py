@@ -12,7 +12,8 @@ from magnetar.admin.http.answers import Answers
 from magnetar.admin.http.bodies import read_body
 from magnetar.admin.http.building import Building
 from magnetar.admin.http.replies import LateError
-from magnetar.broker.admin.control import BrokerControl, BrokerInfo, Done
+from magnetar.broker.admin.control import BrokerControl, BrokerInfo
+from magnetar.broker.context import Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, check_subscription, looked_up

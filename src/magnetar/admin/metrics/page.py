@@ -23,8 +23,8 @@ from magnetar.admin.metrics.exposition import CONTENT_TYPE, Row, Writer
 from magnetar.admin.metrics.families import Family
 from magnetar.admin.metrics.host import HOST, Process, Usage
 from magnetar.admin.routes.replicated import collect
-from magnetar.broker.admin.control import LinkState
 from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
+from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, Told
 

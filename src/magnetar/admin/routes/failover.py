@@ -14,7 +14,8 @@ from msgspec import Struct
 from magnetar.admin.http.call import Call, position_of
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.routes.topics import partitions_of
-from magnetar.broker.admin.failovers import Done, Step
+from magnetar.broker.admin.failovers import Step
+from magnetar.broker.context import Done
 from magnetar.broker.failover.drain_window import GRACE_MS
 from magnetar.broker.failover.final_state import ASKED_RUNS_MAX, RUNS_MAX
 from magnetar.broker.failover.waiting import WAIT_MS_MAX

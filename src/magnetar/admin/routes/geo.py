@@ -7,7 +7,7 @@ from msgspec import Struct
 from magnetar.admin.http.call import Call, position_of
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.routes.replicated import collect
-from magnetar.broker.admin.control import LinkState, SkipPreview
+from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import TopicName, check_cluster
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed

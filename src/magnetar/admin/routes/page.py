@@ -11,7 +11,7 @@ from aiohttp import web
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.metrics.page import collect_topics
-from magnetar.broker.admin.control import LinkState
+from magnetar.broker.links.states import LinkState
 
 PAGE_ROWS_MAX: Final = 200
 """A ceiling on the rows of one table: more is not read by anybody, and costs the broker."""

@@ -11,28 +11,20 @@ Rules of the seam:
 - Errors are `BrokerError` or one of `metadata.errors.Refused`; admin turns either into a status code.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol
 
 from magnetar.broker.admin.failovers import FailoverControl
 from magnetar.broker.admin.messages import MessageControl
 from magnetar.broker.admin.metadata import MetadataControl
 from magnetar.broker.admin.metrics import MetricControl
 from magnetar.broker.admin.schemas import SchemaControl
-from magnetar.core.errors import MagnetarError
+from magnetar.broker.context import Done, DonePosition
+from magnetar.broker.links.states import LinkState, SkipPreview
+from magnetar.broker.statistics.stats import Steps
 from magnetar.core.ids import Position
 from magnetar.metadata.change import Change
-
-Done = Callable[[MagnetarError | None], None]
-"""Called once: None when durable, else why it did not happen."""
-
-DonePosition = Callable[[Position | None, MagnetarError | None], None]
-"""Called once with a position, or with why there is none."""
-
-
-Steps = Generator[None, None, dict[str, Any]]
-"""Makes an answer in steps; `broker.statistics.stats` has the rules."""
 
 
 class BrokerInfo(NamedTuple):
@@ -62,76 +54,6 @@ class BrokerInfo(NamedTuple):
     listeners: Mapping[str, tuple[str, str]] = MappingProxyType({})
     web_url_tls: str = ""
     settings: Mapping[str, str] = MappingProxyType({})
-
-
-class LinkTopicState(TypedDict):
-    """One topic of one link, as its source sees it. Positions are texts `ledger:entry`."""
-
-    topic: str
-    c: str
-    """Everything at or below is settled."""
-    s: str
-    """The last position that was sent."""
-    gen: int
-    lag_messages: int
-    lag_bytes: int
-    lag_ms: int
-    """Age of the oldest message not settled; 0 when there is none."""
-    paused: bool
-    blocked: str
-    """`schema`, `partitions`, `identity`, `policy`, `size`, `corrupt`, `terminated`, or "" when it is not blocked."""
-    blocked_detail: NotRequired[str]
-    """One line: what is in the way and the command to run."""
-    blocked_since_ms: NotRequired[int]
-    blocked_at: NotRequired[str]
-    """The message id `ledger:entry` here, if one message is in the way."""
-    schema_conflict: NotRequired[dict[str, Any]]
-    """`source` and `target` (`cluster`, `version` there, `type`, `digest`), `strategy`, `cause`; when blocked by a schema."""
-    orphan: bool
-    """The link or the policy is gone, the cursor still holds data."""
-    gap_messages: NotRequired[int]
-    """Messages that retention deleted before they could be sent."""
-
-
-class LinkState(TypedDict):
-    """One outgoing link of this cluster."""
-
-    source: str
-    target: str
-    state: str
-    """`up`, `down` (target unreachable), `paused`, `blocked` (identity), `idle` (no pipeline holds the lease)."""
-    since_ms: int
-    """When `state` began."""
-    detail: str
-    """One line for the operator; "" when all is well."""
-    paused: bool
-    throttle_bytes_per_s: int | None
-    throttled: bool
-    """The destination asks for less at the moment."""
-    messages_sent: int
-    """Total since the broker's start, as `bytes_sent`."""
-    bytes_sent: int
-    skipped_messages: int
-    """Of its topics, as `gap_messages`; survives a restart."""
-    gap_messages: int
-    skipped_messages_total: int
-    """Since the broker's start, also of topics that are gone, as `gap_messages_total`."""
-    gap_messages_total: int
-    lag_messages: int
-    lag_bytes: int
-    lag_ms: int
-    topics: list[LinkTopicState]
-
-
-class SkipPreview(TypedDict):
-    """What a skip would lose in one topic of a link."""
-
-    topic: str
-    through: str
-    """The last position that would be skipped; pass it to `link_skip` to skip exactly this."""
-    messages: int
-    entries: int
-    bytes: int
 
 
 class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageControl, MetricControl, Protocol):

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from magnetar.broker.admin.control import Done, DonePosition, LinkState, SkipPreview
 from magnetar.broker.admin.draining import describe
 from magnetar.broker.admin.failovers import FailoverController
 from magnetar.broker.admin.messages import MessageController, check_place, place_of
@@ -20,6 +19,8 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.adoption import adopt_partitions
 from magnetar.broker.catalog.changes import change_here, following, topic_deleted
 from magnetar.broker.catalog.deletion_proofs import deletion_key
+from magnetar.broker.context import Done, DonePosition
+from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.broker.publish.deduplication import TopicDeduplication
 from magnetar.broker.statistics.stats import (
     Steps,

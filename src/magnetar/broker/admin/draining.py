@@ -11,7 +11,7 @@ Read-only: draining changes nothing, and a cluster that is safe now is so until 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from magnetar.broker.admin.control import LinkState, LinkTopicState
+from magnetar.broker.links.states import LinkState, LinkTopicState
 from magnetar.core.hints import command
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.failover import Phase
@@ -37,7 +37,7 @@ class DrainTopic(TypedDict):
     entries: int
     """The same, counted as entries, with the markers of replicated subscriptions."""
     blocked: str
-    """See `broker.admin.control.LinkTopicState`."""
+    """See `broker.links.states.LinkTopicState`."""
     reason: str
     """Why it is not delivered yet, in one line."""
 
@@ -47,7 +47,7 @@ class DrainLink(TypedDict):
 
     target: str
     state: str
-    """See `broker.admin.control.LinkState`."""
+    """See `broker.links.states.LinkState`."""
     detail: str
     topics_linked: int
     """Topics whose entries the link takes."""

@@ -6,6 +6,7 @@ Topics are single topics or partitions; whoever moves a partitioned topic's subs
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from magnetar.broker.context import Done
 from magnetar.broker.failover.final_state import Run
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -16,7 +17,6 @@ from magnetar.wire.acksets import believable
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
-Done = Callable[[MagnetarError | None], None]
 DoneState = Callable[[dict[str, Any] | None, MagnetarError | None], None]
 
 Step = Literal["activate", "complete", "put-back", "give-up", "call-off"]

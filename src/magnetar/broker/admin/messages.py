@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.context import Done
 from magnetar.broker.topics.damaged_entries import stopped
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 PEEK_MAX: Final = 10_000
 """A ceiling on how deep `peek` and `examine` look: they walk."""
 
-Done = Callable[[MagnetarError | None], None]
 
 DonePeek = Callable[[StoredEntry | None, MagnetarError | None], None]
 """Called once with the entry, or with why there is none."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from magnetar.core.errors import MagnetarError
+from magnetar.broker.context import Done
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
@@ -17,7 +17,6 @@ from magnetar.metadata.sync.stamps import US_PER_MS
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
-Done = Callable[[MagnetarError | None], None]
 
 OFF = "metadata is not synchronised here: write metadata_sync_topic under [metadata] of clusters.toml"
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from magnetar.broker.admin.control import Done
 from magnetar.broker.catalog.changes import subscribe_as_the_first
 from magnetar.broker.catalog.deletion_marks import keys
+from magnetar.broker.context import Done
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
 from magnetar.broker.topics.compaction import PREFIX as COMPACTED_PREFIX
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError

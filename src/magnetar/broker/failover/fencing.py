@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.context import Done
 from magnetar.broker.failover.drain_window import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_of, unacknowledged
 from magnetar.broker.failover.redirect import redirect
@@ -44,7 +45,6 @@ CHANGES_MAX: Final = 100
 """A ceiling on changes of one fence that wait for the store: a failover makes five, whoever asks more often gets no further."""
 
 Key = tuple[str, str]
-Done = Callable[[MagnetarError | None], None]
 
 
 class Fences:

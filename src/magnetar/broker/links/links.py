@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from magnetar.broker.admin.control import Done, SkipPreview
+from magnetar.broker.context import Done
 from magnetar.broker.links.reports import LinkReports
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import LinkSchemas
+from magnetar.broker.links.states import SkipPreview
 from magnetar.broker.topics import ways_out as waysout
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.admin.control import LinkState, LinkTopicState
 from magnetar.broker.links.flow import NO_FLOW
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import described_conflict
+from magnetar.broker.links.states import LinkState, LinkTopicState
 from magnetar.broker.statistics import constant_fields as statkeys
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import NONE

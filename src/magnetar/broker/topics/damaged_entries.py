@@ -7,18 +7,16 @@ is moved back, also in readers. No other cluster is told, and a link that is blo
 is a decision of its own (`magnetar links skip`), for the other cluster may still get the messages by another way.
 """
 
-from collections.abc import Callable
 from typing import Any
 
+from magnetar.broker.context import Done
 from magnetar.broker.publish.idempotency.withdrawals import PREFIX, Loser
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Outbox, Read, Store
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.storage.entries import StoredEntry
-
-Done = Callable[[MagnetarError | None], None]
 
 
 def stopped(topic: Topic) -> list[dict[str, Any]]:
