@@ -21,7 +21,7 @@ setup: ## Install everything into .venv, and a Java runtime when there is none
 	@tools/bootstrap.sh
 
 demo: setup ## The main job: real flights through three clusters (a slice, about a minute)
-	@$(PY) -m magnetar demo --fast
+	@$(PY) -m examples.demo --fast
 
 test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)

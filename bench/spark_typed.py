@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+from examples.demo import flights, schema
 from pyarrow import struct
 from pyspark.sql import functions as f
 from tests.support.brokers import BrokerProcess, World
 
 from bench.results import Figure, store
 from bench.spark_format import rate
-from magnetar.cli.demo import flights, schema
 from magnetar.schemas.types import Definition, SchemaType
 from magnetar.spark import register
 from magnetar.spark.columns import Columns, columns_of

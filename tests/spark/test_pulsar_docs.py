@@ -11,8 +11,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from examples.demo import flights
 
-from magnetar.cli.demo import flights
 from magnetar.spark import register
 from tests.clients.conftest import connect
 from tests.support.brokers import World

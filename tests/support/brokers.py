@@ -13,7 +13,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
-from magnetar.cli.demo.world import free_ports
+from examples.demo.ports import free_ports
+
 from tests.support.patience import PATIENCE
 
 START_S = 20 * PATIENCE

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOREIGN = ("magnetar/sim/", "magnetar_sim/", "tests/", "bench/", "examples/")
+FOREIGN = ("magnetar/sim/", "magnetar/cli/demo/", "magnetar_sim/", "tests/", "bench/", "examples/")
 """Where a file of a wheel may not be."""
 
 

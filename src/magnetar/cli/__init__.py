@@ -8,7 +8,8 @@ import os
 import sys
 import tempfile
 import traceback
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 DEBUG_VARIABLE: Final = "MAGNETAR_DEBUG"
 """Set to 1, unexpected errors show their traceback."""
@@ -16,10 +17,15 @@ DEBUG_VARIABLE: Final = "MAGNETAR_DEBUG"
 
 def main() -> None:
     """Run the command line; never returns."""
+    end_with(lambda: run(sys.argv[1:]))
+
+
+def end_with(program: Callable[[], int]) -> NoReturn:
+    """Run a program of the command line and end the process with its exit code."""
     from magnetar.cli.shared.output import install
 
     output = install()
-    sys.exit(output.end(run(sys.argv[1:])))
+    sys.exit(output.end(program()))
 
 
 def run(arguments: list[str]) -> int:
@@ -31,12 +37,21 @@ def run(arguments: list[str]) -> int:
     Returns:
         The exit code.
     """
-    from magnetar.core.errors import MagnetarError
 
-    try:
+    def program() -> None:
         from magnetar.cli.commands.all import app
 
         app(args=arguments, prog_name="magnetar")
+
+    return explained(program)
+
+
+def explained(program: Callable[[], None]) -> int:
+    """Run a program; its exit code. What it raises becomes one line on stderr."""
+    from magnetar.core.errors import MagnetarError
+
+    try:
+        program()
         return 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from examples.demo import command as demo
 
 from magnetar.cli.commands import all as commands
 from magnetar.core.hints import command
@@ -53,6 +54,7 @@ def leaves() -> dict[str, set[str]]:
             walk(f"{name} {word}".strip(), one)
 
     walk("", get_command(commands.app))
+    walk("demo", get_command(demo.app))  # its door takes every word
     return found
 
 

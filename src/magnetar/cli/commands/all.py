@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 
 from magnetar import __version__
 from magnetar.cli.commands import (
-    bench,
     broker,
     drain,
     failover,
@@ -32,9 +31,9 @@ from magnetar.cli.commands import (
     up,
     verify,
 )
-from magnetar.cli.demo import command as demo
 from magnetar.cli.shared.credentials import Chosen
 from magnetar.cli.shared.group import SETTINGS
+from magnetar.cli.source_tree import bench, demo
 
 ORDER: Final = (
     "up",
@@ -105,7 +104,8 @@ def magnetar(
 
 
 for module in (up, broker, replicate, status, failover, verify, restore, drain, recover, demo, bench):
-    name = module.__name__.rpartition(".")[2].replace("command", "demo")
-    app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=SETTINGS)(getattr(module, name))
+    name = module.__name__.rpartition(".")[2]
+    settings = getattr(module, "CONTEXT", SETTINGS)
+    app.command(name, epilog=f"Example: {module.EXAMPLE}", context_settings=settings)(getattr(module, name))
 for module in (links, tenants, namespaces, topics, subscriptions, schemas, metadata, permissions, tokens):
     app.add_typer(module.app.typer, name=module.__name__.rpartition(".")[2])

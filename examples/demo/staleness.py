@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
+from examples.demo.tally import Board
 from magnetar.admin.client import AdminClient
-from magnetar.cli.demo.tally import Board
 from magnetar.core.errors import MagnetarError
 
 PERIOD_S: Final = 0.05

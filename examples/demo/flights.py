@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.cli.demo.schema import EVOLVED_AT, EVOLVES, NEW_FIELD, TEXTS, Age, encode
+from examples.demo.schema import EVOLVED_AT, EVOLVES, NEW_FIELD, TEXTS, Age, encode
 from magnetar.core.errors import MagnetarError
 
 AIRPORTS: Final = ("ewr", "jfk", "lga")

@@ -1,11 +1,8 @@
 """The demo's processes: three brokers and the pipeline, each a real child that can be killed and started again."""
 
-import contextlib
 import os
-import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from examples.demo.ports import free_ports
 from magnetar.admin.client import AdminClient
 from magnetar.cli.commands.up import BROKER_READY, PIPELINE_READY
 from magnetar.cli.processes.orphans import with_parent
@@ -24,10 +22,6 @@ BROKER_START_S: Final = 20.0
 PIPELINE_START_S: Final = 300.0
 """A deadline for one that hangs; that it ended is noticed at once. Spark's session takes some seven seconds on an idle machine,
 and took 120 on two cores with twenty processes that wanted them."""
-
-PORTS: Final = range(15_000, 32_768)
-"""Of the demo's brokers: below the ports that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere).
-One of those could be anybody's between two lives of a broker that is killed and comes back."""
 
 STOP_S: Final = 30.0
 """How long a child may take to end after SIGTERM."""
@@ -204,21 +198,3 @@ class World:
 def brief_java(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment that lets a JVM start quickly rather than run fast for hours; the user's own options stay."""
     return {JAVA_VARIABLE: f"{BRIEF_JAVA} {environment.get(JAVA_VARIABLE, '')}".strip()}
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports of PORTS that nobody listens on now; all different.
-
-    Raises:
-        MagnetarError: there are not so many.
-    """
-    found: list[int] = []
-    for number in random.SystemRandom().sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            return found
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", number))
-            found.append(number)
-    raise MagnetarError(
-        f"of ports {PORTS.start} to {PORTS.stop - 1} only {len(found)} are free, and the demo needs {count}"
-    )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from examples.demo.players import client
+from examples.demo.world import KEEP_ALL
 from magnetar.admin.client import AdminClient
-from magnetar.cli.demo.players import client
-from magnetar.cli.demo.world import KEEP_ALL
 from magnetar.core.errors import MagnetarError
 
 NAMESPACE: Final = "public/bookings"

@@ -1,4 +1,4 @@
-"""`magnetar demo`: real flights through three clusters, while brokers and Spark die."""
+"""The demo's command: real flights through three clusters, while brokers and Spark die."""
 
 import json
 import os
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from magnetar.cli.shared.common import JsonOption, console, print_json, print_line, table
+from magnetar.cli.shared.group import SETTINGS
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:
-    from magnetar.cli.demo.world import World
+    from examples.demo.world import World
 
-EXAMPLE = "magnetar demo --fast"
+app: Final = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+"""One command: `magnetar demo`, `python -m examples.demo`."""
 
 FAST_FLIGHTS: Final = 7_000
 """Of each airport with `--fast`: three weeks, enough for every part of the story."""
@@ -32,6 +34,7 @@ VERIFY_S: Final = 900
 """A deadline for the comparison of everything."""
 
 
+@app.command(epilog="Example: magnetar demo --fast", context_settings=SETTINGS)
 def demo(
     fast: Annotated[
         bool, typer.Option("--fast", help="The first three weeks of January only: about a minute.")
@@ -102,10 +105,10 @@ class Options:
 
 def play(place: Path, options: Options) -> dict[str, Any]:
     """The whole demo in a folder; its result, already printed."""
-    from magnetar.cli.demo import flights, report
-    from magnetar.cli.demo.screen import screen
-    from magnetar.cli.demo.script import TOPIC, Story
-    from magnetar.cli.demo.world import World
+    from examples.demo import flights, report
+    from examples.demo.screen import screen
+    from examples.demo.script import TOPIC, Story
+    from examples.demo.world import World
 
     shown = screen(as_json=options.as_json)
     data = flights.source()

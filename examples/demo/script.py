@@ -21,16 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from examples.demo import schema
+from examples.demo.flights import Departures
+from examples.demo.outbox import BOOKINGS, NAMESPACE, Booked, Outbox
+from examples.demo.players import Consumer, Player, Publisher, Watcher
+from examples.demo.reasons import judge
+from examples.demo.screen import Screen
+from examples.demo.staleness import Staleness
+from examples.demo.tally import Board, Tally
+from examples.demo.world import World
 from magnetar.admin.client import AdminClient
-from magnetar.cli.demo import schema
-from magnetar.cli.demo.flights import Departures
-from magnetar.cli.demo.outbox import BOOKINGS, NAMESPACE, Booked, Outbox
-from magnetar.cli.demo.players import Consumer, Player, Publisher, Watcher
-from magnetar.cli.demo.reasons import judge
-from magnetar.cli.demo.screen import Screen
-from magnetar.cli.demo.staleness import Staleness
-from magnetar.cli.demo.tally import Board, Tally
-from magnetar.cli.demo.world import World
 from magnetar.core.errors import MagnetarError
 
 TOPIC: Final = "persistent://public/default/departures"

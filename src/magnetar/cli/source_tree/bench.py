@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from magnetar.cli.shared.common import JsonOption, print_json, print_line
+from magnetar.cli.source_tree.tree import source_tree
 from magnetar.core.config import nearest
 from magnetar.core.errors import MagnetarError
 
@@ -17,8 +18,9 @@ EXAMPLE = "magnetar bench broker --quick"
 MARK = "def main("
 """What makes a module of `bench/` a suite, beside storing figures."""
 
-
 QUICK = "--quick"
+
+NOT_HERE = "the benchmarks are part of the source tree: clone the repository and run `make bench` there"
 
 
 def bench(
@@ -29,7 +31,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure, print tables, and keep the figures in bench/results/."""
-    root = source_tree()
+    root = source_tree("bench/results.py", NOT_HERE)
     known = suites_of(root / "bench")
     chosen = suites or known
     for name in chosen:
@@ -48,20 +50,6 @@ def bench(
         print_json(results)
     else:
         print_line(f"kept in {root / 'bench' / 'results'}")
-
-
-def source_tree() -> Path:
-    """The folder of the project's sources.
-
-    Raises:
-        MagnetarError: this is an installed package without them.
-    """
-    root = Path(__file__).resolve().parents[4]
-    if not (root / "bench" / "results.py").exists():
-        raise MagnetarError(
-            "the benchmarks are part of the source tree: clone the repository and run `make bench` there"
-        )
-    return root
 
 
 def takes_quick(root: Path, name: str) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from magnetar.cli.demo.outbox import BOOKINGS
-from magnetar.cli.demo.reasons import KILLED
-from magnetar.cli.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
+from examples.demo.outbox import BOOKINGS
+from examples.demo.reasons import KILLED
+from examples.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
 from magnetar.cli.shared.common import size
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")

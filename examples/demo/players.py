@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.cli.demo import schema
-from magnetar.cli.demo.flights import Departures, age_at
-from magnetar.cli.demo.reasons import Again, Delivery, Flight
-from magnetar.cli.demo.tally import Board, Tally
+from examples.demo import schema
+from examples.demo.flights import Departures, age_at
+from examples.demo.reasons import Again, Delivery, Flight
+from examples.demo.tally import Board, Tally
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Programs around the product; each runs in the source tree."""

@@ -1,1 +1,0 @@
-"""The main job: real flights, three clusters, and what may go wrong."""

@@ -1,0 +1,1 @@
+"""Commands that run what only the source tree has: benchmarks and the demo."""
