@@ -43,7 +43,7 @@ RANKS = (
         "statistics.constant_fields",
     },
     {"publish", "subscriptions"},
-    {"topics", "publish.publishing", "publish.deduplication_policy", "publish.idempotency.policy"},
+    {"topics", "clients", "publish.publishing", "publish.deduplication_policy", "publish.idempotency.policy"},
     {"nonpersistent", "links", "replicated_subscriptions", "failover", "metadata_sync"},
     {"catalog"},
     {"statistics"},

@@ -10,21 +10,24 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from magnetar.broker.catalog.adoption import Adoption
+from magnetar.broker.catalog.auto_partitions import AutoPartitions
 from magnetar.broker.catalog.catalog import Catalog
-from magnetar.broker.catalog.changes import concerned, create_partitions
+from magnetar.broker.catalog.changes import Changes, concerned
 from magnetar.broker.catalog.deletion_marks import Deletions
 from magnetar.broker.catalog.deletion_proofs import Proofs
 from magnetar.broker.catalog.former_names import by_present_name
+from magnetar.broker.catalog.loaded_topics import LoadedTopics
 from magnetar.broker.catalog.maintenance import Upkeep
 from magnetar.broker.catalog.policy_limits import Limits
 from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.client_bytes import ClientBytes, Opening
-from magnetar.broker.context import BrokerContext, Done
+from magnetar.broker.clients import Clients
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
-from magnetar.broker.publish.deduplication import CURSOR_NAME
 from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.policy import Idempotencies
 from magnetar.broker.publish.opening import Openings
@@ -37,28 +40,19 @@ from magnetar.broker.session.session import Session
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.latency import Connections, PublishLatency
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
-from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.damaged_entries import Damage
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
-from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError, StorageError
-from magnetar.core.names import TopicName
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
 from magnetar.effects.outbox import Close, Drop, Note, Outbox
 from magnetar.effects.store_batches import CURSOR_BYTES_MAX
 from magnetar.metadata.change import Change
 from magnetar.metadata.resources import Resources
-from magnetar.metadata.topic_records import (
-    CURSOR_PREFIX,
-    TOPIC_PREFIX,
-    TopicRecord,
-    cursor_key,
-    split_cursor_key,
-)
-from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor
+from magnetar.storage.cursor import BYTES_STORED_MAX
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
 from magnetar.wire.frames import FRAME_PADDING_BYTES, Frame
@@ -108,10 +102,6 @@ class Broker:
         lost_entries: that were stored and are not in the log.
         admin_url: where this broker's REST interface answers, for commands that messages name.
         admin_urls: the same of other clusters.
-
-    Attributes:
-        left_out: stored topics that have no valid name, and why: they were not loaded.
-        left_out_lives: their incarnations.
     """
 
     def __init__(
@@ -151,7 +141,6 @@ class Broker:
         self.cluster = cluster
         self.uuid = uuid
         self.boot = boot
-        self._cursor_bytes_max = BYTES_STORED_MAX if metadata.store == SQLITE else CURSOR_BYTES_MAX
         self.service_url = service_url
         self.service_url_tls = service_url_tls
         self._listeners = listeners or {}
@@ -165,6 +154,7 @@ class Broker:
         self.ledger_ids = ledger_ids
         self.cache = cache
         self.sessions: dict[int, Session] = {}
+        self.clients = Clients(self.sessions)
         self.client_bytes = ClientBytes(config)
         self.openings = Openings(outbox)
         self.damage = Damage(outbox)
@@ -175,18 +165,19 @@ class Broker:
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.lost_entries = lost_entries
-        self.left_out: dict[str, str] = {}
-        self.left_out_lives: dict[str, int] = {}
         self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
         self.started_ms = outbox.now_ms
         self.healthy = True
         self._fenced: set[str] = set()
         self._pending_bytes = 0
-        self.ranges_left_out = 0
         self._held: set[int] = set()
         self._names = 0
-        self.limits = Limits(self)
-        self.catalog = Catalog(self, Deletions(stored))
+        self.limits = Limits(
+            self.context,
+            self.topics,
+            paced=lambda topic: self.links.paced(topic),  # noqa: PLW0108 - links are made further down
+            enforce=lambda topic, day_ms: self.upkeep.enforce(topic, day_ms),  # noqa: PLW0108 - so is upkeep
+        )
         self.links = Links(self, link_targets, stored)
         mesh = {cluster, *link_targets}
         self.replication = Replication(
@@ -196,9 +187,11 @@ class Broker:
             stored,
             machines or Machines(),
         )
-        self.deduplications = Deduplications(self.context, self.topics, self.keeper, deduplication, self.close_producer)
+        self.deduplications = Deduplications(
+            self.context, self.topics, self.keeper, deduplication, self.clients.close_producer
+        )
         self.idempotencies = Idempotencies(
-            self.context, self.topics, self.openings, link_token, self.close_producer, stored
+            self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
         )
         self.fences = Fences(self, stored)
         self.schemas = Schemas(
@@ -210,159 +203,101 @@ class Broker:
         )
         self.nonpersistent = NonPersistentTopics(self)
         self.compactions = Compactions(self.context, self.topics, stored)
-        self.watches = TopicWatches(self)
+        self.watches = TopicWatches(self.context, self.topics, self.access)
         self.metasync = MetadataSync(self, metadata, stored, from_file)
         recovered = by_present_name(stored, recovered)
         self.proofs = Proofs(outbox, cluster, stored, recovered)
-        self._load(stored, recovered)
+        self.loaded = LoadedTopics(
+            self.context,
+            self.topics,
+            ledger_ids=ledger_ids,
+            cache=cache,
+            cursor_bytes_max=BYTES_STORED_MAX if metadata.store == SQLITE else CURSOR_BYTES_MAX,
+            clients=self.clients,
+            keeper=self.keeper,
+            series=self.series,
+            limits=self.limits,
+            links=self.links,
+            replication=self.replication,
+            deduplications=self.deduplications,
+            idempotencies=self.idempotencies,
+            compactions=self.compactions,
+            fences=self.fences,
+            watches=self.watches,
+            metasync=self.metasync,
+        )
+        self.catalog = Catalog(
+            self.context,
+            self.topics,
+            self.loaded,
+            Deletions(stored),
+            ledger_ids=ledger_ids,
+            clients=self.clients,
+            client_bytes=self.client_bytes,
+            keeper=self.keeper,
+            links=self.links,
+            replication=self.replication,
+            deduplications=self.deduplications,
+            compactions=self.compactions,
+            schemas=self.schemas,
+            fences=self.fences,
+            nonpersistent=self.nonpersistent,
+            metasync=self.metasync,
+            proofs=self.proofs,
+            topic_gone=lambda name, done: self.changes.topic_deleted(name, done),  # noqa: PLW0108 - made next
+            names=self.consumer_name,
+        )
+        self.changes = Changes(
+            self.context,
+            self.topics,
+            self.catalog,
+            self.links,
+            self.schemas,
+            self.metasync,
+            lambda change, narrow: self.policies_changed(change, limits_alone=narrow),
+        )
+        self.auto_partitions = AutoPartitions(resources, self.catalog, self.changes)
+        self.adoption = Adoption(
+            self.context,
+            self.topics,
+            self.loaded,
+            catalog=self.catalog,
+            changes=self.changes,
+            clients=self.clients,
+            keeper=self.keeper,
+            links=self.links,
+            replication=self.replication,
+            deduplications=self.deduplications,
+            idempotencies=self.idempotencies,
+            compactions=self.compactions,
+            fences=self.fences,
+            watches=self.watches,
+            metasync=self.metasync,
+        )
+        if self.proofs.dead:
+            outbox.put(Drop(tuple(self.proofs.dead)))
+        self.loaded.load(stored, recovered)
         self.idempotencies.started()
         self.fences.started()
         self.metasync.started()
-        self.upkeep = Upkeep(self)
+        self.upkeep = Upkeep(
+            self.context,
+            self.topics,
+            self.nonpersistent,
+            self.loaded,
+            self.catalog,
+            cache,
+            self.clients,
+            lambda: self.healthy,
+            links=self.links,
+            replication=self.replication,
+            deduplications=self.deduplications,
+            idempotencies=self.idempotencies,
+            compactions=self.compactions,
+        )
         # Whose session an answer finds that comes when its connection is gone, see `broker.session.part`.
         self.nobody = Session(self, NOBODY_NUMBER, "")
         self.nobody.closed = True
-
-    # ------------------------------------------------------------------------------------------------------ starting
-
-    def _load(
-        self,
-        stored: Mapping[str, bytes],
-        recovered: Mapping[tuple[str, int], RecoveredTopic],
-    ) -> None:
-        if self.proofs.dead:
-            self.outbox.put(Drop(tuple(self.proofs.dead)))
-        for key, data in stored.items():
-            if key.startswith(TOPIC_PREFIX):
-                text = key.removeprefix(TOPIC_PREFIX)
-                record = TopicRecord.decode(text, data)
-                try:
-                    full = TopicName.parse(text)
-                except NameNotValid as error:
-                    # One name that nobody can use must not take the others from everybody; what is stored of it stays.
-                    self.left_out[text] = str(error)
-                    self.left_out_lives[text] = record.incarnation
-                    continue
-                self.add_topic(
-                    full,
-                    record,
-                    recovered.get((text, record.incarnation)),
-                    fresh=False,
-                )
-        if self.left_out:
-            self.outbox.put(
-                Note("error", f"{len(self.left_out)} stored topics are left out: {next(iter(self.left_out.values()))}")
-            )
-        for key, data in stored.items():
-            if key.startswith(CURSOR_PREFIX):
-                text, name = split_cursor_key(key)
-                topic = self.topics.get(text)
-                if topic is not None and name != CURSOR_NAME and not name.startswith("pulsar.repl."):
-                    try:
-                        cursor = Cursor.decode(topic.log, data)
-                    except StorageError as error:
-                        raise StorageError(f"subscription {name} of {text}: {error}") from error
-                    topic.subscriptions[name] = self.make_subscription(topic, name, cursor, durable=True)
-        for topic in self.topics.values():
-            self.replication.added(topic)
-            self.deduplications.added(topic, stored.get(self.deduplications.key(topic)))
-            self.idempotencies.added(topic)
-            self.compactions.added(topic)
-        self.compactions.started()
-        self.replication.started()
-
-    def add_topic(
-        self,
-        name: TopicName,
-        record: TopicRecord,
-        recovered: RecoveredTopic | None = None,
-        *,
-        fresh: bool = True,
-    ) -> Topic:
-        """A topic exists from now on (its record is durable)."""
-        text = str(name)
-        if recovered is not None:
-            # Deleted by retention, and the broker stopped before their room was given back.
-            dead = tuple(ledger for ledger in recovered.ledger_ids() if ledger < record.first_ledger)
-            if dead:
-                self.outbox.put(Drop(dead))
-        log = TopicLog(
-            text,
-            record.incarnation,
-            self.ledger_ids,
-            self.cache,
-            ledger_entries_max=self.config.ledger_entries_max,
-            ledger_bytes_max=self.config.ledger_bytes_max,
-            ledger_age_ms_max=self.config.ledger_age_ms_max,
-            recovered=recovered,
-            saved=record,
-            fresh=fresh,
-        )
-        topic = Topic(
-            name,
-            record,
-            log,
-            self.outbox,
-            limits=self.limits.of(name),
-            on_confirmed=self.links.confirmed,
-        )
-        self.topics[text] = topic
-        self.limits.added(topic)
-        topic.durable = self.config.fsync == "always" or self.links.replicated(name)
-        self.links.added(topic)
-        if fresh:
-            self.replication.added(topic)
-            self.deduplications.added(topic)
-            self.idempotencies.added(topic)
-            self.watches.added(topic)
-        return topic
-
-    def remove_topic(self, topic: Topic) -> None:
-        """A topic is gone (durably)."""
-        self.topics.pop(topic.text, None)
-        for subscription in list(topic.subscriptions.values()):
-            subscription.close("topic deleted")
-            self.forget_subscription(topic, subscription)
-        self.series.topics.gone(topic.text, topic.traffic())
-        self.fences.removed(topic.text)
-        self._fenced.discard(topic.text)
-        self.links.removed(topic)
-        self.idempotencies.removed(topic)
-        self.compactions.removed(topic)
-        self.replication.removed(topic)
-        self.metasync.topic_removed(topic.name)
-        self.watches.removed(topic)
-
-    def forget_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription is none of its topic's any more."""
-        topic.forget(subscription)
-        self.series.subscriptions.gone((topic.text, subscription.name), subscription.counters()[:2])
-
-    def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
-        """A subscription of a topic over a cursor."""
-        made = Subscription(
-            self.outbox,
-            topic.log,
-            topic.text,
-            name,
-            cursor,
-            durable=durable,
-            partition=topic.name.partition,
-            config=self.config,
-            on_dirty=self._cursor_dirty if durable else _ignore,
-            on_detached=self._consumer_detached,
-        )
-        made.on_left_out = self._ranges_left_out
-        made.bytes_max = self._cursor_bytes_max
-        made.withdrawals = topic.withdrawals
-        made.print_commands_by(self.command)
-        made.ended = topic.ended
-        topic.withdrawals.cover(cursor)
-        self.limits.made(topic, made)
-        return made
-
-    def _ranges_left_out(self, more: int) -> None:
-        self.ranges_left_out += more
 
     # ------------------------------------------------------------------------------------------------- driver's events
 
@@ -464,7 +399,7 @@ class Broker:
         for topic in topics.values():
             if topic.fenced:
                 for producer in list(topic.producers.live.values()):
-                    self.close_producer(producer)
+                    self.clients.close_producer(producer)
             topic.failed_all()
 
     def healed(self) -> None:
@@ -553,12 +488,6 @@ class Broker:
             self._held.clear()
         return True
 
-    def close_producer(self, producer: Producer) -> None:
-        """Close a producer from this side; its client looks the topic up again."""
-        session = self.sessions.get(producer.connection)
-        if session is not None:
-            session.evict_producer(producer)
-
     def opening(self, connection: int, what: str) -> "Opening[Any]":
         """What a connection opens and is not open yet; too many bytes of it stop its socket.
 
@@ -572,80 +501,19 @@ class Broker:
 
         return Opening(_bytes_of, hold)
 
-    def probe(self, connection: int, session: Session, then: Callable[[], None]) -> None:
-        """Find out whether a client lives that another session's client would take something from; `then` when that is known."""
-        holder = self.sessions.get(connection)
-        if holder is None or holder is session:
-            then()
-        else:
-            holder.probe(then)
-
     def follow_up(self, waited: Iterable[Producer]) -> None:
         """Producers that waited for one that is gone now: one may have its access, those in front of it have become too old."""
         for producer in waited:
             session = self.sessions.get(producer.connection)
             if not producer.ready:
-                self.close_producer(producer)
+                self.clients.close_producer(producer)
             elif session is not None:
                 session.successor_ready(producer)
-
-    def close_clients(self, topic: Topic) -> None:
-        """Close all producers and consumers of a topic from this side."""
-        for producer in topic.producers.everybody():
-            self.close_producer(producer)
-        for subscription in list(topic.subscriptions.values()):
-            subscription.disconnect_all()
-
-    def _consumer_detached(self, connection: int, consumer_id: int) -> None:
-        session = self.sessions.get(connection)
-        if session is not None:
-            session.consumer_detached(consumer_id)
-
-    def after_consumer_left(self, subscription: Subscription) -> None:
-        """A reader's subscription ends with its consumer; a fenced one may have waited for it."""
-        self.fences.cursor_changed(subscription)
-        if subscription.durable or subscription.consumers:
-            return
-        topic = self.topics.get(subscription.topic)
-        if topic is not None and topic.subscriptions.get(subscription.name) is subscription:
-            self.forget_subscription(topic, subscription)
-
-    def _cursor_dirty(self, subscription: Subscription) -> None:
-        if not self._going(subscription):
-            self.keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
-        self.fences.cursor_changed(subscription)
-
-    def _going(self, subscription: Subscription) -> bool:
-        """Whether it is deleted, or its topic is being deleted: what is stored from now on would outlive that, and come back with
-        the next topic of this name.
-        """
-        topic = self.topics.get(subscription.topic)
-        return subscription.closed or (topic is not None and topic.deleting)
-
-    def deletion_failed(self, topic: Topic) -> None:
-        """The store refused a topic's deletion: what was not stored for its sake is stored soon."""
-        for subscription in topic.subscriptions.values():
-            if subscription.durable:
-                self._cursor_dirty(subscription)
-        self.replication.deletion_failed(topic)
-
-    def when_cursor_durable(self, subscription: Subscription, then: Callable[[str], None]) -> None:
-        """Call `then` when a subscription's cursor as it is now is durable."""
-        if self._going(subscription):
-            then("the subscription is gone")
-        else:
-            self.keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
 
     @property
     def pending_bytes(self) -> int:
         """Published bytes on their way to the disk."""
         return self._pending_bytes
-
-    def create_partitions(
-        self, name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None = False
-    ) -> None:
-        """See `changes.create_partitions`."""
-        create_partitions(self, name, partitions, change, done, found=found)
 
     def policies_changed(self, change: Change, *, limits_alone: bool = False) -> None:
         """A change of resources is in force: links and retention follow it.
@@ -681,7 +549,3 @@ class Broker:
 
 def _bytes_of(command: Message) -> int:
     return command.ByteSize()
-
-
-def _ignore(subscription: Subscription) -> None:
-    """A reader's cursor is stored nowhere."""

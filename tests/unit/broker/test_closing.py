@@ -189,7 +189,7 @@ def test_what_its_client_sent_before_it_knew_ends_no_connection(node: Node, topi
         client.send(pb.BaseCommand(type=5, producer=opening))
     node.world.work()
     if topic == TOPIC:
-        node.run(node.broker.close_clients, node.topic)
+        node.run(node.broker.clients.close_all, node.topic)
     else:
         node.run(node.broker.nonpersistent.close_clients, node.broker.nonpersistent.topics[topic])
     client.answers.clear()

@@ -91,7 +91,7 @@ def test_what_was_acknowledged_on_a_subscription_that_cannot_be_stored_does_not_
     node.world.work()
     other.ack(consumer, *other.take(consumer))
     subscription, durable = node.topic.subscriptions["s"], list[str]()
-    node.run(node.broker.when_cursor_durable, subscription, durable.append)
+    node.run(node.broker.loaded.when_cursor_durable, subscription, durable.append)
     if flushed:
         node.world.advance(node.limits.cursor_flush_ms)
         assert len(node.stores) > 1, "the cursor is not on its way: this test shows nothing"

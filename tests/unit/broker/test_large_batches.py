@@ -196,7 +196,7 @@ def test_what_waits_of_who_goes_is_forgotten() -> None:
     assert it.waiting == 0
     it.send(other, 2, batch("a", "b", "c"))
     it.send(other, 3, batch("g", "h", "i"))
-    it.node.run(it.node.broker.close_producer, next(iter(it.node.topic.producers.everybody())))
+    it.node.run(it.node.broker.clients.close_producer, next(iter(it.node.topic.producers.everybody())))
     assert it.waiting == 0
     while it.open():
         pass

@@ -337,7 +337,7 @@ def test_partitions_share_what_a_link_registers() -> None:
     a, b = world["a"], world["b"]
     base = TopicName.parse("persistent://public/default/p")
     change = a.broker.resources.create_partitioned(base, 3, {})
-    a.run(lambda: a.broker.create_partitions(base, 3, change, lambda _error: None))
+    a.run(lambda: a.broker.changes.create_partitions(base, 3, change, lambda _error: None))
     world.settle()
     register(a, A, base)
     for number in range(3):

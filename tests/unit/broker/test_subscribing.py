@@ -295,7 +295,7 @@ def reading(node: Node) -> tuple[Client, list[Position]]:
 def unloaded_under_a_reader(node: Node) -> tuple[Client, list[Position]]:
     """It got three messages, and its acknowledgements did not arrive; their positions."""
     client, positions = reading(node)
-    node.run(node.broker.close_clients, node.topic)
+    node.run(node.broker.clients.close_all, node.topic)
     assert client.closed_consumers == [1]
     return client, positions
 

@@ -16,8 +16,6 @@ from magnetar.broker.admin.metadata import MetadataController
 from magnetar.broker.admin.metrics import MetricController
 from magnetar.broker.admin.schemas import SchemaController
 from magnetar.broker.broker import Broker
-from magnetar.broker.catalog.adoption import adopt_partitions
-from magnetar.broker.catalog.changes import change_here, following, topic_deleted
 from magnetar.broker.catalog.deletion_proofs import deletion_key
 from magnetar.broker.context import Done, DonePosition
 from magnetar.broker.links.states import LinkState, SkipPreview
@@ -262,7 +260,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                 else:
                     done(error)
 
-            broker.create_partitions(name, partitions, change, created)
+            broker.changes.create_partitions(name, partitions, change, created)
 
         self._enter(create)
 
@@ -312,13 +310,13 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             self._check_room(name, partitions - present)
             grows = partitions > present
             change = self._broker.resources.update_partitioned(name, partitions) if grows else Change()
-            self._broker.create_partitions(name, partitions, change, done)
+            self._broker.changes.create_partitions(name, partitions, change, done)
 
         self._enter(grow)
 
     def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
         """Give a topic without partitions some: its messages and subscriptions are in the first."""
-        self._enter(lambda: adopt_partitions(self._broker, TopicName.parse(topic), partitions, done))
+        self._enter(lambda: self._broker.adoption.adopt(TopicName.parse(topic), partitions, done))
 
     def delete_topic(self, topic: str, force: bool, done: Done) -> None:
         """Delete a topic, or a partitioned topic with all partitions."""
@@ -330,7 +328,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             leaving = Change(deletes=(partitioned_key(name),))
             if count is None:
                 if self._broker.nonpersistent.delete([topic], force=force):
-                    topic_deleted(self._broker, name, lambda: done(None))
+                    self._broker.changes.topic_deleted(name, lambda: done(None))
                     return
                 found = [self._topic(topic)] if topic in self._broker.topics else []
                 if not found:
@@ -388,15 +386,15 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             done(error)
             return
         # Partitions that were left out at the start are no topics here; their records go with what made them.
-        left_out = [text for text in self._broker.left_out if text.startswith(f"{name}-partition-")]
+        left_out = [text for text in self._broker.loaded.left_out if text.startswith(f"{name}-partition-")]
         gone = Change(
-            puts={deletion_key(self._broker.left_out_lives[text]): text.encode() for text in left_out},
+            puts={deletion_key(self._broker.loaded.left_out_lives[text]): text.encode() for text in left_out},
             deletes=tuple(TOPIC_PREFIX + text for text in left_out),
         )
         resources, catalog = self._broker.resources, self._broker.catalog
         mark = catalog.mark(name, resources.partitions(name) or 0)
         puts = {} if mark is None else {DELETED_PREFIX + str(name): mark.encode()}
-        change = resources.delete_partitioned(name).merged(following(self._broker, name)).merged(gone)
+        change = resources.delete_partitioned(name).merged(self._broker.changes.following(name)).merged(gone)
 
         def stored(error: MagnetarError | None) -> None:
             if error is None and mark is not None:
@@ -438,7 +436,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         found = self._topic(topic)
 
         def close() -> None:
-            self._broker.close_clients(found)
+            self._broker.clients.close_all(found)
             found.when_drained(lambda: done(None))
 
         self._enter(close)
@@ -495,7 +493,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         def forget() -> None:
             for one in found.producers.everybody():
                 if one.name == producer:
-                    self._broker.close_producer(one)
+                    self._broker.clients.close_producer(one)
             deduplication.when_ready(lambda: found.when_answered(answered))
 
         self._enter(forget)
@@ -523,7 +521,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
                 # As in Pulsar. Clients that learn it by a refused message close their connection (C++), or leave whoever
                 # waits for that message without an answer (Go).
                 for producer in found.producers.everybody():
-                    self._broker.close_producer(producer)
+                    self._broker.clients.close_producer(producer)
                 for subscription in found.subscriptions.values():
                     subscription.end()
                 done(found.last_message_position(), None)
@@ -593,7 +591,7 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
             done(BrokerError(ErrorCode.METADATA, error) if error else None)
 
         if subscription.durable:
-            self._broker.when_cursor_durable(subscription, stored)
+            self._broker.loaded.when_cursor_durable(subscription, stored)
         else:
             done(None)
 
@@ -711,4 +709,4 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
         for key in change.deletes:
             if key.startswith(NAMESPACE_PREFIX) and self.topics(key.removeprefix(NAMESPACE_PREFIX)):
                 raise Conflict(f"namespace {key.removeprefix(NAMESPACE_PREFIX)} is not empty")
-        change_here(self._broker, change, done)
+        self._broker.changes.change(change, done)

@@ -5,14 +5,13 @@ one to ask has it made, with all its partitions and in one transaction, and is a
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from magnetar.broker.catalog.catalog import Catalog
+from magnetar.broker.catalog.changes import Changes
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import InFlight
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.metadata.resources import Resources
 
 SYSTEM_PREFIX = "__"
 """Local names of the broker's own topics begin so; they have no partitions."""
@@ -21,25 +20,41 @@ Counted = Callable[[int, BrokerError | None], None]
 """Told how many partitions there are, or why that cannot be said."""
 
 
-def partitions_or_make(broker: "Broker", name: TopicName, create: bool, then: Counted) -> None:
-    """How many partitions a topic has; one that does not exist is made if `create`, settings and policies say so.
+class AutoPartitions:
+    """Makes partitioned topics that clients ask for.
 
     Args:
-        broker, name: which topic.
-        create: whether the client wants it to come into being.
-        then: told how many, 0 for a topic without partitions (which comes when it is opened).
+        resources: policies and partitioned topics.
+        catalog: which topics exist.
+        changes: stores what is new.
     """
-    try:
-        count = broker.catalog.partitions_for_client(name, create)
-        new = broker.resources.new_partitions(name.namespace_name) if create and count == 0 else 0
-        if not new or name.partition >= 0 or name.local.startswith(SYSTEM_PREFIX) or broker.catalog.known(name):
-            then(count, None)
-            return
-        broker.catalog.check_room(name.namespace_name, new)
-        change = broker.resources.create_partitioned(name, new, {})
-        broker.create_partitions(name, new, change, lambda error: then(new, None if error is None else _told(error)))
-    except MagnetarError as error:
-        then(0, _told(error))
+
+    def __init__(self, resources: Resources, catalog: Catalog, changes: Changes) -> None:
+        self._resources = resources
+        self._catalog = catalog
+        self._changes = changes
+
+    def count_or_make(self, name: TopicName, create: bool, then: Counted) -> None:
+        """How many partitions a topic has; one that does not exist is made if `create`, settings and policies say so.
+
+        Args:
+            name: which topic.
+            create: whether the client wants it to come into being.
+            then: told how many, 0 for a topic without partitions (which comes when it is opened).
+        """
+        try:
+            count = self._catalog.partitions_for_client(name, create)
+            new = self._resources.new_partitions(name.namespace_name) if create and count == 0 else 0
+            if not new or name.partition >= 0 or name.local.startswith(SYSTEM_PREFIX) or self._catalog.known(name):
+                then(count, None)
+                return
+            self._catalog.check_room(name.namespace_name, new)
+            change = self._resources.create_partitioned(name, new, {})
+            self._changes.create_partitions(
+                name, new, change, lambda error: then(new, None if error is None else _told(error))
+            )
+        except MagnetarError as error:
+            then(0, _told(error))
 
 
 def _told(error: MagnetarError) -> BrokerError:

@@ -9,17 +9,30 @@ Everything that has to become durable first takes a `done` or `then` and calls i
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from magnetar.broker.catalog.changes import topic_deleted
 from magnetar.broker.catalog.deletion_marks import Deletions, keys
+from magnetar.broker.catalog.deletion_proofs import Proofs
+from magnetar.broker.catalog.loaded_topics import LoadedTopics
+from magnetar.broker.client_bytes import ClientBytes
+from magnetar.broker.clients import Clients, ClientSession
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.failover.fencing import Fences
+from magnetar.broker.links.links import Links
+from magnetar.broker.metadata_sync.sync import MetadataSync
+from magnetar.broker.nonpersistent.topics import NonPersistentTopics
+from magnetar.broker.publish.deduplication_policy import Deduplications
+from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.security.logins import host_of
 from magnetar.broker.subscriptions.acknowledging import position_of
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
+from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
 from magnetar.broker.topics import ways_out as waysout
 from magnetar.broker.topics.compaction import Compacted
+from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.limits import check_type
+from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -40,12 +53,9 @@ from magnetar.metadata.topic_records import (
 )
 from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
+from magnetar.storage.topiclog import LedgerIds
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.session.session import Session
 
 WAITING_MAX: Final = 10_000
 """A ceiling on attempts that wait for one topic to be stored, or for one seek: what its client gave up meanwhile stays among them
@@ -77,13 +87,60 @@ class Catalog:
     """Topics and subscriptions of one broker.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: those that are loaded, by full name.
+        loaded: loads and unloads them.
         deleted: marks of topics that were deleted.
+        ledger_ids: gives every topic its incarnation.
+        topic_gone: called with a topic that is deleted, durably: deletes its policies and permissions, then calls what it is
+            given.
+        names: gives a name to a consumer that brought none.
+        the others: parts of the broker that keep something of a topic or a subscription.
     """
 
-    def __init__(self, broker: "Broker", deleted: Deletions) -> None:
-        self._broker = broker
-        self._outbox = broker.outbox
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        loaded: LoadedTopics,
+        deleted: Deletions,
+        *,
+        ledger_ids: LedgerIds,
+        clients: Clients,
+        client_bytes: ClientBytes,
+        keeper: CursorKeeper,
+        links: Links,
+        replication: Replication,
+        deduplications: Deduplications,
+        compactions: Compactions,
+        schemas: Schemas,
+        fences: Fences,
+        nonpersistent: NonPersistentTopics,
+        metasync: MetadataSync,
+        proofs: Proofs,
+        topic_gone: Callable[[TopicName, Callable[[], None]], None],
+        names: Callable[[], str],
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._loaded = loaded
+        self._ledger_ids = ledger_ids
+        self._clients = clients
+        self._client_bytes = client_bytes
+        self._keeper = keeper
+        self._links = links
+        self._replication = replication
+        self._deduplications = deduplications
+        self._compactions = compactions
+        self._schemas = schemas
+        self._fences = fences
+        self._nonpersistent = nonpersistent
+        self._metasync = metasync
+        self._proofs = proofs
+        self._topic_gone = topic_gone
+        self._consumer_name = names
         self.deleted = deleted
         self._creating: dict[str, list[Opened]] = {}
         self._partitioning: set[str] = set()
@@ -101,15 +158,15 @@ class Catalog:
         """
         namespace = name.namespace_name
         self._check_stays(name)
-        if not self._broker.resources.has_namespace(namespace):
+        if not self._resources.has_namespace(namespace):
             raise BrokerError(
                 ErrorCode.TOPIC_NOT_FOUND,
-                f"namespace {namespace} does not exist; create it: {waysout.create_namespace(self._broker.context, namespace)}",
+                f"namespace {namespace} does not exist; create it: {waysout.create_namespace(self._context, namespace)}",
             )
 
     def _check_stays(self, name: TopicName) -> None:
         """Neither a topic's namespace nor what it is a partition of may be on its way out: it would be there without that."""
-        namespace, is_deleting = name.namespace_name, self._broker.resources.is_deleting
+        namespace, is_deleting = name.namespace_name, self._resources.is_deleting
         if is_deleting(namespace_key(namespace)):
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"namespace {namespace} is being deleted; try again")
         if is_deleting(partitioned_key(name.base)):
@@ -134,8 +191,8 @@ class Catalog:
     def known(self, name: TopicName) -> bool:
         """Whether a topic of that name exists in either form, or is just being created."""
         text = str(name)
-        exists = text in self._broker.topics or text in self._broker.nonpersistent.topics
-        exists = exists or self._broker.resources.partitions(name) is not None
+        exists = text in self._topics or text in self._nonpersistent.topics
+        exists = exists or self._resources.partitions(name) is not None
         return exists or text in self._creating or text in self._partitioning
 
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
@@ -145,14 +202,14 @@ class Catalog:
             BrokerError: the topic does not exist and would not be created.
         """
         self.check_namespace(name)
-        count = self._broker.resources.partitions(name)
+        count = self._resources.partitions(name)
         if count is not None:
             return count
         if str(name) in self._partitioning:
             raise BrokerError(
                 ErrorCode.SERVICE_NOT_READY, f"the partitions of topic {name} are just being made; try again"
             )
-        exists = str(name) in self._broker.topics or str(name) in self._broker.nonpersistent.topics
+        exists = str(name) in self._topics or str(name) in self._nonpersistent.topics
         # Partitions that store nothing are there when somebody opens them.
         if exists or ((create or name.partition >= 0) and self.may_come(name)):
             return 0
@@ -161,13 +218,13 @@ class Catalog:
     def topics_of(self, namespace: NamespaceName) -> list[str]:
         """Names of the topics of a namespace, each partition by itself, sorted."""
         prefix = f"persistent://{namespace}/"
-        return sorted(text for text in self._broker.topics if text.startswith(prefix))
+        return sorted(text for text in self._topics if text.startswith(prefix))
 
     # ------------------------------------------------------------------------------------------------------ creating
 
     def open(self, name: TopicName, *, create: bool, then: Opened) -> None:
         """Hand out a topic; one that does not exist is created if `create` and `may_come` say so."""
-        topic = self._broker.topics.get(str(name))
+        topic = self._topics.get(str(name))
         if topic is not None:
             then(topic, None)
             return
@@ -183,7 +240,7 @@ class Catalog:
 
     def may_come(self, name: TopicName) -> bool:
         """Whether a topic of that name comes into being when a client opens it, as far as settings and policies say."""
-        return self._broker.resources.comes_when_opened(name, self._broker.config.auto_create_topics)
+        return self._resources.comes_when_opened(name, self._context.config.auto_create_topics)
 
     def check_creatable(self, name: TopicName, create: bool) -> None:
         """Refuse a name that is not to come into being by being opened.
@@ -192,7 +249,7 @@ class Catalog:
             BrokerError: it is a partitioned topic, a partition that it does not have, or `create` is false.
         """
         base = name.base
-        count = self._broker.resources.partitions(base)
+        count = self._resources.partitions(base)
         if base != name:
             # Partitions come with their topic (or by a late growth), never one by one: clients of a topic that was deleted would
             # bring them back, and who may use one topic could make thousands. This is the code at which official clients give up.
@@ -239,14 +296,37 @@ class Catalog:
         Raises:
             BrokerError: NOT_ALLOWED: the policies of the namespace.
         """
-        here, resources = self._broker.cluster, self._broker.resources
+        here, resources = self._context.cluster, self._resources
         if resources.has_namespace(namespace) and not resources.serves(namespace):
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
                 f"cluster {here} is not among the allowed clusters of namespace {namespace}; allow it: "
-                f"{waysout.allow(self._broker.context, namespace, (here,))}",
+                f"{waysout.allow(self._context, namespace, (here,))}",
             )
-        self._broker.limits.check_topics(namespace, topics)
+        self._check_topics(namespace, topics)
+
+    def _check_topics(self, namespace: NamespaceName, more: int) -> None:
+        """Whether a namespace may have so many more topics.
+
+        Raises:
+            BrokerError: NOT_ALLOWED, naming the policy.
+        """
+        most = self._resources.shared_policies(namespace).max_topics_per_namespace
+        if not most:
+            return
+        prefix = f"persistent://{namespace}/"
+        present = sum(
+            text.startswith(prefix) and not text.startswith(prefix + "__")
+            for texts in (self._topics, self.coming(prefix))
+            for text in texts
+        )
+        if present + more > most:
+            more_allowed = str(max(2 * most, present + more))
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"namespace {namespace} has {present} topics and may have {most}: maxTopicsPerNamespace, "
+                f"{self._context.command('namespaces', 'set', str(namespace), 'max-topics', more_allowed)}",
+            )
 
     def create(
         self, name: TopicName, *, then: Opened, properties: dict[str, str] | None = None, by_link: bool = False
@@ -260,12 +340,12 @@ class Catalog:
             else:
                 waiting.append(then)
             return
-        if len(self._broker.topics) + len(self._creating) >= self._broker.config.topics_max:
+        if len(self._topics) + len(self._creating) >= self._context.config.topics_max:
             then(
                 None,
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
-                    f"{self._broker.config.topics_max} topics exist, the most allowed (topics_max)",
+                    f"{self._context.config.topics_max} topics exist, the most allowed (topics_max)",
                 ),
             )
             return
@@ -274,7 +354,7 @@ class Catalog:
         except BrokerError as error:
             then(None, error)
             return
-        if text in self._partitioning or self._broker.resources.partitions(name) is not None:
+        if text in self._partitioning or self._resources.partitions(name) is not None:
             then(None, self._is_partitioned(name))
             return
         self._creating[text] = [then]
@@ -284,10 +364,10 @@ class Catalog:
         def stored(error: str) -> None:
             if not error:
                 self.deleted.drop(marks)
-            topic = None if error else self._broker.add_topic(name, record)
+            topic = None if error else self._loaded.add(name, record)
             waiting = self._creating.pop(text)
             if error:
-                self._broker.metasync.not_made(name)
+                self._metasync.not_made(name)
             for then in waiting:
                 then(topic, _problem(error))
 
@@ -298,7 +378,7 @@ class Catalog:
     ) -> tuple[dict[str, bytes], TopicRecord]:
         """What has to be stored for a topic to exist, and its record."""
         record = TopicRecord(
-            incarnation=self._broker.ledger_ids.allocate(self._outbox.now_ms),
+            incarnation=self._ledger_ids.allocate(self._outbox.now_ms),
             created_ms=self._outbox.now_ms,
             properties=properties or {},
         )
@@ -306,7 +386,7 @@ class Catalog:
         # The id outlives the topic: after deletions and with a clock set back no ledger id may come again
         # (docs/design/links.md#ledger-ids-grow).
         puts = {TOPIC_PREFIX + text: record.encode(), LAST_LEDGER_KEY: str(record.incarnation).encode()}
-        puts |= self._broker.links.creation(name, record.incarnation)
+        puts |= self._links.creation(name, record.incarnation)
         return puts, record
 
     def create_many(
@@ -323,19 +403,19 @@ class Catalog:
         """
         text = str(base)
         self._check_stays(base)
-        if text in self._broker.topics or text in self._creating:
-            adopt = waysout.adopt_partitions(self._broker.context, base, partitions, self._broker.cluster)
+        if text in self._topics or text in self._creating:
+            adopt = waysout.adopt_partitions(self._context, base, partitions, self._context.cluster)
             raise Conflict(f"topic {text} exists and is not partitioned; to give it partitions: {adopt}")
         # Non-persistent partitions have nothing that is stored: they come into being when they are opened.
         topics = [base.with_partition(number) for number in range(partitions)] if base.persistent else []
         self._partitioning.add(text)
-        missing = [name for name in topics if str(name) not in self._broker.topics and str(name) not in self._creating]
-        if len(self._broker.topics) + len(missing) > self._broker.config.topics_max:
+        missing = [name for name in topics if str(name) not in self._topics and str(name) not in self._creating]
+        if len(self._topics) + len(missing) > self._context.config.topics_max:
             self._partitioning.discard(text)
             done(
                 BrokerError(
                     ErrorCode.NOT_ALLOWED,
-                    f"more than {self._broker.config.topics_max} topics (topics_max)",
+                    f"more than {self._context.config.topics_max} topics (topics_max)",
                 )
             )
             return
@@ -357,11 +437,11 @@ class Catalog:
             if not error:
                 self.deleted.drop(marks)
             for name, record in records.items():
-                topic = None if error else self._broker.add_topic(name, record)
+                topic = None if error else self._loaded.add(name, record)
                 for waiting in self._creating.pop(str(name)):
                     waiting(topic, _problem(error))
             if error:
-                self._broker.metasync.not_made(base)
+                self._metasync.not_made(base)
             done(_problem(error))
 
         store_in_turn(self._outbox, whole_or_cut(pieces, Piece((), puts)), stored)
@@ -390,17 +470,17 @@ class Catalog:
         def stored(error: str) -> None:
             if not error:
                 self.deleted.drop(marks)
-                self._broker.links.destination.refusals.changed()
+                self._links.destination.refusals.changed()
             done(_problem(error))
 
         self._outbox.put(Store({}, keys(marks), stored))
 
     def mark(self, name: TopicName, partitions: int = 0) -> DeletedMark | None:
         """The mark that the deletion of a topic leaves (of a partitioned one, whose partitions are gone already); None: none."""
-        if not self._broker.links.replicated(name):
+        if not self._links.replicated(name):
             return None
         lives = self.deleted.lives(name)
-        for source, ledger in self._broker.links.lives(name).items():
+        for source, ledger in self._links.lives(name).items():
             lives[source] = max(ledger, lives.get(source, -1))
         return DeletedMark(self._outbox.now_ms, lives, partitions)
 
@@ -428,7 +508,7 @@ class Catalog:
             )
             return
         topic.deleting = True
-        self._broker.close_clients(topic)
+        self._clients.close_all(topic)
         topic.when_drained(lambda: self._delete_drained(topic, done))
 
     def _delete_drained(self, topic: Topic, done: Done) -> None:
@@ -436,34 +516,34 @@ class Catalog:
         for name, subscription in topic.subscriptions.items():
             if subscription.durable:
                 key = cursor_key(topic.text, name)
-                self._broker.keeper.forget(key)
+                self._keeper.forget(key)
                 deletes.append(key)
-        deletes += self._broker.deduplications.deletion(topic)
-        deletes += self._broker.links.deletion(topic.name)
-        deletes += self._broker.fences.deletion(topic.text)
-        deletes += self._broker.replication.deletion(topic)
-        deletes += self._broker.schemas.deletion(topic)
-        deletes += self._broker.compactions.deletion(topic)
+        deletes += self._deduplications.deletion(topic)
+        deletes += self._links.deletion(topic.name)
+        deletes += self._fences.deletion(topic.text)
+        deletes += self._replication.deletion(topic)
+        deletes += self._schemas.deletion(topic)
+        deletes += self._compactions.deletion(topic)
         mark = self.mark(topic.name)
-        puts = self._broker.proofs.deletion(topic)
+        puts = self._proofs.deletion(topic)
         if mark is not None:
             puts[DELETED_PREFIX + topic.text] = mark.encode()
 
         def stored(error: str) -> None:
-            self._broker.schemas.deleted(topic, failed=bool(error))
+            self._schemas.deleted(topic, failed=bool(error))
             if error:
                 topic.deleting = False
-                self._broker.deduplications.added(topic)
-                self._broker.deletion_failed(topic)
+                self._deduplications.added(topic)
+                self._loaded.deletion_failed(topic)
                 done(_problem(error))
                 return
             if mark is not None:
                 self.deleted.put(topic.name, mark)
-            self._broker.proofs.deleted(topic)
-            self._broker.remove_topic(topic)
+            self._proofs.deleted(topic)
+            self._loaded.remove(topic)
             self._outbox.put(Drop(tuple(topic.log.ledger_ids())))
             self._outbox.put(Note("info", f"deleted topic {topic.text}"))
-            topic_deleted(self._broker, topic.name, lambda: done(None))
+            self._topic_gone(topic.name, lambda: done(None))
 
         self._outbox.put(Store(puts, tuple(deletes), stored))
 
@@ -500,33 +580,33 @@ class Catalog:
                 )
             )
             return
-        subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
+        subscription = self._loaded.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
         subscription.begins = position == EARLIEST
         subscription.cursor.labels.update(properties or {})
         key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
         topic.subscriptions[name] = subscription
-        wanted = self._broker.replication.wanted
+        wanted = self._replication.wanted
         if replicated or wanted(topic, name, durable=True, asked=False, compacted=compacted):
             subscription.cursor.properties[REPLICATED] = 1
-            puts = self._broker.replication.created(topic, subscription)
+            puts = self._replication.created(topic, subscription)
 
         def stored(error: str) -> None:
             if error:
                 if topic.subscriptions.get(name) is subscription:
-                    self._broker.forget_subscription(topic, subscription)
-                    self._broker.replication.creation_failed(topic, subscription)
+                    self._loaded.forget_subscription(topic, subscription)
+                    self._replication.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
                     # What that one acknowledged would bring the subscription back, or did so already behind the failure.
-                    self._broker.keeper.forget(key)
+                    self._keeper.forget(key)
                     self._outbox.put(Store({}, (key,), None))
             else:
-                self._broker.fences.made(subscription)
+                self._fences.made(subscription)
             done(_problem(error))
 
         self._outbox.put(Store({key: subscription.encode()} | puts, (), stored))
 
-    def attach_consumer(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
+    def attach_consumer(self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.
 
         `done` is told of a refusal only; success goes through `session.consumer_attached`.
@@ -546,16 +626,16 @@ class Catalog:
             elif session.consumers.awaited(command):
                 self._attach_checked(session, topic, command, done)
 
-        self._broker.schemas.for_consumer(topic, command, checked)
+        self._schemas.for_consumer(topic, command, checked)
 
-    def _attach_checked(self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
+    def _attach_checked(self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         name = command.subscription
-        replication = self._broker.replication
+        replication = self._replication
         asked, compacted = command.replicate_subscription_state, command.read_compacted
         wanted = replication.wanted(topic, name, durable=command.durable, asked=asked, compacted=compacted)
 
         def ready() -> None:
-            if self._broker.topics.get(topic.text) is not topic:
+            if self._topics.get(topic.text) is not topic:
                 done(BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} was deleted meanwhile"))
             elif session.consumers.awaited(command):
                 self._attach_ready(session, topic, command, done, replicated=wanted)
@@ -570,7 +650,7 @@ class Catalog:
             known()
 
     def _attach_ready(
-        self, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool
+        self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool
     ) -> None:
         name = command.subscription
         existing = topic.subscriptions.get(name)
@@ -587,18 +667,18 @@ class Catalog:
                 return
             if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
                 self._go_on(existing, topic, position_of(command.start_message_id))
-            if not self._broker.fences.redirects(session, existing, command, done):
+            if not self._fences.redirects(session, existing, command, done):
                 self._attach(session, existing, command, done)
             return
         if not command.durable:
             named = command.HasField("start_message_id")
             position = position_of(command.start_message_id) if named else _initial(command)
-            subscription = self._broker.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
+            subscription = self._loaded.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
             subscription.begins = position == EARLIEST
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
             self._attach(session, subscription, command, done)
-            self._broker.after_consumer_left(subscription)  # it ends with its consumer, also with one that was refused
+            self._loaded.after_consumer_left(subscription)  # it ends with its consumer, also with one that was refused
             return
         position = _initial(command)
         if command.start_message_rollback_duration_sec:
@@ -646,7 +726,7 @@ class Catalog:
             subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
 
     def _waits_for_seek(
-        self, subscription: Subscription, session: "Session", topic: Topic, command: pb.CommandSubscribe, done: Done
+        self, subscription: Subscription, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done
     ) -> bool:
         """Whether a seek of it is under way: the consumer comes behind its answer then.
 
@@ -713,7 +793,7 @@ class Catalog:
 
     def _attach(
         self,
-        session: "Session",
+        session: ClientSession,
         subscription: Subscription,
         command: pb.CommandSubscribe,
         done: Done,
@@ -721,7 +801,7 @@ class Catalog:
         consumer = Consumer(
             connection=session.number,
             consumer_id=command.consumer_id,
-            name=command.consumer_name or self._broker.consumer_name(),
+            name=command.consumer_name or self._consumer_name(),
             sub_type=SubType(command.subType),
             priority=command.priority_level,
             epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
@@ -733,25 +813,25 @@ class Catalog:
             connected_ms=self._outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
-        topic = self._broker.topics.get(subscription.topic)
+        topic = self._topics.get(subscription.topic)
         compacted = topic.compacted if command.read_compacted and topic is not None else None
         try:
             if topic is not None:
                 self._check_consumers(topic, command)  # again: others may have come while something was being stored
-            self._broker.compactions.check(subscription, compacted)
-            consumer.held = self._broker.client_bytes.held(session.number, subscription.topic, command)
+            self._compactions.check(subscription, compacted)
+            consumer.held = self._client_bytes.held(session.number, subscription.topic, command)
         except BrokerError as error:
             done(error)
             return
         asked = command.replicate_subscription_state
-        if topic is not None and self._broker.replication.wanted(
+        if topic is not None and self._replication.wanted(
             topic,
             subscription.name,
             durable=subscription.durable,
             asked=asked,
             compacted=command.read_compacted,
         ):
-            self._broker.replication.set_replicated(topic, subscription, True)
+            self._replication.set_replicated(topic, subscription, True)
         at = len(self._outbox.effects)
         key_shared = command.keySharedMeta if command.HasField("keySharedMeta") else None
         try:
@@ -762,7 +842,7 @@ class Catalog:
             if topic is not None and holder is not None and session.consumers.first_probe(command):
                 # Its client may be gone without a word, and this be its successor.
                 again = partial(self._attach_checked, session, topic, command, done)
-                self._broker.probe(holder.connection, session, again)
+                self._clients.probe(holder.connection, session, again)
             else:
                 done(error)
             return
@@ -776,10 +856,10 @@ class Catalog:
         """A consumer is let in that reads compacted, or not (None)."""
         if topic is not None and compacted is not None:
             if subscription.replicated:
-                self._broker.replication.set_replicated(topic, subscription, False)
+                self._replication.set_replicated(topic, subscription, False)
                 text = f"subscription {subscription.name} of {topic.text} reads compacted: it is no longer replicated"
                 self._outbox.put(Note("warning", text))
-            self._broker.replication.reads_compacted(topic, subscription)
+            self._replication.reads_compacted(topic, subscription)
         subscription.read(compacted)
 
     def unsubscribe(self, consumer: Consumer, *, force: bool, done: Done) -> None:
@@ -796,10 +876,10 @@ class Catalog:
         # It is not told to go (CLOSE_CONSUMER), as in Pulsar: it would come back before it is answered, and make the
         # subscription anew.
         subscription.remove_consumer(consumer)
-        self._broker.sessions[consumer.connection].consumer_detached(consumer.consumer_id)
+        self._clients.consumer_detached(consumer.connection, consumer.consumer_id)
 
         def deleted(error: BrokerError | None) -> None:
-            session = self._broker.sessions.get(consumer.connection)
+            session = self._clients.session(consumer.connection)
             if error is not None and session is not None:
                 session.send(commands.close_consumer(consumer.consumer_id))
             done(error)
@@ -808,7 +888,7 @@ class Catalog:
 
     def delete_subscription(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription with its cursor; its consumers are closed."""
-        topic = self._broker.topics.get(subscription.topic)
+        topic = self._topics.get(subscription.topic)
         if topic is None or topic.subscriptions.get(subscription.name) is not subscription:
             done(
                 BrokerError(
@@ -820,17 +900,17 @@ class Catalog:
         if leaving := topic.leaving:
             done(leaving)
             return
-        self._broker.forget_subscription(topic, subscription)
+        self._loaded.forget_subscription(topic, subscription)
         subscription.close("unsubscribed")
         if not subscription.durable:
             done(None)
             return
-        self._broker.fences.deleted(topic.text, subscription.name)
+        self._fences.deleted(topic.text, subscription.name)
         key = cursor_key(topic.text, subscription.name)
-        puts, deletes = self._broker.replication.deleted(topic, subscription)
+        puts, deletes = self._replication.deleted(topic, subscription)
         self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
         # At last, and behind the deletion: it answers a seek that is under way, and who waited for that makes it anew.
-        self._broker.keeper.forget(key)
+        self._keeper.forget(key)
 
     def seek(
         self,
@@ -840,7 +920,7 @@ class Catalog:
         done: Done,
     ) -> None:
         """Move a subscription; its consumers are disconnected first, the answer waits for the disk, and they for the answer."""
-        topic = self._broker.topics.get(subscription.topic)
+        topic = self._topics.get(subscription.topic)
         if topic is None:
             done(BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {subscription.topic} is gone"))
             return
@@ -876,8 +956,8 @@ class Catalog:
             if not left:
                 then(problem)
 
-        self._broker.replication.sought(subscription, one)
-        self._broker.when_cursor_durable(subscription, one)
+        self._replication.sought(subscription, one)
+        self._loaded.when_cursor_durable(subscription, one)
 
 
 def _initial(command: pb.CommandSubscribe) -> Position:

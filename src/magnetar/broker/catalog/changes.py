@@ -4,12 +4,20 @@ force.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from magnetar.broker.context import Done
+from magnetar.broker.catalog.catalog import Catalog
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.links.links import Links
+from magnetar.broker.metadata_sync.sync import MetadataSync
+from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.schemas import Schemas
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
@@ -21,12 +29,6 @@ from magnetar.metadata.keys import NAMESPACE_PREFIX
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import TABLE
 from magnetar.metadata.resources import Resources
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.nonpersistent.topic import NonPersistentTopic
-    from magnetar.broker.subscriptions.subscription import Subscription
-    from magnetar.broker.topics.topic import Topic
 
 LIMITS: Final = frozenset(
     policy.namespace
@@ -53,89 +55,7 @@ With ten thousand topics in the namespace everybody else's look at each of them 
 """
 
 
-_Named = TypeVar("_Named", "Topic", "NonPersistentTopic")
-
-
-def change_here(broker: "Broker", change: Change, done: Done) -> None:
-    """Store a change that somebody asked for here: it gets its stamp, and other clusters are told of it.
-
-    Raises:
-        Refused: as `store_change`; or this cluster's clock is wrong; or a namespace is not as empty as was thought.
-    """
-    broker.catalog.check_empty(change)
-    stamped = broker.metasync.stamped(change)
-    try:
-        store_change(broker, stamped, done)
-    except MagnetarError:
-        broker.metasync.aborted(stamped)
-        raise
-
-
-def following(broker: "Broker", topic: TopicName) -> Change:
-    """What of this cluster's resources goes with a topic that is deleted here."""
-    return broker.resources.topic_deleted(topic, partial(broker.metasync.shares, topic.namespace_name))
-
-
-def topic_deleted(broker: "Broker", topic: TopicName, done: Callable[[], None]) -> None:
-    """A topic is no more: so are its policies and permissions; `done` is called when they are, or cannot be, which is a warning.
-
-    After the topic, not before: one that kept its messages and lost their retention would be worse than the other way round.
-    """
-    change = following(broker, topic)
-    if not change.deletes:
-        done()
-        return
-
-    def stored(error: MagnetarError | None) -> None:
-        if error is not None:
-            kept = f"topic {topic} is deleted, but its policies and permissions are left: {error}"
-            broker.outbox.put(Note("warning", kept))
-        done()
-
-    try:
-        change_here(broker, change, stored)
-    except InFlight:
-
-        def again(_now_ms: int) -> None:
-            if str(topic) in broker.topics or broker.resources.partitions(topic) is not None:
-                done()  # somebody made it anew meanwhile, with what it is to have
-            else:
-                topic_deleted(broker, topic, done)
-
-        broker.resources.when_one_ended(lambda: broker.timer(broker.outbox.now_ms, again))
-    except MagnetarError as error:
-        stored(error)
-
-
-def store_change(broker: "Broker", change: Change, done: Done) -> None:
-    """Store a change that was validated, or made by synchronisation; `done` is called when it is in force or refused.
-
-    Raises:
-        Conflict: something that it touches is being changed by somebody else; nothing has happened.
-    """
-    resources = broker.resources
-    resources.begin(change)
-    narrow = concerns_limits_alone(broker.resources, change)
-    links = {} if narrow else broker.links.policy_puts(change)
-    last = Piece((), change.puts, (*change.deletes, *broker.schemas.following(change)))
-    # Of thousands of topics the links are too much for one transaction: they come first. Without the policies that say so, they
-    # are links that nobody wants.
-    batches = whole_or_cut([Piece((), {key: value}) for key, value in links.items()], last)
-
-    def stored(error: str, _before: Sequence[Piece]) -> None:
-        broker.schemas.followed(change, failed=bool(error))
-        if error:
-            resources.abort(change)
-            broker.links.policies_refused(change)
-            broker.metasync.aborted(change)
-            done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
-            return
-        resources.apply(change)
-        broker.policies_changed(change, limits_alone=narrow)
-        broker.metasync.committed(change)
-        done(None)
-
-    store_in_turn(broker.outbox, batches, stored)
+_Named = TypeVar("_Named", Topic, NonPersistentTopic)
 
 
 def concerned(change: Change, topics: Mapping[str, _Named]) -> list[_Named]:
@@ -171,77 +91,187 @@ def concerns_limits_alone(resources: Resources, change: Change) -> bool:
     return True
 
 
-def create_partitions(
-    broker: "Broker", name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None
-) -> None:
-    """Create what is missing of a partitioned topic, with its metadata, in one transaction.
-
-    A partition that comes later begins with the subscriptions of the first one: what is published to it before their consumers
-    have heard of it waits for them.
+class Changes:
+    """The changes of one broker's resources.
 
     Args:
-        broker, name, partitions: of what, and how many.
-        change: of its metadata.
-        done: called when it is in force or refused.
-        found: it came over a link, nobody here decided it; None: synchronisation does it, stamps are in `change`.
-
-    Raises:
-        Refused: the metadata is being changed by somebody else, or this cluster's clock is wrong.
+        context: of the broker.
+        topics: those that are loaded, by full name.
+        catalog: makes topics and subscriptions.
+        links, schemas, metasync: what they keep of a namespace or a topic changes in the same transaction.
+        in_force: called when a change holds; the second argument says that it concerns only what `LIMITS` names.
     """
-    if found is not None:
-        change = broker.metasync.stamped(change, found=found)
-    coming = [topic for topic in map(name.with_partition, range(partitions)) if str(topic) not in broker.topics]
 
-    def stored(error: BrokerError | None) -> None:
-        if error is None:
-            broker.resources.apply(change)
-            broker.metasync.committed(change, found=bool(found))
-            broker.catalog.partitioned(name)
-            broker.links.partitions_changed(name)
-            subscribe_as_the_first(broker, name, coming, done)
-        else:
-            broker.resources.abort(change)
-            broker.metasync.aborted(change)
-            done(error)
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        catalog: Catalog,
+        links: Links,
+        schemas: Schemas,
+        metasync: MetadataSync,
+        in_force: Callable[[Change, bool], None],
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._catalog = catalog
+        self._links = links
+        self._schemas = schemas
+        self._metasync = metasync
+        self._in_force = in_force
 
-    try:
-        broker.resources.begin(change)
-        broker.catalog.create_many(name, partitions, dict(change.puts), stored, by_link=found is not False)
-    except MagnetarError:
-        broker.resources.abort(change)
-        broker.metasync.aborted(change)
-        raise
+    def change(self, change: Change, done: Done) -> None:
+        """Store a change that somebody asked for here: it gets its stamp, and other clusters are told of it.
 
+        Raises:
+            Refused: as `store`; or this cluster's clock is wrong; or a namespace is not as empty as was thought.
+        """
+        self._catalog.check_empty(change)
+        stamped = self._metasync.stamped(change)
+        try:
+            self.store(stamped, done)
+        except MagnetarError:
+            self._metasync.aborted(stamped)
+            raise
 
-def subscribe_as_the_first(broker: "Broker", name: TopicName, coming: list[TopicName], done: Done) -> None:
-    """Give partitions that have just come the durable subscriptions of the first one, from their beginning on.
+    def following(self, topic: TopicName) -> Change:
+        """What of this cluster's resources goes with a topic that is deleted here."""
+        return self._resources.topic_deleted(topic, partial(self._metasync.shares, topic.namespace_name))
 
-    One that is refused, as by a limit, is a warning: the partitions are there.
-    """
-    first = broker.topics.get(str(name.with_partition(0)))
-    wanted = list(first.durable_subscriptions()) if first is not None and first.name not in coming else []
-    topics = [broker.topics[str(topic)] for topic in coming if str(topic) in broker.topics]
-    left = len(wanted) * len(topics)
-    if not left:
-        done(None)
+    def topic_deleted(self, topic: TopicName, done: Callable[[], None]) -> None:
+        """A topic is no more: so are its policies and permissions; `done` is called when they are, or cannot be, which is a
+        warning.
 
-    def made(topic: "Topic", subscription: "Subscription", error: MagnetarError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            text = f"topic {topic.text} begins without subscription {subscription.name}: {error}"
-            broker.outbox.put(Note("warning", text))
+        After the topic, not before: one that kept its messages and lost their retention would be worse than the other way round.
+        """
+        change = self.following(topic)
+        if not change.deletes:
+            done()
+            return
+
+        def stored(error: MagnetarError | None) -> None:
+            if error is not None:
+                kept = f"topic {topic} is deleted, but its policies and permissions are left: {error}"
+                self._outbox.put(Note("warning", kept))
+            done()
+
+        try:
+            self.change(change, stored)
+        except InFlight:
+
+            def again(_now_ms: int) -> None:
+                if str(topic) in self._topics or self._resources.partitions(topic) is not None:
+                    done()  # somebody made it anew meanwhile, with what it is to have
+                else:
+                    self.topic_deleted(topic, done)
+
+            self._resources.when_one_ended(lambda: self._context.timer(self._outbox.now_ms, again))
+        except MagnetarError as error:
+            stored(error)
+
+    def store(self, change: Change, done: Done) -> None:
+        """Store a change that was validated, or made by synchronisation; `done` is called when it is in force or refused.
+
+        Raises:
+            Conflict: something that it touches is being changed by somebody else; nothing has happened.
+        """
+        resources = self._resources
+        resources.begin(change)
+        narrow = concerns_limits_alone(self._resources, change)
+        links = {} if narrow else self._links.policy_puts(change)
+        last = Piece((), change.puts, (*change.deletes, *self._schemas.following(change)))
+        # Of thousands of topics the links are too much for one transaction: they come first. Without the policies that say
+        # so, they
+        # are links that nobody wants.
+        batches = whole_or_cut([Piece((), {key: value}) for key, value in links.items()], last)
+
+        def stored(error: str, _before: Sequence[Piece]) -> None:
+            self._schemas.followed(change, failed=bool(error))
+            if error:
+                resources.abort(change)
+                self._links.policies_refused(change)
+                self._metasync.aborted(change)
+                done(BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}"))
+                return
+            resources.apply(change)
+            self._in_force(change, narrow)
+            self._metasync.committed(change)
+            done(None)
+
+        store_in_turn(self._outbox, batches, stored)
+
+    def create_partitions(
+        self, name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None = False
+    ) -> None:
+        """Create what is missing of a partitioned topic, with its metadata, in one transaction.
+
+        A partition that comes later begins with the subscriptions of the first one: what is published to it before their
+        consumers have heard of it waits for them.
+
+        Args:
+            name, partitions: of what, and how many.
+            change: of its metadata.
+            done: called when it is in force or refused.
+            found: it came over a link, nobody here decided it; None: synchronisation does it, stamps are in `change`.
+
+        Raises:
+            Refused: the metadata is being changed by somebody else, or this cluster's clock is wrong.
+        """
+        if found is not None:
+            change = self._metasync.stamped(change, found=found)
+        coming = [topic for topic in map(name.with_partition, range(partitions)) if str(topic) not in self._topics]
+
+        def stored(error: BrokerError | None) -> None:
+            if error is None:
+                self._resources.apply(change)
+                self._metasync.committed(change, found=bool(found))
+                self._catalog.partitioned(name)
+                self._links.partitions_changed(name)
+                self.subscribe_as_the_first(name, coming, done)
+            else:
+                self._resources.abort(change)
+                self._metasync.aborted(change)
+                done(error)
+
+        try:
+            self._resources.begin(change)
+            self._catalog.create_many(name, partitions, dict(change.puts), stored, by_link=found is not False)
+        except MagnetarError:
+            self._resources.abort(change)
+            self._metasync.aborted(change)
+            raise
+
+    def subscribe_as_the_first(self, name: TopicName, coming: list[TopicName], done: Done) -> None:
+        """Give partitions that have just come the durable subscriptions of the first one, from their beginning on.
+
+        One that is refused, as by a limit, is a warning: the partitions are there.
+        """
+        first = self._topics.get(str(name.with_partition(0)))
+        wanted = list(first.durable_subscriptions()) if first is not None and first.name not in coming else []
+        topics = [self._topics[str(topic)] for topic in coming if str(topic) in self._topics]
+        left = len(wanted) * len(topics)
         if not left:
             done(None)
 
-    for topic in topics:
-        for subscription in wanted:
-            broker.catalog.create_subscription(
-                topic,
-                subscription.name,
-                EARLIEST,
-                partial(made, topic, subscription),
-                replicated=subscription.replicated,
-                properties=subscription.cursor.labels,
-                compacted=subscription.compacted is not None,
-            )
+        def made(topic: Topic, subscription: Subscription, error: MagnetarError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                text = f"topic {topic.text} begins without subscription {subscription.name}: {error}"
+                self._outbox.put(Note("warning", text))
+            if not left:
+                done(None)
+
+        for topic in topics:
+            for subscription in wanted:
+                self._catalog.create_subscription(
+                    topic,
+                    subscription.name,
+                    EARLIEST,
+                    partial(made, topic, subscription),
+                    replicated=subscription.replicated,
+                    properties=subscription.cursor.labels,
+                    compacted=subscription.compacted is not None,
+                )

@@ -10,12 +10,22 @@ retention   closed ledgers that nobody needs any more are deleted; what only the
             (docs/design/links.md#durable-cursor)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from magnetar.broker.catalog.catalog import Catalog
+from magnetar.broker.catalog.loaded_topics import LoadedTopics
+from magnetar.broker.clients import Clients
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.links.links import Links
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.nonpersistent.topics import NonPersistentTopics
+from magnetar.broker.publish.deduplication_policy import Deduplications
+from magnetar.broker.publish.idempotency.policy import Idempotencies
+from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.topic import QuotaStop, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -23,10 +33,7 @@ from magnetar.core.meter import Meter
 from magnetar.effects.outbox import Drop, Note, Store
 from magnetar.metadata.policies.namespace import BacklogQuota
 from magnetar.metadata.topic_records import TOPIC_PREFIX
-from magnetar.storage.topiclog import Retention
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.storage.topiclog import EntryCache, Retention
 
 _CODES = {
     "producer_request_hold": ErrorCode.BACKLOG_QUOTA_HOLD,
@@ -127,61 +134,95 @@ class Upkeep:
     """The regular work of one broker.
 
     Args:
-        broker: whose; the first round comes after `retention_interval_ms`.
+        context: of the broker; the first round comes after `retention_interval_ms`.
+        topics, nonpersistent: those that are loaded, and those that store nothing.
+        loaded, catalog: end subscriptions and topics.
+        cache: recent entries of all topics.
+        clients: of the broker.
+        healthy: whether the storage takes writes.
+        the others: parts that need what retention may delete, or have work of their own now and then.
 
     Attributes:
         totals, cache: of the last round that ended.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        nonpersistent: NonPersistentTopics,
+        loaded: LoadedTopics,
+        catalog: Catalog,
+        cache: EntryCache,
+        clients: Clients,
+        healthy: Callable[[], bool],
+        *,
+        links: Links,
+        replication: Replication,
+        deduplications: Deduplications,
+        idempotencies: Idempotencies,
+        compactions: Compactions,
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._nonpersistent = nonpersistent
+        self._loaded = loaded
+        self._catalog = catalog
+        self._entries = cache
+        self._clients = clients
+        self._healthy = healthy
+        self._links = links
+        self._replication = replication
+        self._deduplications = deduplications
+        self._idempotencies = idempotencies
+        self._compactions = compactions
         self._trimming: set[str] = set()
         self.totals = Totals()
         self.cache = CacheRates()
-        self._cache_meter = Meter(4, broker.outbox.now_ms)
+        self._cache_meter = Meter(4, context.outbox.now_ms)
         self._evictions = 0
         self._summed = Totals()
         self._left: list[Topic] = []
         self._at_a_time = 0
         self._next_ms = 0
-        broker.timer(broker.outbox.now_ms + broker.config.retention_interval_ms, self._round)
+        context.timer(context.outbox.now_ms + context.config.retention_interval_ms, self._round)
 
     def _round(self, now_ms: int) -> None:
         """Begin anew. Thousands of topics are spread over the interval: all in one event would hold up everybody."""
-        interval_ms = self._broker.config.retention_interval_ms
-        self._left = list(self._broker.topics.values())
+        interval_ms = self._context.config.retention_interval_ms
+        self._left = list(self._topics.values())
         self._at_a_time = max(STEP_TOPICS_MIN, -(-len(self._left) * STEP_MS // interval_ms))
         self._next_ms = now_ms + interval_ms
         self._step(now_ms)
 
     def _step(self, now_ms: int) -> None:
         """Some more topics of this round."""
-        broker = self._broker
         for topic in self._left[: self._at_a_time]:
-            if broker.topics.get(topic.text) is topic:
+            if self._topics.get(topic.text) is topic:
                 self._look_after(topic, now_ms)
         del self._left[: self._at_a_time]
         if self._left:
-            broker.timer(now_ms + STEP_MS, self._step)
+            self._context.timer(now_ms + STEP_MS, self._step)
             return
-        for unkept in broker.nonpersistent.topics.values():
+        for unkept in self._nonpersistent.topics.values():
             update_rates(unkept, now_ms)
             self._summed = self._summed.plus(unkept)
         self.totals, self._summed = self._summed, Totals()
         self._look_at_cache(now_ms)
-        broker.links.tick(broker.outbox.day_ms)
-        broker.timer(max(self._next_ms, now_ms + 1), self._round)
+        self._links.tick(self._outbox.day_ms)
+        self._context.timer(max(self._next_ms, now_ms + 1), self._round)
 
     def _look_at_cache(self, now_ms: int) -> None:
-        cache, meter = self._broker.cache, self._cache_meter
+        cache, meter = self._entries, self._cache_meter
         meter.update(now_ms, (cache.hits, cache.hit_bytes, cache.misses, cache.miss_bytes))
         hits, hit_bytes, misses, miss_bytes = meter.per_s
         self.cache = CacheRates(hits, hit_bytes, misses, miss_bytes, cache.evictions - self._evictions)
         self._evictions = cache.evictions
 
     def _look_after(self, topic: Topic, now_ms: int) -> None:
-        broker = self._broker
-        day_ms = broker.outbox.day_ms
+        day_ms = self._outbox.day_ms
         self.inactive(topic, day_ms)
         self.forget_readers(topic, now_ms)
         self.forget_unused(topic, day_ms)
@@ -190,11 +231,11 @@ class Upkeep:
         if topic.log.last == NONE or topic.deleting:
             return
         self.enforce(topic, day_ms)
-        broker.deduplications.tick(topic, now_ms)
-        broker.idempotencies.tick(topic, now_ms)
-        broker.compactions.tick(topic)
+        self._deduplications.tick(topic, now_ms)
+        self._idempotencies.tick(topic, now_ms)
+        self._compactions.tick(topic)
         if topic.replicated is not None:
-            topic.replicated.tick(now_ms, now_ms - broker.config.retention_interval_ms)
+            topic.replicated.tick(now_ms, now_ms - self._context.config.retention_interval_ms)
         self.trim(topic)
 
     def forget_readers(self, topic: Topic, now_ms: int) -> None:
@@ -202,7 +243,7 @@ class Upkeep:
         for subscription in list(topic.subscriptions.values()):
             alone = not subscription.durable and not subscription.consumers
             if alone and now_ms - subscription.left_ms > READER_BACK_MS:
-                self._broker.forget_subscription(topic, subscription)
+                self._loaded.forget_subscription(topic, subscription)
 
     def forget_unused(self, topic: Topic, day_ms: int) -> None:
         """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
@@ -220,7 +261,7 @@ class Upkeep:
                 continue
             subscription.note_use(limit_ms // USE_STEPS)
             subscription.used_ms = min(subscription.used_ms, day_ms)  # else it was told by a clock that was wrong
-            back = self._broker.outbox.now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
+            back = self._outbox.now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
             if not subscription.consumers and not back and day_ms - subscription.used_ms > limit_ms:
                 self._forget(topic, subscription, limit_ms)
 
@@ -229,9 +270,9 @@ class Upkeep:
             named = f"subscription {subscription.name} of {topic.text}, without consumers for {limit_ms // 60_000} min or more,"
             outcome = f"cannot be deleted: {error}" if error is not None else "is deleted"
             note = Note("info", f"{named} {outcome}, as policy subscription-expiration-time says")
-            self._broker.outbox.put(note)
+            self._outbox.put(note)
 
-        self._broker.catalog.delete_subscription(subscription, told)
+        self._catalog.delete_subscription(subscription, told)
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 
@@ -243,7 +284,7 @@ class Upkeep:
 
     def expire(self, topic: Topic, day_ms: int) -> None:
         """Acknowledge what is older than the namespace's TTL."""
-        ttl_s = self._broker.resources.message_ttl_s(topic.name)
+        ttl_s = self._resources.message_ttl_s(topic.name)
         if ttl_s:
             for subscription in topic.durable_subscriptions():
                 subscription.expire(day_ms - ttl_s * 1000)
@@ -258,13 +299,13 @@ class Upkeep:
         policy = topic.limits.inactive
         if policy is None or day_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
             return
-        broker, name = self._broker, topic.name
-        kept = name.partition >= 0 and broker.resources.partitions(name.base) is not None
+        name = topic.name
+        kept = name.partition >= 0 and self._resources.partitions(name.base) is not None
         if (
             kept
             or name.local.startswith("__")
-            or broker.links.replicated(name)
-            or broker.links.durable_low(topic) is not None
+            or self._links.replicated(name)
+            or self._links.durable_low(topic) is not None
         ):
             return
         left = list(topic.durable_subscriptions())
@@ -277,9 +318,9 @@ class Upkeep:
             outcome = (
                 f"cannot be deleted: {error}" if error is not None else "is deleted, as policy inactive-topics says"
             )
-            broker.outbox.put(Note("info", f"topic {topic.text}, unused for {policy.duration_s} s or more, {outcome}"))
+            self._outbox.put(Note("info", f"topic {topic.text}, unused for {policy.duration_s} s or more, {outcome}"))
 
-        broker.catalog.delete(topic, force=False, done=told)
+        self._catalog.delete(topic, force=False, done=told)
 
     def stop_now(self, topic: Topic) -> QuotaStop | None:
         """Why a producer that comes cannot have its place for a quota; None: it can.
@@ -288,12 +329,12 @@ class Upkeep:
         somebody's way. So acknowledgements need not know of quotas.
         """
         if topic.quota_stop is not None:
-            self.check_quota(topic, self._broker.outbox.day_ms)
+            self.check_quota(topic, self._outbox.day_ms)
         return topic.quota_stop
 
     def check_quota(self, topic: Topic, day_ms: int) -> None:
         """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
-        quotas = self._broker.resources.backlog_quotas(topic.name)
+        quotas = self._resources.backlog_quotas(topic.name)
         stop = None
         for kind, quota in quotas.items():
             over = self._over(topic, kind, quota, day_ms)
@@ -302,22 +343,20 @@ class Upkeep:
             elif over:
                 stop = self._stop(topic, kind, quota)
         if stop is not None and topic.quota_stop is None:
-            self._broker.outbox.put(Note("warning", f"producers of {topic.text} are stopped: {stop.reason}"))
+            self._outbox.put(Note("warning", f"producers of {topic.text} are stopped: {stop.reason}"))
         elif stop is None and topic.quota_stop is not None:
-            self._broker.outbox.put(
-                Note("info", f"producers of {topic.text} may come again: its backlog is within its quota")
-            )
+            self._outbox.put(Note("info", f"producers of {topic.text} may come again: its backlog is within its quota"))
         topic.quota_stop = stop
         if stop is not None:
             for producer in list(topic.producers.live.values()):
-                self._broker.close_producer(producer)
+                self._clients.close_producer(producer)
 
     def _stop(self, topic: Topic, kind: str, quota: BacklogQuota) -> QuotaStop:
         if kind == "destination_storage":
             policy, most = "backlog-quota", f"{quota.limit_size} bytes"
         else:
             policy, most = "backlog-quota-age", f"{quota.limit_time} s"
-        source = self._broker.resources.policy_source(policy, topic.name)
+        source = self._resources.policy_source(policy, topic.name)
         reason = f"the slowest subscription of {topic.text} is more than {most} behind ({source})"
         return QuotaStop(_CODES[quota.policy], reason)
 
@@ -345,7 +384,7 @@ class Upkeep:
             if lost:
                 topic.evictions[kind] = topic.evictions.get(kind, 0) + 1
                 text = f"{lost} entries of subscription {subscription.name} of {topic.text} were given up: over the backlog quota"
-                self._broker.outbox.put(Note("warning", text))
+                self._outbox.put(Note("warning", text))
 
     # ------------------------------------------------------------------------------------------------------- retention
 
@@ -355,22 +394,21 @@ class Upkeep:
         A subscription that was put back, by a seek that is not stored and answered yet, needs what is behind its new place.
         """
         marks = [min(one.durable_mark_delete, one.mark_delete) for one in topic.durable_subscriptions()]
-        broker = self._broker
         lows = (
-            broker.links.durable_low(topic),
-            broker.deduplications.durable_low(topic),
-            broker.idempotencies.durable_low(topic),
-            broker.compactions.durable_low(topic),
-            broker.replication.durable_low(topic),
+            self._links.durable_low(topic),
+            self._deduplications.durable_low(topic),
+            self._idempotencies.durable_low(topic),
+            self._compactions.durable_low(topic),
+            self._replication.durable_low(topic),
         )
         return min([*marks, *(low for low in lows if low is not None)], default=None)
 
     def _retention(self, topic: Topic) -> Retention:
-        policy = self._broker.resources.retention(topic.name)
+        policy = self._resources.retention(topic.name)
         if any(True for _ in topic.durable_subscriptions()):
             return Retention(policy.time_ms, policy.size_bytes)
         # Nobody has subscribed yet: what is published must be there for the first one to come, within limits.
-        config = self._broker.config
+        config = self._context.config
         return Retention(
             _longer(policy.time_ms, config.retention_unsubscribed_ms),
             _longer(policy.size_bytes, config.retention_unsubscribed_bytes),
@@ -388,10 +426,9 @@ class Upkeep:
         if topic.text in self._trimming or topic.deleting:
             then("")
             return
-        broker = self._broker
         retention = Retention(0, 0) if everything else self._retention(topic)
         # While nothing can be stored, all room that is given back counts: no new entry will close a topic's last ledger.
-        trim = topic.log.trim(self.keep_from(topic), broker.outbox.day_ms, retention, whole=not broker.healthy)
+        trim = topic.log.trim(self.keep_from(topic), self._outbox.day_ms, retention, whole=not self._healthy())
         if trim is None:
             then("")
             return
@@ -403,27 +440,27 @@ class Upkeep:
             record.watermarks[source] = (position.ledger, position.entry)
         if trim.end != NONE:
             record.end = (trim.end.ledger, trim.end.entry)
-        broker.links.restores.trimming(topic, trim)
+        self._links.restores.trimming(topic, trim)
 
         def store(answer: Callable[[str], None]) -> None:
-            broker.outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
+            self._outbox.put(Store({TOPIC_PREFIX + topic.text: record.encode()}, (), partial(stored, answer)))
 
         def again(_now_ms: int) -> None:
-            if broker.topics.get(topic.text) is not topic:
+            if self._topics.get(topic.text) is not topic:
                 self._trimming.discard(topic.text)
             elif topic.deleting:
-                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+                self._context.timer(self._outbox.now_ms + RETRY_MS, again)
             else:
                 store(_nobody)
 
         def stored(answer: Callable[[str], None], error: str) -> None:
-            if error and broker.topics.get(topic.text) is topic:
+            if error and self._topics.get(topic.text) is topic:
                 # Whatever stores the record next says that these are deleted, and who subscribes until then is given them.
                 answer(error)
-                broker.timer(broker.outbox.now_ms + RETRY_MS, again)
+                self._context.timer(self._outbox.now_ms + RETRY_MS, again)
                 return
             self._trimming.discard(topic.text)
-            if error or broker.topics.get(topic.text) is not topic:
+            if error or self._topics.get(topic.text) is not topic:
                 answer(error)
                 return
             if topic.replicated is not None:
@@ -431,9 +468,9 @@ class Upkeep:
             topic.log.forget(trim)
             topic.withdrawals.trim()
             topic.compacted.trim()
-            broker.links.trimmed(topic)
-            broker.replication.trimmed(topic)
-            broker.outbox.put(Drop(tuple(trim.ledgers)))
+            self._links.trimmed(topic)
+            self._replication.trimmed(topic)
+            self._outbox.put(Drop(tuple(trim.ledgers)))
             answer("")
 
         store(then)

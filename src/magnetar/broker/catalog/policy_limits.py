@@ -4,25 +4,22 @@ A change of policies is worked into every topic that it concerns in the event th
 administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.broker.subscriptions.subscribe_rate import subscribing_of
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.limits import TopicLimits, limits_of
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.errors import BrokerError, ErrorCode
-from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.names import TopicName
 from magnetar.core.rates import Rate, rate_of
 from magnetar.effects.outbox import Timer
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.topic import TopicPolicies
 from magnetar.metadata.policies.types import DispatchRate
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 UPKEEP_TOPICS: Final = 50
 """Topics looked at in one event after a change of their policies: what expiry and quotas cost must not hold up a publish."""
@@ -32,28 +29,43 @@ class Limits:
     """The limits of all topics of a broker.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: those that are loaded, by full name.
+        paced: called with a topic of which the rate of its links may have changed.
+        enforce: expiry and quotas of one topic as its policies are now; gets the time of day in ms.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        *,
+        paced: Callable[[Topic], None],
+        enforce: Callable[[Topic, int], None],
+    ) -> None:
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._config = context.config
+        self._topics = topics
+        self._paced = paced
+        self._enforce = enforce
         self._known: dict[tuple[int, int], tuple[TopicPolicies, Policies, TopicLimits]] = {}
-        config = broker.config
+        config = context.config
         self._dispatch = rate_of(
-            config.dispatch_messages_per_s, config.dispatch_bytes_per_s, 1000, broker.outbox.now_ms, None
+            config.dispatch_messages_per_s, config.dispatch_bytes_per_s, 1000, context.outbox.now_ms, None
         )
         """Of all topics together."""
         self._concerned: dict[str, None] = {}
 
     def of(self, name: TopicName) -> TopicLimits:
         """What holds for a topic now."""
-        resources = self._broker.resources
+        resources = self._resources
         own, shared = resources.topic_policies(name), resources.shared_policies(name.namespace_name)
         # Policies are frozen, so the same objects have the same limits: thousands of topics share one computation.
         known = self._known.get((id(own), id(shared)))
         if known is not None and known[0] is own and known[1] is shared:
             return known[2]
-        limits = limits_of(own, shared, self._broker.config, resources.own_policies(name.namespace_name))
+        limits = limits_of(own, shared, self._config, resources.own_policies(name.namespace_name))
         if len(self._known) > 1000:
             self._known.clear()
         self._known[id(own), id(shared)] = (own, shared, limits)
@@ -77,25 +89,25 @@ class Limits:
         """A change of policies of these topics, of those that store nothing among them, is in force."""
         for one in passing:
             self._follow_publishing(one, self.of(one.name))
-        resources = self._broker.resources
+        resources = self._resources
         for topic in topics:
             self._follow(topic)
             name = topic.name
             if not (resources.message_ttl_s(name) or resources.backlog_quotas(name) or topic.quota_stop):
                 continue  # nothing to expire, no quota, and none to lift
             if not self._concerned:
-                self._broker.outbox.put(Timer(self._broker.outbox.now_ms, self._look))
+                self._outbox.put(Timer(self._outbox.now_ms, self._look))
             self._concerned[topic.text] = None
 
     def _look(self, now_ms: int) -> None:
         """Expiry and quotas do not wait for their next round when the policy changed."""
         for text in list(self._concerned)[:UPKEEP_TOPICS]:
             del self._concerned[text]
-            topic = self._broker.topics.get(text)
+            topic = self._topics.get(text)
             if topic is not None:
-                self._broker.upkeep.enforce(topic, self._broker.outbox.day_ms)
+                self._enforce(topic, self._outbox.day_ms)
         if self._concerned:
-            self._broker.outbox.put(Timer(now_ms, self._look))
+            self._outbox.put(Timer(now_ms, self._look))
 
     def _follow(self, topic: Topic) -> None:
         limits = self.of(topic.name)
@@ -103,12 +115,12 @@ class Limits:
             self._apply(topic, limits)
 
     def _apply(self, topic: Topic, limits: TopicLimits) -> None:
-        now_ms = self._broker.outbox.now_ms
+        now_ms = self._outbox.now_ms
         topic.limits = limits
         self._follow_publishing(topic, limits)
         topic.dispatch_rate = _dispatch_rate(limits.dispatch, topic, now_ms, topic.dispatch_rate)
         topic.subscribing = subscribing_of(limits.subscribe, topic.subscribing)
-        self._broker.links.paced(topic)
+        self._paced(topic)
         for subscription in topic.subscriptions.values():
             self._follow_subscription(topic, subscription, limits)
 
@@ -119,7 +131,7 @@ class Limits:
             publish.messages,
             publish.bytes,
             1000,
-            self._broker.outbox.now_ms,
+            self._outbox.now_ms,
             before.rate if before is not None else None,
         )
         if before is not None:
@@ -127,7 +139,7 @@ class Limits:
             if rate is None:
                 topic.publish_throttle = None
         elif rate is not None:
-            topic.publish_throttle = PublishThrottle(self._broker.outbox, rate)
+            topic.publish_throttle = PublishThrottle(self._outbox, rate)
 
     def _follow_subscription(self, topic: Topic, subscription: Subscription, limits: TopicLimits) -> None:
         own = limits.subscription_rates.get(subscription.name, limits.subscription_dispatch)
@@ -136,39 +148,13 @@ class Limits:
             unacked_per_subscription_max=limits.unacked_per_subscription,
             broker_rate=self._dispatch,
             topic_rate=topic.dispatch_rate,
-            own_rate=_dispatch_rate(own, topic, self._broker.outbox.now_ms, subscription.own_rate),
+            own_rate=_dispatch_rate(own, topic, self._outbox.now_ms, subscription.own_rate),
             delays=limits.delayed.active,
         )
 
     def link_rate(self, topic: Topic, before: Rate | None) -> Rate | None:
         """The machine of `replicator-dispatch-rate` for one more link of a topic; `before` where nothing changed."""
-        return _dispatch_rate(topic.limits.replicator_dispatch, topic, self._broker.outbox.now_ms, before)
-
-    # ------------------------------------------------------------------------------------------------------- refusals
-
-    def check_topics(self, namespace: NamespaceName, more: int) -> None:
-        """Whether a namespace may have so many more topics.
-
-        Raises:
-            BrokerError: NOT_ALLOWED, naming the policy.
-        """
-        shared = self._broker.resources.shared_policies(namespace)
-        most = shared.max_topics_per_namespace
-        if not most:
-            return
-        prefix = f"persistent://{namespace}/"
-        coming = self._broker.catalog.coming(prefix)
-        present = sum(
-            text.startswith(prefix) and not text.startswith(prefix + "__")
-            for texts in (self._broker.topics, coming)
-            for text in texts
-        )
-        if present + more > most:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED,
-                f"namespace {namespace} has {present} topics and may have {most}: maxTopicsPerNamespace, "
-                f"{self._broker.command('namespaces', 'set', str(namespace), 'max-topics', str(max(2 * most, present + more)))}",
-            )
+        return _dispatch_rate(topic.limits.replicator_dispatch, topic, self._outbox.now_ms, before)
 
 
 def _dispatch_rate(policy: DispatchRate, topic: Topic, now_ms: int, before: Rate | None) -> Rate | None:

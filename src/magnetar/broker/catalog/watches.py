@@ -21,22 +21,21 @@ time has passed as the one before it took, those of each connection in turn, so 
 import struct
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from crc32c import crc32c
 
+from magnetar.broker.clients import ClientSession
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.security.access import Access
 from magnetar.broker.security.authorization import Operation
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.patterns import PatternNotValid, TopicPattern
 from magnetar.wire import commands
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.session.session import Session
-    from magnetar.broker.topics.topic import Topic
 
 TELL_MS: Final = 100
 """How long changes are gathered: a program that makes a thousand topics makes ten updates a second of them, and nobody
@@ -145,6 +144,7 @@ class TopicList:
 
     Args:
         namespace, pattern: of which.
+        access: who may look up which topics.
         owner: whose own list it is, of what its role may look up; None: of everything.
 
     Attributes:
@@ -153,13 +153,27 @@ class TopicList:
         window: what has not been told yet.
     """
 
-    __slots__ = ("_beginning", "_hash", "key", "names", "namespace", "owner", "pattern", "watchers", "window")
+    __slots__ = (
+        "_access",
+        "_beginning",
+        "_hash",
+        "key",
+        "names",
+        "namespace",
+        "owner",
+        "pattern",
+        "watchers",
+        "window",
+    )
 
-    def __init__(self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: "Session | None") -> None:
+    def __init__(
+        self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: ClientSession | None, access: Access
+    ) -> None:
         self.namespace = namespace
         self.pattern = pattern
         self.key = key
         self.owner = owner
+        self._access = access
         self.names: list[str] = []
         self.watchers: dict[Watcher, None] = {}
         self.window = Changes()
@@ -173,7 +187,7 @@ class TopicList:
             return False
         if self.owner is None:
             return True
-        authorizer = self.owner.broker.access.authorizer
+        authorizer = self._access.authorizer
         return authorizer.allowed(self.owner.identity, Operation.LOOK, name)
 
     def has(self, text: str) -> bool:
@@ -220,7 +234,7 @@ class Watcher:
 
     __slots__ = ("closed", "found", "hash", "number", "pending", "session")
 
-    def __init__(self, session: "Session", number: int, found: TopicList) -> None:
+    def __init__(self, session: ClientSession, number: int, found: TopicList) -> None:
         self.session = session
         self.number = number
         self.found = found
@@ -241,7 +255,7 @@ class Asked:
         again: permissions changed since it was begun with.
     """
 
-    session: "Session"
+    session: ClientSession
     number: int
     namespace: NamespaceName
     pattern: str
@@ -265,13 +279,13 @@ class _Making:
 
     asked: Asked
     found: TopicList | None = None
-    topics: "list[Topic]" = field(default_factory=list)
+    topics: list[Topic] = field(default_factory=list)
     at: int = 0
     names: set[str] = field(default_factory=set)
     late: dict[str, bool] = field(default_factory=dict)
     steps: int = 0
 
-    def notice(self, topic: "Topic", there: bool) -> None:
+    def notice(self, topic: Topic, there: bool) -> None:
         """A topic came or ended."""
         found = self.found
         if found is not None and topic.name.namespace_name == found.namespace:
@@ -298,15 +312,20 @@ class TopicWatches:
     """All lists of a broker that are watched.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: those that are loaded, by full name.
+        access: who may look up which topics.
 
     Attributes:
         count: watchers.
         updates: told since the start.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, context: BrokerContext, topics: Mapping[str, Topic], access: Access) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._topics = topics
+        self._access = access
         self._lists: dict[NamespaceName, dict[_Key, TopicList]] = {}
         self._rounds: deque[_Round] = deque()
         self._changed: dict[TopicList, None] = {}
@@ -315,7 +334,7 @@ class TopicWatches:
         self._making: _Making | None = None
         self._free_ms = 0
         self._wakes_ms: int | None = None
-        self._update_bytes_max = min(UPDATE_BYTES_MAX, broker.config.message_bytes_max)
+        self._update_bytes_max = min(UPDATE_BYTES_MAX, context.config.message_bytes_max)
         self.count = 0
         self.updates = 0
 
@@ -339,14 +358,14 @@ class TopicWatches:
         """
         waiting = self._asked.get(asked.session.number)
         first = waiting is None and (self._making is None or self._making.asked.session is not asked.session)
-        idle = not self._asked and self._making is None and self._broker.outbox.now_ms >= self._free_ms
+        idle = not self._asked and self._making is None and self._outbox.now_ms >= self._free_ms
         if first and (idle or self._is_there(asked)):
             self._begin(asked)
             return
         if waiting is None:
             waiting = self._asked[asked.session.number] = deque()
         waiting.append(asked)
-        self._wake(max(self._free_ms, self._broker.outbox.now_ms))
+        self._wake(max(self._free_ms, self._outbox.now_ms))
 
     def _is_there(self, asked: Asked) -> bool:
         """Whether everybody's list is what is asked for, and there is one."""
@@ -387,17 +406,17 @@ class TopicWatches:
             BrokerError: it is refused.
         """
         session, namespace, text = making.asked.session, making.asked.namespace, making.asked.pattern
-        if len(text.encode()) > self._broker.config.topic_pattern_bytes_max:
-            most = self._broker.config.topic_pattern_bytes_max
+        if len(text.encode()) > self._context.config.topic_pattern_bytes_max:
+            most = self._context.config.topic_pattern_bytes_max
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"the pattern is longer than {most} bytes (topic_pattern_bytes_max)"
             )
         everything = self._sees_all(session, namespace)
         if not everything:
             # As when a list is asked for: who may look up single topics sees these, who may look up none is refused.
-            topics = self._broker.catalog.topics_of(namespace)
+            topics = [topic.text for topic in self._topics_of(namespace)]
             making.steps += ASKING_STEPS * len(topics)
-            if not self._broker.access.authorizer.visible(session.identity, topics):
+            if not self._access.authorizer.visible(session.identity, topics):
                 session.check(Operation.LOOK, namespace)
         key: _Key = (text, 0, 0) if everything else (text, session.number, making.asked.number + 1)
         found = self._lists.get(namespace, {}).get(key)
@@ -406,7 +425,7 @@ class TopicWatches:
                 for watcher in [one for one in found.watchers if one in self._doubted]:
                     self._look_again(watcher)
             return found
-        most = self._broker.config.topic_patterns_max
+        most = self._context.config.topic_patterns_max
         if self.patterns >= most:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"{most} patterns are watched, the most allowed (topic_patterns_max)"
@@ -423,9 +442,9 @@ class TopicWatches:
                 ErrorCode.NOT_ALLOWED,
                 f"the patterns that are watched have {INSTRUCTIONS_MAX} instructions together, the most allowed",
             )
-        making.found = TopicList(namespace, pattern, key, None if everything else session)
+        making.found = TopicList(namespace, pattern, key, None if everything else session, self._access)
         making.topics = self._topics_of(namespace)
-        making.steps += len(self._broker.topics) // PASSING_STEP
+        making.steps += len(self._topics) // PASSING_STEP
         return None
 
     def _go_on(self, steps: int) -> int:
@@ -445,7 +464,7 @@ class TopicWatches:
         making.at = end
         making.steps += each * len(portion)
         if end < len(making.topics):
-            self._wake(self._broker.outbox.now_ms + 1)
+            self._wake(self._outbox.now_ms + 1)
         else:
             self._making = None
             self._spent(making)
@@ -471,7 +490,7 @@ class TopicWatches:
         self._let_in(asked, self._lists.get(found.namespace, {}).get(found.key, found))
 
     def _spent(self, making: "_Making") -> None:
-        self._free_ms = max(self._free_ms, self._broker.outbox.now_ms) - (-making.steps // STEPS_PER_MS)
+        self._free_ms = max(self._free_ms, self._outbox.now_ms) - (-making.steps // STEPS_PER_MS)
 
     def _let_in(self, asked: Asked, found: TopicList) -> None:
         watcher = Watcher(asked.session, asked.number, found)
@@ -496,19 +515,19 @@ class TopicWatches:
     def doubt(self, watcher: Watcher) -> None:
         """Permissions changed: what a client may be told of is to be found out anew, before anything else is told."""
         self._doubted[watcher] = None
-        self._wake(self._broker.outbox.now_ms)
+        self._wake(self._outbox.now_ms)
 
-    def _sees_all(self, session: "Session", namespace: NamespaceName) -> bool:
-        access = self._broker.access
+    def _sees_all(self, session: ClientSession, namespace: NamespaceName) -> bool:
+        access = self._access
         return not access.enabled or access.authorizer.allowed(session.identity, Operation.LOOK, namespace)
 
     def _matching(self, found: TopicList) -> list[str]:
         """The names that belong into a list."""
         return [topic.text for topic in self._topics_of(found.namespace) if found.takes(topic.name)]
 
-    def _topics_of(self, namespace: NamespaceName) -> "list[Topic]":
+    def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
         prefix = f"persistent://{namespace}/"
-        return [topic for text, topic in self._broker.topics.items() if text.startswith(prefix)]
+        return [topic for text, topic in self._topics.items() if text.startswith(prefix)]
 
     def _join(self, watcher: Watcher, found: TopicList) -> None:
         """From now on a watcher is told of a list; what the list has not told the others yet, it knows."""
@@ -528,7 +547,7 @@ class TopicWatches:
 
     # ------------------------------------------------------------------------------------------------------- changes
 
-    def added(self, topic: "Topic") -> None:
+    def added(self, topic: Topic) -> None:
         """A topic exists from now on."""
         if self._making is not None:
             self._making.notice(topic, there=True)
@@ -538,7 +557,7 @@ class TopicWatches:
                 found.put(topic.text)
                 self._tell_later(found)
 
-    def removed(self, topic: "Topic") -> None:
+    def removed(self, topic: Topic) -> None:
         """A topic is gone."""
         if self._making is not None:
             self._making.notice(topic, there=False)
@@ -550,7 +569,7 @@ class TopicWatches:
     def _tell_later(self, found: TopicList) -> None:
         if found not in self._changed:
             self._changed[found] = None
-            self._wake(self._broker.outbox.now_ms + TELL_MS)
+            self._wake(self._outbox.now_ms + TELL_MS)
 
     def _close(self, found: TopicList) -> None:
         """What a list's window holds is for those who watch it now."""
@@ -561,14 +580,14 @@ class TopicWatches:
 
     def _tell_soon(self, changes: Changes, behind: str, watchers: Iterable[Watcher]) -> None:
         self._rounds.append(_Round(changes, behind, deque(watchers), changes.parts(self._update_bytes_max)))
-        self._wake(self._broker.outbox.now_ms)
+        self._wake(self._outbox.now_ms)
 
     # --------------------------------------------------------------------------------------------------------- turns
 
     def _wake(self, at_ms: int) -> None:
         if self._wakes_ms is None or at_ms < self._wakes_ms:
             self._wakes_ms = at_ms
-            self._broker.timer(at_ms, self._turn)
+            self._context.timer(at_ms, self._turn)
 
     def _turn(self, now_ms: int) -> None:
         """Do what waits, as much of it as one event may take."""
@@ -642,7 +661,7 @@ class TopicWatches:
                 self._tell_later(before)
         else:
             self._move(watcher, everything=everything)
-        return len(self._broker.topics) or 1
+        return len(self._topics) or 1
 
     def _move(self, watcher: Watcher, *, everything: bool) -> None:
         """Give a watcher another list, its own or everybody's, and tell it the difference."""
@@ -651,7 +670,7 @@ class TopicWatches:
         # No limit is asked: nobody goes on to see what it may not because there are too many lists.
         found = self._lists[before.namespace].get(key)
         if found is None:
-            found = TopicList(before.namespace, before.pattern, key, None if everything else session)
+            found = TopicList(before.namespace, before.pattern, key, None if everything else session, self._access)
             found.fill(self._matching(found))
         told = set(before.names) - before.window.new | before.window.gone
         names = set(found.names)

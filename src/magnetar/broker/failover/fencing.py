@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.context import Done
+from magnetar.broker.clients import ClientSession
 from magnetar.broker.failover.drain_window import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_of, unacknowledged
 from magnetar.broker.failover.redirect import redirect
@@ -35,7 +35,6 @@ from magnetar.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
-    from magnetar.broker.session.session import Session
 
 FENCE_PREFIX: Final = "fences/"
 RETRY_MS: Final = 500
@@ -547,7 +546,7 @@ class Fences:
 
     def redirects(
         self,
-        session: "Session",
+        session: ClientSession,
         subscription: Subscription,
         command: pb.CommandSubscribe,
         done: Callable[[BrokerError | None], None],

@@ -1,22 +1,20 @@
 """Where a consumer is sent that comes to a cluster which its subscription has left (`broker.failover.fencing`)."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from magnetar.broker.clients import ClientSession
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.versions import may_push
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
-
 _TOPIC_MIGRATED: Final = 68
 
 
 def redirect(
-    session: "Session",
+    session: ClientSession,
     subscription: Subscription,
     command: pb.CommandSubscribe,
     done: Callable[[BrokerError | None], None],

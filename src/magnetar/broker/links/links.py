@@ -473,7 +473,7 @@ class Links(LinkReports):
                 change = broker.resources.update_partitioned(topic, partitions)
             else:
                 change = Change()
-            broker.create_partitions(topic, partitions, change, told, found=True)
+            broker.changes.create_partitions(topic, partitions, change, told, found=True)
         except MagnetarError as error:
             then(str(error))
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.catalog.changes import store_change
 from magnetar.broker.metadata_sync.messages import decode_entry
 from magnetar.broker.metadata_sync.publisher import RETRY_MS, SyncTelling
 from magnetar.core.errors import MagnetarError
@@ -339,7 +338,7 @@ class MetadataSync(SyncTelling):
             self._apply_all(list(update.pieces(-(-documents // 2))), then, again)
             return
         try:
-            store_change(self._broker, _change(puts, deletes), stored)
+            self._broker.changes.store(_change(puts, deletes), stored)
         except InFlight:
             self._broker.resources.when_one_ended(lambda: self._outbox_later(repeat))
 
@@ -382,7 +381,7 @@ class MetadataSync(SyncTelling):
         try:
             # Events are checked, too; what was stored before they were is not.
             check_names(name, count)
-            self._broker.create_partitions(name, count, _change(puts, deletes), made, found=None)
+            self._broker.changes.create_partitions(name, count, _change(puts, deletes), made, found=None)
         except MagnetarError as error:
             self._making.discard(path)
             self._stuck(path, str(error))

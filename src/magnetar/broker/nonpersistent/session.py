@@ -248,7 +248,7 @@ class SessionNonPersistent(SessionPart):
             return
         self._session.producer_replaced(command.producer_id)
         for loser in evicted:
-            self._broker.close_producer(loser)
+            self._broker.clients.close_producer(loser)
         self.producers[command.producer_id] = (producer, topic)
         self._ready(producer, producer.request_id)
 
@@ -282,7 +282,7 @@ class SessionNonPersistent(SessionPart):
             else:
                 again(topic)
 
-        self._broker.probe(holder, self._session, known)
+        self._broker.clients.probe(holder, self._session, known)
 
     def _ready(self, producer: Producer, request_id: int) -> None:
         producer.answered = producer.ready

@@ -111,7 +111,7 @@ class NonPersistentTopics:
     def close_clients(self, topic: NonPersistentTopic) -> None:
         """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
         for producer in topic.producers.everybody():
-            self._broker.close_producer(producer)
+            self._broker.clients.close_producer(producer)
         self.evict(one for subscription in topic.subscriptions.values() for one in subscription.consumers)
         self.left(topic)
 

@@ -346,7 +346,7 @@ class Replication:
     def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
         """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
         cursor.properties[REPLICATED] = 1
-        made = topic.subscriptions[name] = self.broker.make_subscription(topic, name, cursor, durable=True)
+        made = topic.subscriptions[name] = self.broker.loaded.make_subscription(topic, name, cursor, durable=True)
         self.broker.fences.made(made)
         return made
 

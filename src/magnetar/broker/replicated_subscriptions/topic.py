@@ -67,7 +67,7 @@ class ReplicatedTopic(StoredStates):
         super().__init__(topic, around.broker.keeper, covered)
         self._around, self._broker = around, around.broker
         self._outbox = around.broker.outbox
-        self.cluster = around.broker.cluster
+        self.cluster: str = around.broker.cluster
         self.markers_written = self.markers_failed = self.not_made = 0
         self.updated_ms: dict[str, int] = {}
         self._both_since: dict[str, tuple[int, int]] = {}

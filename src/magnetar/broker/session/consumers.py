@@ -59,7 +59,7 @@ class SessionConsumers(SessionPart):
         self._opening.clear()
         for consumer in list(self.open.values()):
             consumer.subscription.remove_consumer(consumer)
-            self._broker.after_consumer_left(consumer.subscription)
+            self._broker.loaded.after_consumer_left(consumer.subscription)
         self.open.clear()
 
     def permissions_changed(self) -> None:
@@ -71,7 +71,7 @@ class SessionConsumers(SessionPart):
             if not access.authorizer.allowed(identity, Operation.CONSUME, topic, subscription.name):
                 del self.open[consumer_id]
                 consumer.subscription.remove_consumer(consumer)
-                self._broker.after_consumer_left(consumer.subscription)
+                self._broker.loaded.after_consumer_left(consumer.subscription)
                 self._session.send(commands.close_consumer(consumer_id))
         for command in list(self._opening.values()):
             try:
@@ -208,7 +208,7 @@ class SessionConsumers(SessionPart):
             self._session.send(commands.ack_response(consumer_id, request_id, failed, problem))
 
         if subscription.durable:
-            self._broker.when_cursor_durable(subscription, durable)
+            self._broker.loaded.when_cursor_durable(subscription, durable)
         else:
             durable("")
 
@@ -242,7 +242,7 @@ class SessionConsumers(SessionPart):
             self._session.refuse_closed(opening.request_id, f"consumer {consumer_id}")
         if consumer is not None:
             consumer.subscription.remove_consumer(consumer)
-            self._broker.after_consumer_left(consumer.subscription)
+            self._broker.loaded.after_consumer_left(consumer.subscription)
         self._session.send(commands.success(command.request_id))
 
     def _seek(self, command: pb.CommandSeek) -> None:

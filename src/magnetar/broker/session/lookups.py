@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.catalog.auto_partitions import partitions_or_make
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import looked_up_name, namespace_name, topic_name
 from magnetar.broker.topics.schemas import SchemaTopic, schema_message
@@ -55,7 +54,7 @@ class SessionLookups:
         except BrokerError as error:
             self._session.send(commands.partitions_failed(request_id, _told(error), error.message))
             return
-        partitions_or_make(self._broker, name, command.metadata_auto_creation_enabled, answer)
+        self._broker.auto_partitions.count_or_make(name, command.metadata_auto_creation_enabled, answer)
 
     def _lookup(self, command: pb.CommandLookupTopic) -> None:
         try:

@@ -206,14 +206,14 @@ class SessionProducers(SessionPart):
         except BrokerError as error:
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
                 # Its client may be gone without a word, and this be its successor.
-                self._broker.probe(rival.connection, self._session, partial(again, probed=True))
+                self._broker.clients.probe(rival.connection, self._session, partial(again, probed=True))
                 return
             self._give_up(command, error)
             return
         del self._opening[command.producer_id]
         self._session.producer_replaced(command.producer_id)
         for loser in evicted:
-            self._broker.close_producer(loser)
+            self._broker.clients.close_producer(loser)
         self.open[command.producer_id] = producer
         self.topics[command.producer_id] = topic
         self._admitted(producer, topic)

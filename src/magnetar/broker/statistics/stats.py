@@ -282,7 +282,7 @@ def broker_stats(broker: "Broker") -> dict[str, Any]:
         "cacheSize": broker.cache.bytes,
         "cacheEntries": broker.cache.entries,
         "storageSize": sum(topic.log.bytes_retained for topic in topics),
-        "cursorRangesLeftOut": broker.ranges_left_out,
+        "cursorRangesLeftOut": broker.loaded.ranges_left_out,
         "unknownTopics": len(broker.proofs.unknown),
         "lostEntries": broker.lost_entries,
         "damagedGivenUp": broker.damage.given_up,

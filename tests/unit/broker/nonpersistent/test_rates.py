@@ -101,7 +101,7 @@ def test_what_waits_of_a_producer_that_goes_otherwise_is_forgotten(node: Node, e
     topic = topic_of(node)
     assert topic.publish_throttle is not None and topic.publish_throttle.waiting_messages
     if evicted:
-        node.run(node.broker.close_producer, topic.producers.live["1"])
+        node.run(node.broker.clients.close_producer, topic.producers.live["1"])
     else:
         node.run(node.broker.disconnected, one.client.number)
     assert not topic.publish_throttle.waiting_messages
@@ -115,7 +115,7 @@ def test_a_closing_one_that_is_evicted_has_its_answer_and_no_other(node: Node) -
     one = Publisher(node, 1)
     one.send(0, 1, 2)
     one.close()
-    node.run(node.broker.close_producer, topic_of(node).producers.live["1"])
+    node.run(node.broker.clients.close_producer, topic_of(node).producers.live["1"])
     told: list[Any] = [one.client.answered(101), [one for one in one.client.answers if one.type == 15]]
     assert told[0] is not None and told[0].HasField("success") and not told[1]
 
