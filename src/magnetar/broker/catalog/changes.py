@@ -9,9 +9,8 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from magnetar.broker.context import Done
 from magnetar.broker.catalog.catalog import Catalog
-from magnetar.broker.context import BrokerContext
+from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.clients import ClientSession
+from magnetar.broker.context import Done
 from magnetar.broker.failover.drain_window import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_of, unacknowledged
 from magnetar.broker.failover.redirect import redirect
