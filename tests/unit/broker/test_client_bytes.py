@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from magnetar.broker.client_bytes import FREE_BYTES, OPENING_BYTES_MAX
@@ -62,16 +61,14 @@ def refused(client: Client, request: int) -> str:
 
 @pytest.fixture
 def node() -> Node:
-    node = World("a")["a"]
+    limits = {
+        "client_metadata_bytes_max": 2_000,
+        "client_metadata_bytes_per_connection_max": 3_000,
+        "client_metadata_bytes_per_topic_max": 5_000,
+        "client_metadata_bytes_total_max": 6_500,
+    }
+    node = World("a", limits=limits)["a"]
     node.create(TOPIC)
-    node.broker.config = config = msgspec.structs.replace(
-        node.broker.config,
-        client_metadata_bytes_max=2_000,
-        client_metadata_bytes_per_connection_max=3_000,
-        client_metadata_bytes_per_topic_max=5_000,
-        client_metadata_bytes_total_max=6_500,
-    )
-    node.broker.client_bytes._config = config
     return node
 
 

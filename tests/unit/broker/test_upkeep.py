@@ -1,7 +1,5 @@
 """What retention has to leave."""
 
-import msgspec
-
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.storage.entries import NewEntry
@@ -145,13 +143,12 @@ def test_the_last_ledger_stays_while_somebody_needs_it_or_something_is_on_its_wa
 
 
 def test_links_go_on_behind_a_last_ledger_that_went() -> None:
-    world = World("ab")
+    world = World("ab", limits={"retention_unsubscribed_ms": 0})
     a, b = world["a"], world["b"]
     a.create()
     a.publish(b"0", b"1")
     world.advance(2_000)
     assert b.topic.log.next_after(EARLIEST) is not None
-    a.broker.config = msgspec.structs.replace(a.broker.config, retention_unsubscribed_ms=0)
     a.run(a.broker.append_failed, [], "no space left on the device")
     a.run(lambda: a.broker.upkeep.trim(a.topic))
     world.advance(2_000)
