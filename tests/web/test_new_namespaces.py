@@ -86,7 +86,7 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("resource_group_name", "group", "no groups"),
         ("migrated", True, "links carry"),
         ("dispatcherPauseOnAckStatePersistentEnabled", True, "max-unacked"),
-        ("entryFilters", {"entryFilterNames": "mine"}, "nobody's code"),
+        ("entryFilters", {"entryFilterNames": "mine"}, "no code of their users"),
         ("publishMaxMessageRate", {"elsewhere": {"publishThrottlingRateInMsg": 5}}, "has to name us-west"),
         ("topicDispatchRate", {"us-west": {"ratePeriodInSecond": 0}}, "ratePeriodInSecond"),
         ("auth_policies", {"destination_auth": {"persistent://public/other/t": {"me": ["produce"]}}}, "not one of"),

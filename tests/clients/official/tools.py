@@ -129,7 +129,7 @@ class PulsarAdmin(GoTool):
         (r"BookieAffinityGroup$", "sets an affinity to bookies, which is refused: there are none"),
         (
             r"Test(Namespaces_SetSchemaCompatibilityStrategy|SetTopicAutoCreation)$",
-            "asserts 404 for a tenant that is not there; a role that may not administer it is told 403, as of one that is there",
+            "asserts 404 for a tenant that is not there; a role that may not administer it gets 403, as for one that exists",
         ),
         (
             r"TestPeekMessagesWithProperties$",

@@ -25,7 +25,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/persistence/bookieAffinity$", "messages are in the broker's own log: there are no bookies to choose"),
     (r"/(remove|scan)?[oO]ffload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
-    (r"/entryFilters$", "brokers run nobody's code; links have a filter"),
+    (r"/entryFilters$", "brokers run no code of their users; links have a filter"),
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
     (r"/(non-)?persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
