@@ -1,33 +1,29 @@
 """Planted bugs: the world of `snapworld` with one rule left out of the real code. Each must be found.
 
+What is replaced stands in `magnetar_sim.plants_snapshot`, the table that whole brokers use as well.
+
 docs/design/snapshots.md says of the first seven which rule they leave out.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.replication.snapshots import Snapshots
-from magnetar.replication.snapshots.cache import Taken
-from magnetar.replication.snapshots.held import Held
-from magnetar.replication.snapshots.pending import Pending, Step
-from magnetar.replication.snapshots.receiving import Receiver
-from magnetar.replication.snapshots.state import State
+from magnetar.core.ids import EARLIEST, LATEST, NONE
 from magnetar.wire import markers
-from magnetar.wire.acksets import SoughtEpoch
+from magnetar_sim.plants_snapshot import MACHINES_ONLY, SNAPSHOT, Patches
 from tests.support import snapworld
 from tests.support.snapworld import Site, World
 
-SNAPSHOTS = "magnetar.replication.snapshots"
+PATCHES = SNAPSHOT | MACHINES_ONLY
 
 
 class Planted(World):
     """A world with a rule left out; `patches` says where."""
 
-    patches: ClassVar[dict[str, Any]] = {}
+    patches: ClassVar[Patches] = {}
     steps: ClassVar[int] = 100
     reason: ClassVar[str] = ""
     """Part of the violation that the missing rule leads to; other ones do not count."""
@@ -47,24 +43,13 @@ class Plain(Planted):
 class OneRound(Plain):
     """Three clusters, one round."""
 
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending._round_over": lambda self: Step.COMPLETE}
-
-
-def untagged(self: Pending, response: markers.SnapshotResponse) -> Step:
-    """Rounds are told apart by nothing; a repeated first answer ends the second round."""
-    bare = response._replace(snapshot_id=response.snapshot_id.split(":", maxsplit=1)[0])
-    if bare.snapshot_id != self.snapshot_id:
-        return Step.IGNORED
-    return _answered(self, bare._replace(snapshot_id=self.round_id))
-
-
-_answered = Pending.answered
+    patches = PATCHES["one_round"]
 
 
 class Untagged(Plain):
     """And handlers are only at-least-once: an answer is given twice, and the second one is slow."""
 
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending.answered": untagged}
+    patches = PATCHES["untagged"]
     boost: ClassVar[dict[str, float]] = {"stall": 2, "consume": 4, "tick": 2, "crash": 0.3, "fail": 0}
 
     def push(self, entry: Any, site: Site, to: Site) -> None:
@@ -93,7 +78,7 @@ class Untagged(Plain):
 class Partial(Plain):
     """A snapshot whose time is up is used with the answers that it has."""
 
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.pending.Pending.usable": lambda self: dict(self.positions)}
+    patches = PATCHES["partial"]
     boost: ClassVar[dict[str, float]] = {"long": 10, "stall": 3}
 
 
@@ -121,23 +106,12 @@ class NoVector(Planted):
     boost: ClassVar[dict[str, float]] = {"wipe": 3, "quota": 0, "expire": 0, "seek": 0}
 
 
-def claim_up_to_highest(held: Held) -> Held:
-    return Held({key: [(0, runs[-1][1])] for key, runs in held.origins.items()})
-
-
-_taken = Taken.__init__
-
-
-def taken_highest(self: Taken, local: Position, clusters: dict[str, Position], held: Held) -> None:
-    _taken(self, local, clusters, claim_up_to_highest(held))
-
-
 class NoRestrictedCheck(Planted):
     """The vector is one number per origin, and replicate_to is not looked at."""
 
     reason = "nobody acknowledged"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.cache.Taken.__init__": taken_highest}
+    patches = PATCHES["no_restricted_check"]
     boost: ClassVar[dict[str, float]] = {"quota": 0, "join": 0}
 
 
@@ -155,7 +129,7 @@ class NoEpoch(Planted):
 
     reason = "undoes the seek"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver._written_before_our_seek": lambda *_: False}
+    patches = PATCHES["no_epoch"]
     warm = 1.0
     boost: ClassVar[dict[str, float]] = {"seek": 5, "wipe": 0.2, "move": 10, "consume": 2}
 
@@ -176,9 +150,7 @@ class BaseIsAck(Planted):
     plain = 0.0
     clusters_least = 3
     warm = 0.0
-    patches: ClassVar[dict[str, Any]] = {
-        f"{SNAPSHOTS}.updates.Teller.claimable": staticmethod(lambda state, taken: taken.held.minus(state.expired))
-    }
+    patches = PATCHES["base_is_ack"]
     boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "seek": 0, "long": 20, "stall": 0}
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
@@ -202,17 +174,8 @@ class ExpiryIsAck(Planted):
 
     reason = "nobody acknowledged"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots.expired": lambda *_: None}
+    patches = PATCHES["told_expiry"]
     boost: ClassVar[dict[str, float]] = {"expire": 5}
-
-
-def own_with_present_vector(self: Any, entry: Any, marker: Any) -> None:
-    if isinstance(marker, markers.Snapshot) and self._started:
-        marker = marker._replace(held=self._held.copy().origins)
-    _own(self, entry, marker)
-
-
-_own = Snapshots._own
 
 
 class VectorTooLate(Planted):
@@ -220,19 +183,14 @@ class VectorTooLate(Planted):
 
     reason = "nobody acknowledged"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._own": own_with_present_vector}
+    patches = PATCHES["vector_too_late"]
 
 
 class NeverRests(Planted):
     """Who was told by an update tells it on."""
 
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.state.State.has_news": property(lambda self: True)}
-
-
-def hears_of_a_seek(self: Receiver, marker: SoughtEpoch, states: dict[str, State]) -> None:
-    if marker.subscription in states:
-        states[marker.subscription].heard(marker.epoch)
+    patches = PATCHES["never_rests"]
 
 
 class SeekForgetsNothing(Planted):
@@ -240,19 +198,8 @@ class SeekForgetsNothing(Planted):
 
     reason = "undoes the seek"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver.sought": hears_of_a_seek}
+    patches = PATCHES["seek_forgets_nothing"]
     boost: ClassVar[dict[str, float]] = {"seek": 3, "wipe": 0, "move": 10}
-
-
-def retell_to_all(self: Snapshots, clusters: Any) -> None:
-    for name, state in self._states.items():
-        cursor = self._host.cursor(name)
-        if cursor is not None:
-            state.told, state.news = NONE, cursor.mark_delete
-    _retell(self, clusters)
-
-
-_retell = Snapshots._retell
 
 
 class RetellsToAll(Planted):
@@ -262,7 +209,7 @@ class RetellsToAll(Planted):
     plain = 0.0
     clusters_least = 3
     warm = 1.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._retell": retell_to_all}
+    patches = PATCHES["retells_to_all"]
     boost: ClassVar[dict[str, float]] = {"seek": 2, "wipe": 0, "move": 5, "stall": 0.3}
 
     def seek(self) -> None:
@@ -285,7 +232,7 @@ class NothingOnArrival(Planted):
     plain = 0.0
     clusters_least = 3
     warm = 1.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._claimed": lambda *_: None}
+    patches = PATCHES["nothing_on_arrival"]
     boost: ClassVar[dict[str, float]] = {"expire": 0, "quota": 0, "wipe": 0, "seek": 0, "move": 0}
 
     def stall(self) -> None:
@@ -307,17 +254,13 @@ class NothingOnArrival(Planted):
         super().settle()
 
 
-def wanted_for_messages(self: Snapshots) -> bool:
-    return self.writes and self._started and bool(self._states) and self._last_message > self._taker.newest
-
-
 class NoTrailing(Planted):
     """Snapshots are only taken for new messages."""
 
     reason = "told"
     plain = 0.0
     warm = 1.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._wanted": wanted_for_messages}
+    patches = PATCHES["no_trailing"]
     boost: ClassVar[dict[str, float]] = {"seek": 3, "expire": 0, "quota": 0}
 
     def seek(self) -> None:
@@ -331,29 +274,12 @@ class NoTrailing(Planted):
             self.consume(site, 99)
 
 
-def work_without_telling(self: Snapshots) -> None:
-    with patch.object(self, "_tell", lambda *_: None):
-        _work(self)
-
-
-_work = Snapshots._work
-
-
 class SnapshotMustComeFirst(Planted):
     """A snapshot that arrives after the acknowledgement is not looked at before the next one (Pulsar #16651)."""
 
     reason = "told"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._work": work_without_telling}
-
-
-def told_at_once(self: Snapshots, subscription: str, state: State) -> None:
-    _tell(self, subscription, state)
-    if state.writing is not None:
-        state.told = state.writing.local
-
-
-_tell = Snapshots._tell
+    patches = PATCHES["snapshot_must_come_first"]
 
 
 class ToldTooEarly(Planted):
@@ -361,7 +287,7 @@ class ToldTooEarly(Planted):
 
     reason = "told"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._tell": told_at_once}
+    patches = PATCHES["told_too_early"]
     boost: ClassVar[dict[str, float]] = {"fail": 5}
 
 
@@ -370,9 +296,7 @@ class ForgetsDeletion(Planted):
 
     reason = "brings it back"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {
-        f"{SNAPSHOTS}.machine.Snapshots.deleted": lambda self, subscription: self._states.pop(subscription, None)
-    }
+    patches = PATCHES["forgets_deletion"]
     boost: ClassVar[dict[str, float]] = {"delete": 5}
 
 
@@ -381,7 +305,7 @@ class HeldForgetsTrimmed(Planted):
 
     reason = "told"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.state.flat": lambda held: []}
+    patches = PATCHES["held_forgets_trimmed"]
     boost: ClassVar[dict[str, float]] = {"trim": 5, "crash": 5}
 
 
@@ -390,7 +314,7 @@ class StaleBase(Planted):
 
     reason = "nobody acknowledged"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.machine.Snapshots._brought": lambda self: self._new_state()}
+    patches = PATCHES["stale_base"]
     warm = 0.0
     boost: ClassVar[dict[str, float]] = {"quota": 3, "subscribe": 2, "move": 5, "consume": 2}
 
@@ -400,7 +324,7 @@ class NoMerge(Planted):
 
     reason = "still wants"
     plain = 0.0
-    patches: ClassVar[dict[str, Any]] = {f"{SNAPSHOTS}.receiving.Receiver._merge_base": lambda *_: None}
+    patches = PATCHES["no_merge"]
     boost: ClassVar[dict[str, float]] = {"wipe": 0, "delete": 0, "leave": 0, "move": 10, "subscribe": 5, "stall": 5}
 
 
@@ -443,7 +367,7 @@ KNOWN: dict[str, int] = {
 @contextmanager
 def planted(world: type[World]) -> Iterator[None]:
     """The world's patches, for as long as the block runs."""
-    patches: Mapping[str, Callable[..., Any]] = getattr(world, "patches", {})
+    patches: Patches = getattr(world, "patches", {})
     active = [patch(name, function) for name, function in patches.items()]
     for one in active:
         one.start()

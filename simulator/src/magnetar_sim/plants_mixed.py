@@ -6,8 +6,8 @@ from typing import Any
 from magnetar.core.ids import OriginKey
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.snapshots import Snapshots
-from magnetar.replication.snapshots.receiving import Receiver
 from magnetar.replication.snapshots.state import State, later
+from magnetar.replication.snapshots.update_reader import UpdateReader
 from magnetar.wire.markers import Claim
 
 HERE = "magnetar.replication"
@@ -21,7 +21,7 @@ def _silent_change(self: AckedSets, writes: bool) -> None:
         self.writer.stop()
 
 
-def _own_seeks_only(self: Receiver, _name: str, claim: Claim, state: State) -> bool:
+def _own_seeks_only(self: UpdateReader, _name: str, claim: Claim, state: State) -> bool:
     known = {seek.cluster: seek for seek in claim.seeks}
     here = self._host.cluster
     return here in state.seeks and later(known.get(here), state.seeks[here])
@@ -33,7 +33,7 @@ def _seek_kept_quiet(self: Snapshots, subscription: str, _: Iterable[tuple[Origi
 
 
 def _tells_no_more(self: Snapshots) -> None:
-    for state in self._states.values():
+    for state in self.states.values():
         state.restart()
     _routes_changed(self)
 
@@ -51,7 +51,7 @@ def _gives_again(self: AckedSets) -> None:
 MIXED: dict[str, dict[str, Any]] = {
     "change_untold": {f"{HERE}.acked_sets.machine.AckedSets.set_writes": _silent_change},
     "updates_unlearnt": {f"{HERE}.acked_sets.machine.AckedSets.learnt": lambda *_: None},
-    "own_seeks_only": {f"{HERE}.snapshots.receiving.Receiver._written_before_our_seek": _own_seeks_only},
+    "own_seeks_only": {f"{HERE}.snapshots.update_reader.UpdateReader._written_before_our_seek": _own_seeks_only},
     "goes_back_alone": {f"{HERE}.snapshots.machine.Snapshots.moved_back": _seek_kept_quiet},
 }
 """These show while the mode changes."""

@@ -270,7 +270,7 @@ class Updates:
         """Under which name a seek here is known; None while nobody keeps a state."""
         host = self.host(cluster, topic)
         if host is not None:
-            state = host.snapshot._states.get(machine.name)  # type: ignore[attr-defined]
+            state = host.snapshot.states.get(machine.name)  # type: ignore[attr-defined]
             truth.told_here.seek = state.seeks.get(cluster.name) if state is not None else None
             truth.told_here.latest = truth.told_here.seek
 

@@ -8,7 +8,7 @@ import pytest
 from magnetar.broker.replicated_subscriptions.progress import MARKERS_MAX, Lag, Progress, told_by
 from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
 from magnetar.replication.host import Acked
-from magnetar.replication.snapshots.machine import UNTOLD_MAX, Untold
+from magnetar.replication.snapshots.unreported import UNREPORTED_MAX, Unreported
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker, Epoch, SoughtEpoch, StateRequest
 from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update, build_marker
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -397,20 +397,20 @@ def test_many_markers_make_times_coarser_and_lose_no_message() -> None:
 def test_many_acknowledgements_that_wait_for_an_update() -> None:
     host = Host("b")
     host.subscribe()
-    state = host.machine._states["s"]
-    untold = Untold(host.log, state)
+    state = host.machine.states["s"]
+    untold = Unreported(host.log, state)
     publish: Callable[[], Position] = host.publish
-    positions = [publish() for _ in range(3 * UNTOLD_MAX)]
+    positions = [publish() for _ in range(3 * UNREPORTED_MAX)]
     for n, position in enumerate(positions):
         untold.acknowledged(Acked(entries=(position,)), 1_000 + n)
-    assert untold.look() == (3 * UNTOLD_MAX, 1_000)
-    state.told = positions[2 * UNTOLD_MAX - 1]
+    assert untold.look() == (3 * UNREPORTED_MAX, 1_000)
+    state.reported = positions[2 * UNREPORTED_MAX - 1]
     messages, since_ms = untold.look()
-    assert UNTOLD_MAX <= messages <= UNTOLD_MAX + 8
-    assert 1_000 + 2 * UNTOLD_MAX - 8 <= since_ms <= 1_000 + 2 * UNTOLD_MAX
-    state.told = positions[-1]
+    assert UNREPORTED_MAX <= messages <= UNREPORTED_MAX + 8
+    assert 1_000 + 2 * UNREPORTED_MAX - 8 <= since_ms <= 1_000 + 2 * UNREPORTED_MAX
+    state.reported = positions[-1]
     assert untold.look() == (0, 0)
-    state.told = NONE
+    state.reported = NONE
     untold.acknowledged(Acked(after=NONE, up_to=positions[9]), 5_000)
     assert untold.look() == (10, 5_000)
     state.restart()

@@ -18,7 +18,7 @@ CACHED_MIN: Final = 3
 
 
 @dataclass(slots=True, frozen=True)
-class Taken:
+class CachedSnapshot:
     """A snapshot.
 
     Attributes:
@@ -50,12 +50,12 @@ class Cache:
     def __init__(self, log: TopicLog, cached_max: int) -> None:
         self._log = log
         self._max = max(CACHED_MIN, cached_max)
-        self.items: list[Taken] = []
+        self.items: list[CachedSnapshot] = []
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: CachedSnapshot) -> None:
         """One more; one that is not above the last (read twice) changes nothing."""
         if self.items and taken.local <= self.items[-1].local:
             return
@@ -67,7 +67,7 @@ class Cache:
             ]
             del self.items[1 + distances.index(min(distances))]
 
-    def passed(self, mark_delete: Position) -> Taken | None:
+    def passed(self, mark_delete: Position) -> CachedSnapshot | None:
         """The newest that a subscription with this mark-delete has passed, or None."""
         found = None
         for taken in self.items:

@@ -4,7 +4,7 @@
     a: mark-delete passes the local position -> UPDATE(subscription, positions, claim) --link--> b: cursor moves forward
 
     snapshot   taken when user messages came since the last one, or something was acknowledged here that no cached
-               snapshot can tell (taking.py, pending.py, cache.py)
+               snapshot can tell (snapshot_taker.py, pending_snapshot.py, cache.py)
     held       every message that this log has held, by identity; what a snapshot says is as of its local position. Of too
                many runs the oldest are forgotten: they are not told any more, and excluded from what is told later
     claim      what an update says by identity: held at the snapshot, without what the subscription's starting point
@@ -26,104 +26,36 @@ own cursor does not move back.
 
 A subscription created at Latest has acknowledged nothing: its base is not claimed, and bases of creations that happened
 at the same time in several clusters merge by intersection, as in exact mode
-(docs/design/acknowledged-sets.md#base-and-acks). What is received is in receiving.py.
+(docs/design/acknowledged-sets.md#base-and-acks). What is received is in update_reader.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.host import Acked, MarkerHost
+from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots import state as states
-from magnetar.replication.snapshots.cache import Cache, Taken
+from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
 from magnetar.replication.snapshots.held import RANGES_MAX, Held, acked_above, entries_of, held_by
-from magnetar.replication.snapshots.receiving import Receiver
-from magnetar.replication.snapshots.routes import audience, partners
+from magnetar.replication.snapshots.marker_appender import MarkerAppender
+from magnetar.replication.snapshots.routes import partners
+from magnetar.replication.snapshots.snapshot_taker import ID_BYTES_MAX, SnapshotTaker
 from magnetar.replication.snapshots.state import State, Stored, later
-from magnetar.replication.snapshots.taking import ID_BYTES_MAX, Taker
-from magnetar.replication.snapshots.updates import Teller
-from magnetar.replication.snapshots.writer import Writer
+from magnetar.replication.snapshots.unreported import Unreported
+from magnetar.replication.snapshots.update_reader import UpdateReader
+from magnetar.replication.snapshots.update_writer import UpdateWriter
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, StoredEntry
-from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import markers
 from magnetar.wire.acksets import EXACT_KINDS, Epoch, SoughtEpoch
 from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
 
-SLEEP_ENTRIES_MAX: Final = 1_000
+SKIPPED_MAX: Final = 1_000
 """So many messages are passed over in exact mode before they are caught up with, by runs: retention is far behind that."""
 
-UNTOLD_MAX: Final = 1_000
-"""Acknowledgements remembered that no update has told; of more every two become one, which only makes times coarser."""
-
 _MARKER: Final = int(EntryFlags.MARKER)
-
-
-class _Piece(NamedTuple):
-    """Acknowledged at about the same time: messages with after < position <= up_to."""
-
-    after: Position
-    up_to: Position
-    messages: int
-    at_ms: int
-
-
-class Untold:
-    """What was acknowledged here of one subscription and is in no update yet: counted, for people, never decided by.
-
-    Args:
-        log: of the topic.
-        state: of the subscription; how far it was told, and how often it was moved by seeks, is read there.
-    """
-
-    def __init__(self, log: TopicLog, state: State) -> None:
-        self._log = log
-        self.state = state
-        self._turn, self._told = state.turn, state.told
-        self._pieces: list[_Piece] = []
-
-    def acknowledged(self, acked: Acked, now_ms: int) -> None:
-        """A consumer or operator here acknowledged something."""
-        positions = [*acked.entries, *acked.partial]
-        afters = [Position(ledger, entry - 1) for ledger, entry in positions]
-        if acked.up_to != NONE:
-            positions.append(acked.up_to)
-            afters.append(acked.after)
-        if positions:
-            self.add(min(afters), max(positions), acked.messages(self._log), now_ms)
-
-    def add(self, after: Position, up_to: Position, messages: int, now_ms: int) -> None:
-        """Messages with after < position <= up_to."""
-        self._tidy()
-        if messages:
-            self._pieces.append(_Piece(after, up_to, messages, now_ms))
-        if len(self._pieces) > UNTOLD_MAX:
-            # Neighbours, so that the newest stay apart and none grows for as long as acknowledging goes on.
-            self._pieces = [
-                _Piece(min(a.after, b.after), max(a.up_to, b.up_to), a.messages + b.messages, a.at_ms)
-                for a, b in zip(self._pieces[::2], self._pieces[1::2], strict=False)
-            ] + self._pieces[len(self._pieces) // 2 * 2 :]
-
-    def _tidy(self) -> None:
-        """Forget what was told since the last time; after a seek all, as nothing from before is told any more."""
-        told, between = self.state.told, self._log.messages_between
-        if self._turn != self.state.turn:
-            self._pieces = []
-        elif told > self._told:
-            self._pieces = [
-                one
-                if one.after >= told
-                else one._replace(after=told, messages=min(one.messages, between(told, one.up_to)))
-                for one in self._pieces
-                if one.up_to > told
-            ]
-        self._turn, self._told = self.state.turn, told
-
-    def look(self) -> tuple[int, int]:
-        """How many messages, at most, and when the first of them was acknowledged; (0, 0) for none."""
-        self._tidy()
-        return sum(one.messages for one in self._pieces), self._pieces[0].at_ms if self._pieces else 0
 
 
 class Snapshots:
@@ -152,22 +84,24 @@ class Snapshots:
         self._cached_max = cached_max
         self.writes = writes
         self._started = False
-        self._states: dict[str, State] = {}
+        self.states: dict[str, State] = {}
         self._deleted: set[str] = set()
         self._again: set[str] = set()
-        self._untold: dict[str, Untold] = {}
+        self._unreported: dict[str, Unreported] = {}
         self._sent_ms: dict[str, int] = {}
         self.received_ms: dict[tuple[str, str], int] = {}
         self._known_held = held_by(host.log, host.cluster)
         self._forgot = Held()
         self._last_message = host.log.last_dispatchable()
-        self._awake_until = host.log.last
-        self._asleep = 0
-        self._writer = Writer(host, self._work)
-        self._teller = Teller(host, self._writer)
-        self._taker = Taker(
+        self._seen_until = host.log.last
+        self._skipped = 0
+        self._notices = Notices(host)
+        self._appender = MarkerAppender(host, self._work)
+        self._updates = UpdateWriter(host, self._appender, self._notices)
+        self._taker = SnapshotTaker(
             host,
-            self._writer,
+            self._appender,
+            self._notices,
             held=lambda: self._held,
             wanted=self._wanted,
             partners=lambda: partners(host.routes, host.cluster),
@@ -175,7 +109,7 @@ class Snapshots:
             interval_ms=interval_ms,
             timeout_ms=timeout_ms,
         )
-        self._receiver = Receiver(host, self._writer, self._adopt, self._brought)
+        self._reader = UpdateReader(host, self._notices, self._adopt, self._brought)
 
     @property
     def missing(self) -> dict[str, int]:
@@ -199,7 +133,7 @@ class Snapshots:
         cursor = self._host.cursor(subscription)
         if cursor is None:
             return self._host.log.last
-        found = self._states[subscription] = self._new_state()
+        found = self.states[subscription] = self._new_state()
         if stored is None:
             found.base = self._starting_point(subscription, cursor)
             found.expired = self._forgotten(cursor.mark_delete)
@@ -211,8 +145,8 @@ class Snapshots:
                 self._known_held.update(states.read_held(stored.held))
                 self._taker.taken(Position(*stored.newest))
             except StorageError as error:
-                self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
-                found = self._states[subscription] = self._new_state()
+                self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+                found = self.states[subscription] = self._new_state()
                 found.base = self._starting_point(subscription, cursor)
                 found.expired = self._forgotten(cursor.mark_delete)
         # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
@@ -224,13 +158,13 @@ class Snapshots:
         try:
             return states.decode(state)
         except StorageError as error:
-            self._writer.warn("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+            self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
             return None
 
     def _adopt(self, subscription: str) -> State | None:
         """A subscription that is here and that nobody told us of: the other mode created it."""
         self.load(subscription, None)
-        return self._states.pop(subscription, None)
+        return self.states.pop(subscription, None)
 
     def _brought(self) -> State:
         """A subscription that another cluster brings: from the first retained message on."""
@@ -271,53 +205,53 @@ class Snapshots:
         """See `replication.host.Machine`."""
         self._started = True
         if self.writes:
-            for subscription, state in self._states.items():
-                self._found_untold(subscription, state)
+            for subscription, state in self.states.items():
+                self._find_unreported(subscription, state)
         again, self._again = self._again, set()
-        for subscription in sorted(again & self._states.keys()):
+        for subscription in sorted(again & self.states.keys()):
             self.created(subscription)
         self._work()
 
-    def _found_untold(self, subscription: str, state: State) -> None:
+    def _find_unreported(self, subscription: str, state: State) -> None:
         """What was acknowledged before a restart and is in no update: when that was is not known any more."""
         cursor = self._host.cursor(subscription)
         if cursor is None or not state.has_news:
             return
         log = self._host.log
         up_to = min(cursor.mark_delete, state.news)
-        passed = held_by(log, self._host.cluster, state.told, up_to).minus(state.base, state.expired)
+        passed = held_by(log, self._host.cluster, state.reported, up_to).minus(state.base, state.expired)
         messages = sum(end - first for runs in passed.origins.values() for first, end in runs)
         for first, last in cursor.acked.runs():
-            after, end = max(state.told, Position(first.ledger, first.entry - 1)), min(last, state.news)
+            after, end = max(state.reported, Position(first.ledger, first.entry - 1)), min(last, state.news)
             messages += log.messages_between(after, end) if after < end else 0
-        self._untold_of(subscription, state).add(state.told, state.news, messages, self._host.now_ms)
+        self._unreported_of(subscription, state).add(state.reported, state.news, messages, self._host.now_ms)
 
-    def _untold_of(self, subscription: str, state: State) -> Untold:
-        found = self._untold.get(subscription)
+    def _unreported_of(self, subscription: str, state: State) -> Unreported:
+        found = self._unreported.get(subscription)
         if found is None or found.state is not state:
-            found = self._untold[subscription] = Untold(self._host.log, state)
+            found = self._unreported[subscription] = Unreported(self._host.log, state)
         return found
 
     def set_writes(self, writes: bool) -> None:
         """The mode changed."""
-        if self._asleep:
-            self._wake()
+        if self._skipped:
+            self._catch_up()
         if not writes:
-            self._untold.clear()  # what the other mode writes now has all of it
+            self._unreported.clear()  # what the other mode writes now has all of it
         self.writes = writes
         if writes:
             for subscription in self._host.subscriptions():
-                if subscription not in self._states:
+                if subscription not in self.states:
                     self.load(subscription, None)
         self._work()
 
-    # -------------------------------------------------------------------------------------------------------- sleeping
+    # -------------------------------------------------------------------------------------------------------- skipping
 
     @property
     def _held(self) -> Held:
         """Every message that this log has held, or the newest of them (`RANGES_MAX`)."""
-        if self._asleep:
-            self._wake()
+        if self._skipped:
+            self._catch_up()
         if self._known_held.count_runs() > RANGES_MAX:
             self._forget()
         return self._known_held
@@ -331,32 +265,27 @@ class Snapshots:
             if kept is None or len(kept) < len(runs):
                 self._forgot.update(Held({key: [(runs[0][0], runs[-1][1] if kept is None else kept[0][0])]}))
 
-    def _sleeps(self, entries: Sequence[StoredEntry]) -> bool:
+    def _skips(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether nobody here needs to look at these now: exact mode writes, and they are messages that nothing waits for.
 
         Every publish comes through here. What is passed over is caught up with later, in a few steps for thousands.
         """
-        if (
-            self.writes
-            or not self._started
-            or self._taker.missing
-            or any(each.claims for each in self._states.values())
-        ):
+        if self.writes or not self._started or self._taker.missing or any(each.claims for each in self.states.values()):
             return False
-        if self._asleep >= SLEEP_ENTRIES_MAX or entries[0].ledger != self._awake_until.ledger:
+        if self._skipped >= SKIPPED_MAX or entries[0].ledger != self._seen_until.ledger:
             return False
         for entry in entries:
             if entry.flags & _MARKER:
                 return False
-        self._asleep += len(entries)
+        self._skipped += len(entries)
         return True
 
-    def _wake(self) -> None:
+    def _catch_up(self) -> None:
         """Catch up with everything that was passed over."""
         log = self._host.log
-        self._asleep = 0
-        self._known_held.update(held_by(log, self._host.cluster, self._awake_until))
-        self._awake_until = log.last
+        self._skipped = 0
+        self._known_held.update(held_by(log, self._host.cluster, self._seen_until))
+        self._seen_until = log.last
         self._last_message = log.last_dispatchable()
         self._taker.moved()
 
@@ -364,11 +293,12 @@ class Snapshots:
 
     def stored(self, entries: Sequence[StoredEntry]) -> None:
         """See `replication.host.Machine`."""
-        self._writer.blocked = False
-        if self._sleeps(entries):
+        if self._appender.blocked:
+            self._appender.unblock()
+        if self._skips(entries):
             return
-        if self._asleep:
-            self._wake()
+        if self._skipped:
+            self._catch_up()
         own = OriginKey(self._host.cluster, self._host.log.incarnation)
         fresh = NONE
         heard: set[str] = set()
@@ -383,7 +313,7 @@ class Snapshots:
                 fresh = entry.position
         if self._known_held.count_runs() > RANGES_MAX + RANGES_MAX // 8:  # not with each message
             self._forget()
-        self._awake_until = max(self._awake_until, entries[-1].position)
+        self._seen_until = max(self._seen_until, entries[-1].position)
         for cluster in sorted(heard):
             self._taker.heard_of(cluster)
         self._last_message = max(self._last_message, fresh)
@@ -391,21 +321,21 @@ class Snapshots:
             return
         if fresh != NONE:
             self._taker.moved()
-            self._claimed(entries[0], fresh)
+            self._acknowledge_claimed(entries[0], fresh)
         self._work()
 
-    def _claimed(self, first: StoredEntry, last: Position) -> None:
+    def _acknowledge_claimed(self, first: StoredEntry, last: Position) -> None:
         """Messages came that other clusters said to be acknowledged, or behind the starting point, before."""
         after = Position(first.ledger, first.entry - 1)
-        for subscription, state in self._states.items():
+        for subscription, state in self.states.items():
             for held in (state.claims, state.base):
                 if found := entries_of(self._host.log, self._host.cluster, held, after, last):
                     self._host.apply(subscription, found, {})
-                    self._writer.count("acknowledged_on_arrival", len(found))
+                    self._notices.count("acknowledged_on_arrival", len(found))
 
     def acknowledged(self, subscription: str, acked: Acked) -> None:
         """See `replication.host.Machine`."""
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         if state is None:
             return
         highest = max(acked.up_to, max(acked.entries, default=NONE), max(acked.partial, default=NONE))
@@ -413,10 +343,10 @@ class Snapshots:
             state.news = highest
             self._host.dirty(subscription)
         if self.writes:
-            self._untold_of(subscription, state).acknowledged(acked, self._host.now_ms)
+            self._unreported_of(subscription, state).acknowledged(acked, self._host.now_ms)
         if state.expired:
             self._acknowledged_after_all(state, acked)
-        self._tell(subscription, state)
+        self._write_update(subscription, state)
         self._taker.tick()
 
     def _acknowledged_after_all(self, state: State, acked: Acked) -> None:
@@ -432,7 +362,7 @@ class Snapshots:
 
         See docs/design/acknowledged-sets.md#expiry-is-local.
         """
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         if state is not None:
             state.expired.update(held_by(self._host.log, self._host.cluster, after, up_to))
             state.expired.widen()
@@ -445,9 +375,9 @@ class Snapshots:
         if cursor is None:
             return
         expired = held_by(self._host.log, self._host.cluster, NONE, cursor.expired)
-        if subscription in self._states:
+        if subscription in self.states:
             # Found at start, but nobody was ever told of it. What is deleted says nothing about what others retain.
-            state = self._states[subscription]
+            state = self.states[subscription]
             before, state.base = (
                 state.base,
                 state.base.common(held_by(self._host.log, self._host.cluster)).minus(expired),
@@ -458,7 +388,7 @@ class Snapshots:
             self._host.dirty(subscription)
             self._work()
             return
-        state = self._states[subscription] = self._new_state()
+        state = self.states[subscription] = self._new_state()
         before = self._starting_point(subscription, cursor).minus(expired).widen()
         if any(True for _ in self._host.acknowledged(subscription)):
             # It was replicated before: that is for the others, too.
@@ -472,7 +402,7 @@ class Snapshots:
         state.expired.update(expired)
         state.based = True
         state.since = self._host.log.last
-        state.seeks = self._receiver.strangers.pop(subscription, {})
+        state.seeks = self._reader.unknown_seeks.pop(subscription, {})
         state.announce = True
         self._host.dirty(subscription)
         self._work()
@@ -485,8 +415,8 @@ class Snapshots:
 
     def deleted(self, subscription: str) -> None:
         """See `replication.host.Machine`."""
-        self._states.pop(subscription, None)
-        self._untold.pop(subscription, None)
+        self.states.pop(subscription, None)
+        self._unreported.pop(subscription, None)
         self._sent_ms.pop(subscription, None)
         self.received_ms = {key: time_ms for key, time_ms in self.received_ms.items() if key[0] != subscription}
         self._deleted.add(subscription)
@@ -495,7 +425,7 @@ class Snapshots:
         """See `replication.host.Machine`. Answered when the marker is durable: an update that comes before it is ignored
         from now on.
         """
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         cursor = self._host.cursor(subscription)
         if state is None or cursor is None:
             then("")
@@ -515,10 +445,10 @@ class Snapshots:
         state.epoch = state.seeks[here] = exact if exact is not None and same else Epoch(1, time_ms, here, incarnation)
         self._host.dirty(subscription)
         # In exact mode the epochs are that mode's, unless some peer writes snapshots.
-        state.seek_untold = bool(self._teller.audience) and (self.writes or bool(self._taker.knowing))
-        if not state.seek_untold:
+        state.seek_unwritten = bool(self._updates.audience) and (self.writes or bool(self._taker.knowing))
+        if not state.seek_unwritten:
             then("")
-        elif not self._teller.tell_seek(subscription, state, then):
+        elif not self._updates.write_seek(subscription, state, then):
             then("the storage takes no writes now; try again")
         self._work()
 
@@ -531,7 +461,7 @@ class Snapshots:
             subscription: which.
             consumed: what is consumed now: runs (origin, first, last).
         """
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         if state is None:
             return
         left = Held()
@@ -551,32 +481,30 @@ class Snapshots:
             state.heard(epoch)
             state.restart()
         else:
-            state.told = NONE
+            state.reported = NONE
         self._host.dirty(subscription)
 
     def trimmed(self) -> None:
         """See `replication.host.Machine`. What was deleted is known only from the stored state now."""
-        for subscription in self._states:
+        for subscription in self.states:
             self._host.dirty(subscription)
 
     def rebased(self, cluster: str) -> None:
         """See `replication.host.Machine`."""
         self._taker.rebased(cluster)
-        self._retell({cluster})
+        self._repeat_for({cluster})
 
     def routes_changed(self) -> None:
         """See `replication.host.Machine`."""
         self._taker.routes_changed()
-        now = audience(self._host.routes, self._host.cluster)
-        new, self._teller.audience = now - self._teller.audience, now
-        self._retell(new)
+        self._repeat_for(self._updates.routes_changed())
 
-    def _retell(self, clusters: Collection[str]) -> None:
-        for subscription, state in self._states.items():
+    def _repeat_for(self, clusters: Collection[str]) -> None:
+        for subscription, state in self.states.items():
             forgot = {cluster for cluster in clusters if not self._remembers(state, cluster)}
-            state.retell = (state.retell | forgot) & self._teller.audience
+            state.repeat_for = (state.repeat_for | forgot) & self._updates.audience
             state.announce = state.announce or bool(clusters)
-            state.seek_untold = state.seek_untold or (bool(clusters) and self._host.cluster in state.seeks)
+            state.seek_unwritten = state.seek_unwritten or (bool(clusters) and self._host.cluster in state.seeks)
             self._host.dirty(subscription)
         self._work()
 
@@ -587,7 +515,7 @@ class Snapshots:
 
     def healed(self) -> None:
         """See `replication.host.Machine`."""
-        self._writer.healed()
+        self._appender.healed()
         self._taker.moved()
         self._work()
 
@@ -599,48 +527,48 @@ class Snapshots:
             marker = markers.parse_marker(entry.data, EXACT_KINDS)
         except ProtocolError as error:
             whom = entry.origin or self._host.cluster
-            self._writer.warn("malformed", whom, f"a marker of {whom} at {entry.position} is ignored: {error}")
+            self._notices.note_once("malformed", whom, f"a marker of {whom} at {entry.position} is ignored: {error}")
             return
         if not entry.origin:
             self._own(entry, marker)
-        elif self._receiver.known(entry, marker):
+        elif self._reader.known(entry, marker):
             self._foreign(entry, marker)
 
     def _own(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
             case Snapshot(_, local, clusters, held):
                 self._taker.taken(local)
-                taken = Taken(local, clusters, Held(held))
-                for each in self._states.values():
-                    if local > each.told:
+                taken = CachedSnapshot(local, clusters, Held(held))
+                for each in self.states.values():
+                    if local > each.reported:
                         each.cache.add(taken)
             case SnapshotResponse() if not self._started:
                 self._taker.answered_here(marker)
             case Update() if self._started:
                 self._sent_ms[marker.subscription] = self._host.now_ms
             case SoughtEpoch(_, subscription, epoch) if not self._started:
-                state = self._states.get(subscription)
+                state = self.states.get(subscription)
                 if state is not None:
                     if state.heard(epoch):
                         state.cache.clear()
-                    state.seek_untold = state.seeks[epoch.cluster] != epoch
+                    state.seek_unwritten = state.seeks[epoch.cluster] != epoch
 
     def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
             case SnapshotRequest():
-                if entry.origin not in self._teller.audience:
+                if entry.origin not in self._updates.audience:
                     text = f"{entry.origin} asks for a snapshot, but no link leads there"
-                    self._writer.warn("unanswerable", entry.origin, text)
+                    self._notices.note_once("unanswerable", entry.origin, text)
                 elif len(marker.snapshot_id) <= ID_BYTES_MAX:
                     self._taker.asked(marker)
             case SnapshotResponse() if self._started:
                 self._taker.answered(marker, entry.position)
             case Update():
-                self._receiver.update(entry, marker, self._states, self._deleted)
-                if self._started and marker.subscription in self._states:
+                self._reader.update(entry, marker, self.states, self._deleted)
+                if self._started and marker.subscription in self.states:
                     self.received_ms[marker.subscription, entry.origin] = self._host.now_ms
             case SoughtEpoch():
-                self._receiver.sought(marker, self._states)
+                self._reader.sought(marker, self.states)
 
     # --------------------------------------------------------------------------------------------------------- telling
 
@@ -649,55 +577,55 @@ class Snapshots:
         if not self._started:
             return
         self._taker.answer()
-        for subscription, state in self._states.items():
+        for subscription, state in self.states.items():
             if state.announce and self.writes:
-                self._teller.announce(subscription, state)
-            self._tell(subscription, state)
-        for subscription in self._receiver.take_stale() & self._states.keys():
-            self._states[subscription].seek_untold = True
-        for subscription, state in self._states.items():
-            if state.seek_untold and not state.telling_seek:
-                self._teller.tell_seek(subscription, state, lambda _: None)
+                self._updates.write_announcement(subscription, state)
+            self._write_update(subscription, state)
+        for subscription in self._reader.take_seeks_to_repeat() & self.states.keys():
+            self.states[subscription].seek_unwritten = True
+        for subscription, state in self.states.items():
+            if state.seek_unwritten and not state.writing_seek:
+                self._updates.write_seek(subscription, state, lambda _: None)
         self._taker.tick()
 
-    def _tell(self, subscription: str, state: State) -> None:
+    def _write_update(self, subscription: str, state: State) -> None:
         if self.writes and self._started:
-            self._teller.tell(subscription, state)
+            self._updates.write_update(subscription, state)
 
     def _wanted(self) -> bool:
-        if not self.writes or not self._started or not self._states:
+        if not self.writes or not self._started or not self.states:
             return False
         if self._last_message > self._taker.newest:
             return True
         return any(
-            (state.has_news or state.retell) and not state.cache and state.writing is None
-            for state in self._states.values()
+            (state.has_news or state.repeat_for) and not state.cache and state.writing is None
+            for state in self.states.values()
         )
 
     # ---------------------------------------------------------------------------------------------------------- shown
 
     def encode(self, subscription: str) -> bytes:
         """See `replication.host.Machine`."""
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         if state is None:
             return states.encode(Stored(deleted=True)) if subscription in self._deleted else b""
         return states.store(state, self._held, self._taker.newest)
 
     def describe(self, subscription: str) -> dict[str, object]:
         """See `replication.host.Machine`."""
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         if state is None:
             return {}
-        untold, since_ms = self._untold_of(subscription, state).look()
+        unreported, since_ms = self._unreported_of(subscription, state).look()
         received = sorted(self.received_ms.items())
         return {
             "mode": "snapshot",
             "writes": self.writes,
             "cachedSnapshots": len(state.cache),
-            "toldUpTo": str(state.told),
+            "toldUpTo": str(state.reported),
             "acknowledgedHere": str(state.news),
             **self.to_tell(subscription),
-            "untold": untold,
+            "untold": unreported,
             "untoldSinceMs": since_ms,
             "lastSentMs": self._sent_ms.get(subscription, 0),
             "lastReceivedMs": {origin: time_ms for (name, origin), time_ms in received if name == subscription},
@@ -707,19 +635,19 @@ class Snapshots:
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
         """The part of `describe` that says whether something is not told yet."""
-        state = self._states.get(subscription)
+        state = self.states.get(subscription)
         return {} if state is None else {"toTell": state.has_news}
 
     def metrics(self) -> dict[str, int]:
         """Counters of the topic since start."""
-        return dict(self._writer.counters)
+        return dict(self._notices.counters)
 
     def validate(self) -> None:
         """See `replication.host.Machine`."""
         self._known_held.validate()
         self._forgot.validate()
-        assert not (self._asleep and self.writes), "messages are passed over while snapshots are written"
+        assert not (self._skipped and self.writes), "messages are passed over while snapshots are written"
         self._taker.validate()
-        for subscription, state in self._states.items():
+        for subscription, state in self.states.items():
             state.validate()
             assert subscription not in self._deleted, f"{subscription} is deleted and there"

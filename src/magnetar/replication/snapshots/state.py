@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.snapshots.cache import Cache, Taken
+from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
 from magnetar.replication.snapshots.held import Held
 from magnetar.wire.acksets import Epoch
 
@@ -22,7 +22,7 @@ Seeks = dict[str, Epoch]
 """Per cluster its latest seek."""
 
 SEEKS_MAX: Final = 128
-"""A ceiling on the clusters whose seeks are kept: twice what a configuration may have. All are told in every update, which is
+"""A ceiling on the clusters whose seeks are kept: twice what a configuration may have. All are named in every update, which is
 read with `wire.markers.CLUSTERS_MAX` at most."""
 
 _Stored = list[tuple[str, int, list[tuple[int, int]]]]
@@ -38,20 +38,20 @@ class State:
 
     Attributes:
         cache: snapshots that it may still pass.
-        told: the local position of the last snapshot that the others were told it passed.
+        reported: the local position of the last snapshot that an update reported as passed.
         news: the highest position acknowledged here, by a consumer or an operator, since the last seek.
-        retell: clusters that have to be told everything again: they are new, or forgot. Only they are: what was told
+        repeat_for: clusters to which everything is reported again: they are new, or forgot. To them only: what was reported
             before may undo a seek that others made since.
-        announce: the subscription's existence has to be told.
-        base: what its starting point took for consumed although nobody acknowledged it; never told as acknowledged.
-        based: whether `base` is known to be that, and can be told to others.
-        expired: what expiry passed; never told as acknowledged either.
+        announce: the subscription's existence has to be announced.
+        base: what its starting point took for consumed although no consumer acknowledged it; never reported as acknowledged.
+        based: whether `base` is known to be that, and can be reported to others.
+        expired: what expiry passed; never reported as acknowledged either.
         claims: what others said is acknowledged; held against messages that come later.
-        since: when a consumer or operator made it here, the end of the log then; what others had told before was passed
+        since: when a consumer or operator made it here, the end of the log then; what others had reported before was passed
             over, and is when the markers are read again after a restart.
-        seeks: per cluster its latest seek of this subscription, as far as heard.
+        seeks: per cluster its latest seek of this subscription, as far as known here.
         epoch: the seek that it stands behind, when that was last looked at; not stored.
-        seek_untold: the newest seek here has to be told (again); `telling_seek` while that is being written.
+        seek_unwritten: the newest seek here has to be written (again); `writing_seek` while it is on its way.
         writing: the snapshot of the update that is being written.
         announcing: its announcement is being written.
         fresh: an update created it just now, and is being applied.
@@ -60,9 +60,9 @@ class State:
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self.told = NONE
+        self.reported = NONE
         self.news = NONE
-        self.retell: set[str] = set()
+        self.repeat_for: set[str] = set()
         self.announce = False
         self.base = Held()
         self.based = False
@@ -71,10 +71,10 @@ class State:
         self.since = NONE
         self.seeks: Seeks = {}
         self.epoch: Epoch | None = None
-        self.writing: Taken | None = None
+        self.writing: CachedSnapshot | None = None
         self.announcing = False
-        self.seek_untold = False
-        self.telling_seek = False
+        self.seek_unwritten = False
+        self.writing_seek = False
         self.fresh = False
         self.turn = 0
 
@@ -88,17 +88,17 @@ class State:
         return True
 
     def restart(self) -> None:
-        """The cursor was, or is to be taken as, moved by a seek: nothing from before is told any more."""
+        """The cursor was, or is to be taken as, moved by a seek: nothing from before is reported any more."""
         self.cache.clear()
-        self.told = self.news = NONE
-        self.retell.clear()
+        self.reported = self.news = NONE
+        self.repeat_for.clear()
         self.writing = None
         self.turn += 1
 
     @property
     def has_news(self) -> bool:
         """Whether the others have something to learn."""
-        return self.news > self.told
+        return self.news > self.reported
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -182,11 +182,11 @@ def store(state: State, held: Held, newest: Position) -> bytes:
     """A state as bytes."""
     return encode(
         Stored(
-            told=state.told,
+            told=state.reported,
             news=state.news,
-            retell=sorted(state.retell),
+            retell=sorted(state.repeat_for),
             announce=state.announce,
-            seek_untold=state.seek_untold,
+            seek_untold=state.seek_unwritten,
             base=flat(state.base),
             based=state.based,
             expired=flat(state.expired),
@@ -205,9 +205,9 @@ def restore(state: State, stored: Stored) -> None:
     Raises:
         StorageError: damaged.
     """
-    state.told, state.news, state.since = Position(*stored.told), Position(*stored.news), Position(*stored.since)
-    state.retell, state.announce, state.based = set(stored.retell), stored.announce, stored.based
-    state.seek_untold = stored.seek_untold
+    state.reported, state.news, state.since = Position(*stored.told), Position(*stored.news), Position(*stored.since)
+    state.repeat_for, state.announce, state.based = set(stored.retell), stored.announce, stored.based
+    state.seek_unwritten = stored.seek_untold
     state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))
     for cluster, incarnation, time_ms in stored.seeks:
         state.seeks[cluster] = Epoch(1, time_ms, cluster, incarnation)

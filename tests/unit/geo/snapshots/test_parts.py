@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import EARLIEST, OriginKey, Position
-from magnetar.replication.snapshots.cache import Cache, Taken, reached
+from magnetar.replication.snapshots.cache import Cache, CachedSnapshot, reached
 from magnetar.replication.snapshots.held import Held, acked_above, entries_of, held_by
-from magnetar.replication.snapshots.pending import Pending, Step
+from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
 from magnetar.storage.cursor import Cursor
 from magnetar.wire.markers import SnapshotResponse
 from tests.unit.geo.snapshots.host import Host
@@ -116,12 +116,12 @@ def test_the_cache_spans_the_range() -> None:
     positions = [host.publish() for _ in range(200)]
     cache = Cache(host.log, 5)
     for position in positions[::10]:
-        cache.add(Taken(position, {}, Held()))
+        cache.add(CachedSnapshot(position, {}, Held()))
         cache.validate()
     found = [taken.local.entry for taken in cache.items]
     assert (found[0], found[-1], len(found)) == (0, 190, 5)
     assert max(b - a for a, b in pairwise(found)) <= 100
-    cache.add(Taken(positions[5], {}, Held()))
+    cache.add(CachedSnapshot(positions[5], {}, Held()))
     assert len(cache) == 5, "older than the last: read a second time"
     assert cache.passed(Position(7, -1)) is None
     assert cache.passed(positions[0]) == cache.items[0]
@@ -138,8 +138,8 @@ def test_markers_between_are_as_good_as_acknowledged() -> None:
     assert not reached(host.log, Position(first.ledger, first.entry - 1), last)
 
 
-def pending(*peers: str) -> Pending:
-    return Pending("x", frozenset(peers), frozenset(peers), 0, 30)
+def pending(*peers: str) -> PendingSnapshot:
+    return PendingSnapshot("x", frozenset(peers), frozenset(peers), 0, 30)
 
 
 def response(cluster: str, round_: int = 1, name: str = "x") -> SnapshotResponse:

@@ -1,6 +1,6 @@
-r"""What is told to the other clusters of one topic: updates, announcements, seeks.
+r"""What is written for the other clusters of one topic: updates, announcements, seeks.
 
-snapshot passed and news -> UPDATE being written (`writing`) -> durable: told up to its local position
+snapshot passed and news -> UPDATE being written (`writing`) -> durable: reported up to its local position
 \-> failed: as before, it is tried again
 """
 
@@ -8,47 +8,54 @@ from collections.abc import Callable
 
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.host import MarkerHost
-from magnetar.replication.snapshots.cache import Taken
+from magnetar.replication.notices import Notices
+from magnetar.replication.snapshots.cache import CachedSnapshot
 from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.marker_appender import MarkerAppender
 from magnetar.replication.snapshots.routes import audience, partners
 from magnetar.replication.snapshots.state import State, later
-from magnetar.replication.snapshots.writer import Writer
 from magnetar.wire.acksets import Epoch, SoughtEpoch
 from magnetar.wire.markers import RANGES_MAX, Claim, Update
 
 
-class Teller:
+class UpdateWriter:
     """Writes what the others have to know.
 
     Args:
         host: the topic.
-        writer: of its markers.
+        appender: of its markers.
+        notices: counters.
 
     Attributes:
         audience: clusters that what is written here goes to.
     """
 
-    def __init__(self, host: MarkerHost, writer: Writer) -> None:
+    def __init__(self, host: MarkerHost, appender: MarkerAppender, notices: Notices) -> None:
         self._host = host
-        self._writer = writer
+        self._appender, self._notices = appender, notices
         self.audience = audience(host.routes, host.cluster)
 
-    def tell(self, subscription: str, state: State) -> None:
-        """Write an update if a snapshot was passed and there is something to tell."""
+    def routes_changed(self) -> frozenset[str]:
+        """Links came or went; the clusters that are new in the audience."""
+        before, self.audience = self.audience, audience(self._host.routes, self._host.cluster)
+        return self.audience - before
+
+    def write_update(self, subscription: str, state: State) -> None:
+        """Write an update if a snapshot was passed and there is something to report."""
         if state.writing is not None or not state.cache.items:
             return
         cursor = self._host.cursor(subscription)
         taken = state.cache.passed(cursor.mark_delete) if cursor is not None else None
         if taken is None:
             return
-        if not state.has_news and not state.retell:
+        if not state.has_news and not state.repeat_for:
             state.cache.drop(taken.local)
             return
-        to = self.audience if state.has_news else self.audience & state.retell
+        to = self.audience if state.has_news else self.audience & state.repeat_for
         if not to:
             return
         to_all = to == self.audience
-        # What is only told again is for these, also where they are all that there are now: whoever joins may have sought.
+        # What is only repeated is for these, also where they are all that there are now: a cluster that joins may have sought.
         names = () if state.has_news else to
         turn = state.turn
 
@@ -59,23 +66,23 @@ class Teller:
             if error:
                 return
             if to_all:
-                state.told = max(state.told, taken.local)
-            state.retell -= to
+                state.reported = max(state.reported, taken.local)
+            state.repeat_for -= to
             state.cache.drop(taken.local)
             self._host.dirty(subscription)
-            self._writer.count("updates_written")
+            self._notices.count("updates_written")
 
-        claim = Claim(self.claimable(state, taken).cut().origins, *self._beside(subscription, state))
-        if self._writer.write(Update(subscription, taken.clusters, claim), names, done):
+        claim = Claim(self.claimable(state, taken).cut().origins, *self._base_and_seeks(subscription, state))
+        if self._appender.write(Update(subscription, taken.clusters, claim), names, done):
             state.writing = taken
 
     @staticmethod
-    def claimable(state: State, taken: Taken) -> Held:
+    def claimable(state: State, taken: CachedSnapshot) -> Held:
         """What was acknowledged of a snapshot that was passed: not what only the starting point or expiry passed."""
         return taken.held.minus(state.base, state.expired)
 
-    def announce(self, subscription: str, state: State) -> None:
-        """Tell that the subscription exists, so that it is there before its first snapshot is passed."""
+    def write_announcement(self, subscription: str, state: State) -> None:
+        """Announce that the subscription exists, so that it is there before its first snapshot is passed."""
         if state.announcing or not self.audience:
             return
 
@@ -86,31 +93,31 @@ class Teller:
                 self._host.dirty(subscription)
 
         positions = dict.fromkeys(partners(self._host.routes, self._host.cluster), NONE)
-        claim = Claim({}, *self._beside(subscription, state), created=True)
-        state.announcing = self._writer.write(Update(subscription, positions, claim), (), done)
+        claim = Claim({}, *self._base_and_seeks(subscription, state), created=True)
+        state.announcing = self._appender.write(Update(subscription, positions, claim), (), done)
 
-    def _beside(
+    def _base_and_seeks(
         self, subscription: str, state: State
     ) -> tuple[dict[OriginKey, list[tuple[int, int]]] | None, tuple[Epoch, ...]]:
         """Base and seeks of a claim; also the seek that exact mode brought here, which had no marker of this mode."""
-        told = state.based and state.base.count_runs() <= RANGES_MAX // 2
+        known = state.based and state.base.count_runs() <= RANGES_MAX // 2
         seeks, epoch = dict(state.seeks), self._host.epoch(subscription)
         if epoch is not None and later(seeks.get(epoch.cluster), epoch):
             seeks[epoch.cluster] = epoch
-        return state.base.origins if told else None, tuple(seeks.values())
+        return state.base.origins if known else None, tuple(seeks.values())
 
-    def tell_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
-        """Write the newest seek here; until that is durable nobody's updates are taken, so it is tried until it is."""
+    def write_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
+        """Write the newest seek here; until that is durable no cluster's updates are taken, so it is tried until it is."""
         seek = state.seeks[self._host.cluster]
 
         def done(_: Position, error: str) -> None:
             if state.seeks[self._host.cluster] == seek:
-                state.telling_seek = False
+                state.writing_seek = False
                 if not error:
-                    state.seek_untold = False
+                    state.seek_unwritten = False
                     self._host.dirty(subscription)
             then(error)
 
         marker = SoughtEpoch(self._host.cluster, subscription, seek)
-        state.telling_seek = self._writer.write(marker, (), done)
-        return state.telling_seek
+        state.writing_seek = self._appender.write(marker, (), done)
+        return state.writing_seek

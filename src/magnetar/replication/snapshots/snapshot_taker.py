@@ -1,6 +1,6 @@
 """Taking snapshots, and answering those that others take.
 
-    nothing -> REQUEST written, `pending` -> answers (pending.py) -> SNAPSHOT written, `completing` -> read back: nothing
+    nothing -> REQUEST written, `pending` -> answers (pending_snapshot.py) -> SNAPSHOT written, `completing` -> read back: nothing
 
 The next one begins `interval_ms` after the beginning of the last, if there is still a reason (`wanted`, asked of the
 machine); without a reason there is no timer, and an idle topic writes nothing. A snapshot that was dropped because nobody
@@ -13,21 +13,23 @@ from typing import Final
 
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.host import MarkerHost
+from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.held import Held
-from magnetar.replication.snapshots.pending import Pending, Step
-from magnetar.replication.snapshots.writer import Writer
+from magnetar.replication.snapshots.marker_appender import MarkerAppender
+from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
 from magnetar.wire.markers import Snapshot, SnapshotRequest, SnapshotResponse
 
 ID_BYTES_MAX: Final = 256
 """Of a snapshot's id that is repeated in an answer; a uuid has 36."""
 
 
-class Taker:
+class SnapshotTaker:
     """Snapshots of one topic.
 
     Args:
         host: the topic.
-        writer: of its markers.
+        appender: of its markers.
+        notices: counters, and lines for the log.
         held: what the log holds now, `RANGES_MAX` runs at most.
         wanted: whether there is a reason to take a snapshot.
         partners: clusters that can answer.
@@ -47,7 +49,8 @@ class Taker:
     def __init__(
         self,
         host: MarkerHost,
-        writer: Writer,
+        appender: MarkerAppender,
+        notices: Notices,
         *,
         held: Callable[[], Held],
         wanted: Callable[[], bool],
@@ -57,14 +60,14 @@ class Taker:
         timeout_ms: int,
     ) -> None:
         self._host = host
-        self._writer = writer
+        self._appender, self._notices = appender, notices
         self._held = held
         self._wanted = wanted
         self._partners = partners
         self._new_id = new_id
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
-        self.pending: Pending | None = None
+        self.pending: PendingSnapshot | None = None
         self.completing = False
         self.newest = NONE
         self.missing: dict[str, int] = {}
@@ -83,7 +86,7 @@ class Taker:
         now_ms = self._host.now_ms
         if self.pending is not None and now_ms >= self.pending.deadline_ms:
             self._timed_out(self.pending)
-        if self._writer.blocked:
+        if self._appender.blocked:
             return
         if self.pending is None and not self.completing and not self._stalled and self._wanted():
             due_ms = now_ms if self._started_ms is None else self._started_ms + self._interval_ms
@@ -110,18 +113,18 @@ class Taker:
         if not partners:
             return
         expected = partners - self.missing.keys() or partners
-        pending = Pending(self._new_id(), partners, expected, now_ms, now_ms + self._timeout_ms)
+        pending = PendingSnapshot(self._new_id(), partners, expected, now_ms, now_ms + self._timeout_ms)
         if self._ask(pending):
             self.pending = pending
             self._started_ms = now_ms
 
-    def _ask(self, pending: Pending) -> bool:
+    def _ask(self, pending: PendingSnapshot) -> bool:
         def done(position: Position, error: str) -> None:
             if error and self.pending is pending:
                 self.pending = None
 
-        self._writer.count("requests")
-        return self._writer.write(pending.request(self._host.cluster), pending.peers, done)
+        self._notices.count("requests")
+        return self._appender.write(pending.request(self._host.cluster), pending.peers, done)
 
     def answered(self, response: SnapshotResponse, position: Position) -> None:
         """A RESPONSE of another cluster is stored here."""
@@ -132,7 +135,7 @@ class Taker:
         if self.pending is not None:
             self._step(self.pending, self.pending.answered(response), position)
 
-    def _step(self, pending: Pending, step: Step, position: Position) -> None:
+    def _step(self, pending: PendingSnapshot, step: Step, position: Position) -> None:
         if step is Step.SECOND_ROUND:
             if not self._ask(pending):
                 self.pending = None
@@ -141,10 +144,10 @@ class Taker:
         elif step is Step.DROP:
             self._drop(pending)
         elif step is Step.IGNORED:
-            self._writer.count("late_responses")
+            self._notices.count("late_responses")
 
-    def _timed_out(self, pending: Pending) -> None:
-        self._writer.count("timed_out")
+    def _timed_out(self, pending: PendingSnapshot) -> None:
+        self._notices.count("timed_out")
         for cluster in sorted(pending.waiting):
             if cluster not in self.missing:
                 self.missing[cluster] = pending.started_ms
@@ -155,14 +158,14 @@ class Taker:
         # What is stored here was all seen, so the newest entry is as good a local position as a response's.
         self._step(pending, pending.timed_out(self.knowing), self._host.log.last)
 
-    def _drop(self, pending: Pending) -> None:
+    def _drop(self, pending: PendingSnapshot) -> None:
         self.pending = None
         self._stalled = True
         self.dropped_ms = max(1, self._host.now_ms)
         self.dropped += 1
-        self._writer.count("dropped")
+        self._notices.count("dropped")
 
-    def _complete(self, pending: Pending, local: Position) -> None:
+    def _complete(self, pending: PendingSnapshot, local: Position) -> None:
         self.pending = None
         snapshot = Snapshot(pending.snapshot_id, local, pending.usable(), self._held().origins)
 
@@ -170,9 +173,9 @@ class Taker:
             self.completing = False
             if not error:
                 self.dropped_ms = self.dropped = 0
-                self._writer.count("snapshots")
+                self._notices.count("snapshots")
 
-        self.completing = self._writer.write(snapshot, (self._host.cluster,), done)
+        self.completing = self._appender.write(snapshot, (self._host.cluster,), done)
 
     # ------------------------------------------------------------------------------------------------------- answering
 
@@ -198,9 +201,9 @@ class Taker:
                 if error:
                     self._asked.setdefault(asker, request)
 
-            if not self._writer.write(response, (asker,), done):
+            if not self._appender.write(response, (asker,), done):
                 return
-            self._writer.count("responses")
+            self._notices.count("responses")
             self._asked.pop(asker, None)
 
     # ------------------------------------------------------------------------------------------------------ what comes
@@ -235,7 +238,7 @@ class Taker:
         self._stalled = False
         pending = self.pending
         if pending is not None and not pending.peers <= partners:
-            self._writer.count("went_on_without")
+            self._notices.count("went_on_without")
             left = ", ".join(sorted(pending.peers - partners))
             self._host.note(
                 "info", f"{self._host.log.name}: the snapshot under way goes on without {left}: no links both ways"

@@ -1,6 +1,5 @@
-"""How the machine of a topic writes markers, counts and speaks."""
+"""Markers on their way from the machine of a topic into its log."""
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -13,26 +12,23 @@ FAILED: Final = "the storage failed"
 Done = Callable[[Position, str], None]
 
 
-class Writer:
-    """Markers on their way into the log, counters, and notes that are not repeated.
+class MarkerAppender:
+    """Appends the markers of one topic, and answers for each when it is durable.
 
     Args:
         host: the topic.
         after: called when something that was written has been answered for: what waited for it may go on.
 
     Attributes:
-        counters: what happened, for `/metrics`.
         blocked: the host takes no markers now; it is tried again when something is stored or the storage has healed.
     """
 
     def __init__(self, host: MarkerHost, after: Callable[[], None]) -> None:
         self._host = host
         self._after = after
-        self.counters: Counter[str] = Counter()
         self.blocked = False
         self._under_way: dict[int, Done] = {}
         self._number = 0
-        self._noted: set[tuple[str, str]] = set()
 
     def write(self, marker: Marker, replicate_to: Collection[str], done: Done) -> bool:
         """Append a marker.
@@ -64,20 +60,13 @@ class Writer:
             return False
         return True
 
+    def unblock(self) -> None:
+        """The host may take markers again."""
+        self.blocked = False
+
     def healed(self) -> None:
-        """The storage takes writes again: what was not told to be durable never was."""
+        """The storage takes writes again: what was not reported as durable never was."""
         self.blocked = False
         lost, self._under_way = self._under_way, {}
         for done in lost.values():
             done(NONE, FAILED)
-
-    def count(self, what: str, number: int = 1) -> None:
-        """Something happened."""
-        self.counters[what] += number
-
-    def warn(self, what: str, whom: str, text: str, level: str = "warning") -> None:
-        """Count something that should not be, or that somebody may ask about (`level` info); the first of its kind is noted."""
-        self.counters[what] += 1
-        if (what, whom) not in self._noted:
-            self._noted.add((what, whom))
-            self._host.note(level, f"{self._host.log.name}: {text}")

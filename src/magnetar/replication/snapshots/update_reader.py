@@ -28,46 +28,46 @@ from magnetar.core.errors import NameNotValid
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, Position
 from magnetar.core.names import check_subscription
 from magnetar.replication.host import MarkerHost
+from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.held import Held, entries_of, held_by
 from magnetar.replication.snapshots.routes import audience, sources
 from magnetar.replication.snapshots.state import Seeks, State, later
-from magnetar.replication.snapshots.writer import Writer
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
 from magnetar.wire.acksets import SoughtEpoch, believable
 from magnetar.wire.markers import Claim, Marker, SnapshotRequest, SnapshotResponse, Update
 
-STRANGERS_MAX: Final = 1000
+UNKNOWN_SEEKS_MAX: Final = 1000
 """Subscriptions that are not here whose seeks elsewhere are remembered: a ceiling, more than a topic has."""
 
 
-class Receiver:
+class UpdateReader:
     """Updates and seeks of other clusters.
 
     Args:
         host: the topic.
-        writer: counts and notes.
+        notices: counters, and lines for the log.
         adopt: makes the state of a subscription that is here.
         create: makes the state of a subscription that an update brings.
 
     Attributes:
-        strangers: seeks of subscriptions that are not here.
+        unknown_seeks: seeks of subscriptions that are not here.
     """
 
     def __init__(
-        self, host: MarkerHost, writer: Writer, adopt: Callable[[str], State | None], create: Callable[[], State]
+        self, host: MarkerHost, notices: Notices, adopt: Callable[[str], State | None], create: Callable[[], State]
     ) -> None:
         self._host = host
-        self._writer = writer
+        self._notices = notices
         self._adopt = adopt
         self._create = create
-        self.strangers: dict[str, Seeks] = {}
-        self._stale: set[str] = set()
+        self.unknown_seeks: dict[str, Seeks] = {}
+        self._seeks_to_repeat: set[str] = set()
 
-    def take_stale(self) -> set[str]:
+    def take_seeks_to_repeat(self) -> set[str]:
         """Subscriptions whose seek here has to be told again; once."""
-        stale, self._stale = self._stale, set()
+        stale, self._seeks_to_repeat = self._seeks_to_repeat, set()
         return stale
 
     def known(self, entry: StoredEntry, marker: Marker | None) -> bool:
@@ -86,7 +86,7 @@ class Receiver:
         if said == entry.origin and entry.origin in sources(self._host.routes, self._host.cluster):
             return True
         why = "no link of this topic comes from there" if said == entry.origin else f"it says it is {said}'s"
-        self._writer.warn(
+        self._notices.note_once(
             "unknown_clusters", entry.origin, f"a marker of {entry.origin} at {entry.position} is ignored: {why}"
         )
         return False
@@ -122,16 +122,16 @@ class Receiver:
         for seek in update.claim.seeks:
             # Others may be told of a seek sooner than we are, and what they tell may be here first.
             if state.heard(seek) and seek.cluster != self._host.cluster:
-                self._undo_nothing(state)
+                self._drop_unreported(state)
         if self._written_before_our_seek(name, update.claim, state):
-            self._writer.warn(
+            self._notices.note_once(
                 "before_a_seek",
                 f"{entry.origin}/{name}",
                 f"an update of {entry.origin} for {name} is passed over: it was written before the seek here was known there",
                 "info",
             )
             if update.claim.created and self._host.cluster in state.seeks:
-                self._stale.add(name)
+                self._seeks_to_repeat.add(name)
             elif update.claim.created:
                 state.announce = True
         else:
@@ -149,17 +149,17 @@ class Receiver:
             text = (
                 f"an update of {entry.origin} for {name} is ignored: the seek {forged[0]} leaves no room for later ones"
             )
-            self._writer.warn("malformed", entry.origin, text)
+            self._notices.note_once("malformed", entry.origin, text)
         return not forged
 
     def _unknown(self, entry: StoredEntry, name: str, deleted: Collection[str]) -> State | None:
         try:
             check_subscription(name)
         except NameNotValid as error:
-            self._writer.warn("bad_names", entry.origin, f"an update of {entry.origin} is ignored: {error}")
+            self._notices.note_once("bad_names", entry.origin, f"an update of {entry.origin} is ignored: {error}")
             return None
         if name in deleted:
-            self._writer.warn(
+            self._notices.note_once(
                 "deleted_here",
                 name,
                 f"{name} was deleted here: what {entry.origin} tells of it is passed over until somebody subscribes again",
@@ -172,15 +172,15 @@ class Receiver:
             text = (
                 f"{entry.origin} tells of {name}, which is not replicated here: nothing changes; replicate or rename it"
             )
-            self._writer.warn("not_replicated", name, text)
+            self._notices.note_once("not_replicated", name, text)
             return None
         self._host.create(name)
         if self._host.cursor(name) is None:
             return None
-        self._writer.count("created")
+        self._notices.count("created")
         state = self._create()
         state.fresh = True
-        state.seeks = self.strangers.pop(name, {})
+        state.seeks = self.unknown_seeks.pop(name, {})
         return state
 
     def _written_before_our_seek(self, name: str, claim: Claim, state: State) -> bool:
@@ -207,7 +207,7 @@ class Receiver:
                 if key.cluster == here:
                     log.lived(key.incarnation)  # what is published from now on is of none of these lives
         if forged:
-            self._writer.warn(
+            self._notices.note_once(
                 "never_assigned",
                 writer,
                 f"{writer} claims {forged} acknowledgements of {name} for messages that were never published "
@@ -242,7 +242,7 @@ class Receiver:
             return
         highest = Position(max(new.ledgers), new.ledgers[max(new.ledgers)].max())
         self._host.apply(name, new, {})
-        self._writer.count("updates_applied")
+        self._notices.count("updates_applied")
         routes, here = self._host.routes, self._host.cluster
         if any(peer != writer and (writer, peer) not in routes for peer in audience(routes, here)):
             state.news = max(state.news, highest)
@@ -270,7 +270,7 @@ class Receiver:
                 kept.size += len(left)
         if not lost:
             return
-        self._writer.count("came_back", lost)
+        self._notices.count("came_back", lost)
         partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
         self._host.rebuild(name, kept, partial)
         # What lies where everything has expired here does not come back, and nobody acknowledged it.
@@ -278,7 +278,7 @@ class Receiver:
         if rebuilt is not None:
             state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))
             state.expired.widen()
-        state.told = NONE
+        state.reported = NONE
 
     def _acked(self, cursor: Cursor) -> Iterator[tuple[int, BitMap]]:
         """Acknowledged entries that are retained, by ledger, without markers."""
@@ -300,10 +300,10 @@ class Receiver:
         position = update.clusters.get(self._host.cluster)
         cursor = self._host.cursor(name)
         if position is None or cursor is None:
-            self._writer.count("not_for_here")
+            self._notices.count("not_for_here")
             return
         if not self._host.log.valid(position):
-            self._writer.warn(
+            self._notices.note_once(
                 "unknown_positions",
                 entry.origin,
                 f"an update of {entry.origin} for {name} is passed over: {position} is no position of this log",
@@ -323,7 +323,7 @@ class Receiver:
                 found.size += len(entries)
         if found:
             self._host.apply(name, found, {})
-            self._writer.count("updates_applied")
+            self._notices.count("updates_applied")
 
     # --------------------------------------------------------------------------------------------------------- seeks
 
@@ -331,20 +331,20 @@ class Receiver:
         """A seek in another cluster."""
         if not marker.epoch.kind or marker.epoch.cluster != marker.writer:
             text = f"a seek of {marker.writer} for {marker.subscription} is ignored: it says that it is {marker.epoch}"
-            self._writer.warn("malformed", marker.writer, text)
+            self._notices.note_once("malformed", marker.writer, text)
             return
         state = states.get(marker.subscription)
         if state is None:
-            if len(self.strangers) < STRANGERS_MAX or marker.subscription in self.strangers:
-                seeks = self.strangers.setdefault(marker.subscription, {})
+            if len(self.unknown_seeks) < UNKNOWN_SEEKS_MAX or marker.subscription in self.unknown_seeks:
+                seeks = self.unknown_seeks.setdefault(marker.subscription, {})
                 if later(seeks.get(marker.writer), marker.epoch):
                     seeks[marker.writer] = marker.epoch
             return
         if state.heard(marker.epoch):
-            self._undo_nothing(state)
+            self._drop_unreported(state)
             self._host.dirty(marker.subscription)
 
-    def _undo_nothing(self, state: State) -> None:
+    def _drop_unreported(self, state: State) -> None:
         """Another cluster sought: what was not told yet must not undo that."""
         state.restart()
-        self._writer.count("seeks_heard")
+        self._notices.count("seeks_heard")

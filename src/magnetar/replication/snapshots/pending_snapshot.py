@@ -32,7 +32,7 @@ class Step(Enum):
 
 
 @dataclass
-class Pending:
+class PendingSnapshot:
     """One snapshot in progress.
 
     Attributes:
