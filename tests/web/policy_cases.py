@@ -4,7 +4,6 @@ from typing import Any, Literal, get_origin
 
 import msgspec
 
-from magnetar.admin.routes.policies import ALWAYS_SOMETHING, ALWAYS_SOMETHING_OF_TOPIC
 from magnetar.admin.unsupported.not_built import WHOLE_RANGE
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.table import TABLE, Policy
@@ -82,6 +81,11 @@ WRONG = {
 """Bodies that are no value of the type at all."""
 
 
+def plain(policy: Policy, level: Literal["namespace", "topic"]) -> bool:
+    """Whether the cases below fit: the routes are all made from the row, without words of their own."""
+    return bool(getattr(policy, level) and not policy.by_hand and getattr(policy, f"{level}_words") is None)
+
+
 def value(policy: Policy) -> Any:
     """A possible value."""
     other = policy.kind.__args__[0] if get_origin(policy.kind) is Literal else True if policy.kind is bool else 7
@@ -103,11 +107,11 @@ def _cases() -> list[tuple[str, str, str | None, int]]:
     for policy in TABLE:
         good = json(value(policy))
         wrong = WRONG.get(policy.name, '"seven"')
-        if policy.namespace and "namespace" not in policy.by_hand:
+        if plain(policy, "namespace"):
             root = f"{G if policy.own else A}/namespaces"
             path = policy.namespace_path
             cases += [
-                ("GET", f"{root}/public/default/{path}", None, 200 if policy.name in ALWAYS_SOMETHING else 204),
+                ("GET", f"{root}/public/default/{path}", None, 200 if policy.namespace_unset is not None else 204),
                 ("GET", f"{root}/acme/all/{path}", None, 200),
                 (policy.namespace_method, f"{root}/public/default/{path}", good, 204),
                 (policy.namespace_method, f"{root}/public/default/{path}", wrong, 400),
@@ -125,11 +129,11 @@ def _cases() -> list[tuple[str, str, str | None, int]]:
                 (policy.namespace_method, f"{root}/public/default/{path}", json(each), 412)
                 for each in impossible(policy)
             ]
-        if policy.topic and "topic" not in policy.by_hand:
+        if plain(policy, "topic"):
             path, method = policy.topic_path, policy.topic_method
             base = f"{G if policy.own_topic else A}/persistent/public/default"
             cases += [
-                ("GET", f"{base}/t/{path}", None, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204),
+                ("GET", f"{base}/t/{path}", None, 200 if policy.topic_unset is not None else 204),
                 ("GET", f"{base}/all-set/{path}?isGlobal=true", None, 200),
                 ("GET", f"{base}/t/{path}?applied=maybe", None, 400),
                 (method, f"{base}/many/{path}", good, 204),
@@ -164,16 +168,14 @@ LOST_CASES = [
     case
     for policy in OF_LOST
     for case in (
-        *_lost_cases(policy.topic_path, 200 if policy.name in ALWAYS_SOMETHING_OF_TOPIC else 204),
+        *_lost_cases(policy.topic_path, 200 if policy.topic_unset is not None else 204),
         (policy.topic_method, f"{LOST}/t/{policy.topic_path}", json(value(policy)), 204),
         (policy.topic_method, f"{LOST}/missing/{policy.topic_path}", json(value(policy)), 404),
         (policy.topic_method, f"{LOST}/a%5Cb/{policy.topic_path}", json(value(policy)), 412),
     )
 ]
 LOST_CASES += [
-    ("GET", f"{LOST}/all-set/{policy.topic_path}", None, 200)
-    for policy in OF_LOST
-    if policy.name not in ALWAYS_SOMETHING_OF_TOPIC
+    ("GET", f"{LOST}/all-set/{policy.topic_path}", None, 200) for policy in OF_LOST if policy.topic_unset is None
 ]
 LOST_CASES += [
     ("POST", f"{LOST}/t/backlogQuota", '{"limitSize": 1000, "policy": "consumer_backlog_eviction"}', 204),
@@ -280,17 +282,13 @@ CASES: list[tuple[str, str, str | None, int]] = [
 def prepare(world: World) -> None:
     """A namespace `acme/all` and a topic `all-set` that have every policy, without a request for each."""
     resources, control = world.resources, world.control
-    both = {policy: msgspec.convert(value(policy), policy.kind) for policy in TABLE if not policy.by_hand}
-    shared = {policy.namespace: set_to for policy, set_to in both.items() if policy.namespace}
+    both = {policy: msgspec.convert(value(policy), policy.kind) for policy in TABLE if plain(policy, "namespace")}
+    shared = {policy.namespace: set_to for policy, set_to in both.items()}
     resources.apply(
         resources.create_namespace(NamespaceName("acme", "all"), resources.policies(NamespaceName("acme", "ns")))
     )
     resources.apply(resources.change_policies(NamespaceName("acme", "all"), **shared))
-    own = {
-        policy.topic: msgspec.convert(value(policy), policy.kind)
-        for policy in TABLE
-        if policy.topic and "topic" not in policy.by_hand
-    }
+    own = {policy.topic: msgspec.convert(value(policy), policy.kind) for policy in TABLE if plain(policy, "topic")}
     from tests.web.fake_control import FakeTopic
 
     control.existing[FULL] = FakeTopic()

@@ -23,10 +23,8 @@ from magnetar.admin.routes.brokers import balancers, brokers, lookup
 from magnetar.admin.routes.clusters import clusters, own_tenants, tenants
 from magnetar.admin.routes.compaction import compaction
 from magnetar.admin.routes.damage import damage
-from magnetar.admin.routes.deduplication import deduplication
 from magnetar.admin.routes.failover import failover
 from magnetar.admin.routes.geo import geo
-from magnetar.admin.routes.idempotency import idempotency
 from magnetar.admin.routes.messages import messages
 from magnetar.admin.routes.metadata import metadata
 from magnetar.admin.routes.namespace_properties import namespace_properties
@@ -36,6 +34,8 @@ from magnetar.admin.routes.operations import operations
 from magnetar.admin.routes.page import page
 from magnetar.admin.routes.permissions import permissions
 from magnetar.admin.routes.policies import (
+    deduplication,
+    idempotency,
     non_persistent_policies,
     own_policies,
     own_topic_policies,

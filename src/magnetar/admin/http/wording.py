@@ -158,7 +158,7 @@ ROWS: Final[tuple[Words, ...]] = (
     *(
         Words(_N, policy.name + _COUNTS, f"{policy.namespace_path} must be 0 or more")
         for policy in TABLE
-        if policy.kind in {Int32, Int64} and not (policy.own or policy.by_hand or policy.name in _OF_BOTH)
+        if policy.kind in {Int32, Int64} and not (policy.own or policy.name in _OF_BOTH)
     ),
     # schemas
     Words("/schemas/", r"topic .+ has no schema(?: version \d+)?", "Schema not found" + _MORE),

@@ -1,17 +1,17 @@
 """What Pulsar has no path for: links, and what is replicated."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Struct
 
 from magnetar.admin.http.call import Call, position_of
 from magnetar.admin.http.routing import Routes
+from magnetar.admin.routes.policy_rows import add_policies
 from magnetar.admin.routes.replicated import collect
 from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import TopicName, check_cluster
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
-from magnetar.metadata.policies.namespace import ReplicationStart
 from magnetar.metadata.policies.types import Int64
 
 geo = Routes("Links", "/geo/v1", own=True)
@@ -200,31 +200,7 @@ def _left_out(call: Call, found: int) -> int:
     return max(found, total) - STATUS_SUBSCRIPTIONS_MAX
 
 
-@geo.add(
-    "GET",
-    "/namespaces/{tenant}/{namespace}/replicationStart",
-    "Whether a new link begins with what is retained.",
-    errors=(404, 412),
-    reply='"earliest"',
-)
-async def get_start(call: Call) -> Any:
-    """Earliest or latest."""
-    return call.resources.policies(call.namespace()).replication_start
-
-
-@geo.add(
-    "POST",
-    "/namespaces/{tenant}/{namespace}/replicationStart",
-    "Say whether a new link begins with what is retained (earliest) or with what comes (latest).",
-    ok=204,
-    errors=(404, 412),
-    body=Literal["earliest", "latest"],
-)
-async def set_start(call: Call) -> None:
-    """Links that exist are not touched."""
-    namespace = call.existing_namespace()
-    start: ReplicationStart = await call.body()
-    await call.apply(lambda: call.resources.change_policies(namespace, replication_start=start))
+add_policies(geo, "replication-start")
 
 
 @geo.add(

@@ -15,6 +15,14 @@ AUTHORITATIVE = {"authoritative": "accepted."}
 BUNDLES: Final = {"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1}
 """The pieces of every namespace."""
 
+SYSTEM_PREFIX: Final = "__"
+"""Local names of a broker's own topics begin so; lists leave them out unless asked."""
+
+
+def is_system(name: str) -> bool:
+    """Whether a topic is one of the broker's own, which lists leave out unless they are asked for."""
+    return name.rpartition("/")[2].startswith(SYSTEM_PREFIX)
+
 
 def _topics(call: Call, subscription: str = "") -> list[TopicName]:
     """Persistent topics, of those only that have the subscription if one is named."""

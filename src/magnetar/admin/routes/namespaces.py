@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from magnetar.admin.http.applied import APPLIED, NO_QUOTAS, value_of_namespace
+from magnetar.admin.http.applied import APPLIED, NO_QUOTAS
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
-from magnetar.admin.routes.namespace_wide import BUNDLES
+from magnetar.admin.routes.namespace_wide import BUNDLES, is_system
 from magnetar.admin.routes.new_namespace import NewNamespace, policies_of, rates_by_cluster
+from magnetar.admin.routes.policy_rows import add_policies
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import Forbidden, NotAllowed
 from magnetar.metadata.permissions import OURS, Action, first_permissions, shown
-from magnetar.metadata.policies.namespace import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Names, Policies
-
-SYSTEM_PREFIX = "__"
-"""Local names of a broker's own topics begin so; lists leave them out unless asked."""
+from magnetar.metadata.policies.namespace import BacklogQuota, BacklogQuotaBody, BacklogQuotaType, Policies
 
 namespaces = Routes("Namespaces", "/admin/v2/namespaces")
 
@@ -143,67 +141,7 @@ async def list_topics(call: Call) -> Any:
     )
 
 
-def is_system(name: str) -> bool:
-    """Whether a topic is one of the broker's own, which lists leave out unless they are asked for."""
-    return name.rpartition("/")[2].startswith(SYSTEM_PREFIX)
-
-
-@namespaces.add(
-    "GET",
-    "/{tenant}/{namespace}/replication",
-    "Where its messages go.",
-    errors=(404, 412),
-    query=APPLIED,
-    reply='["us-east", ...]',
-    returns=list[str],
-)
-async def get_replication(call: Call) -> Any:
-    """This cluster is usually one of them."""
-    return value_of_namespace(call, "replication-clusters", call.namespace()) or []
-
-
-@namespaces.add(
-    "POST",
-    "/{tenant}/{namespace}/replication",
-    "Say where its messages go. Nothing is deleted: a cluster left out stops receiving, its data stays.",
-    ok=204,
-    errors=(400, 403, 404, 409, 412),
-    body=Names,
-)
-async def set_replication(call: Call) -> None:
-    """Retained messages go to a new cluster too, unless `replication_start` is `latest`."""
-    namespace = call.existing_namespace()
-    clusters: list[str] = await call.body()
-    await call.apply(lambda: call.resources.set_replication(namespace, clusters))
-
-
-@namespaces.add(
-    "GET",
-    "/{tenant}/{namespace}/allowedClusters",
-    "Where its topics may exist.",
-    errors=(404, 412),
-    query=APPLIED,
-    reply='["a", ...]',
-    returns=list[str],
-)
-async def get_allowed(call: Call) -> Any:
-    """Empty: the same as the replication clusters."""
-    return value_of_namespace(call, "allowed-clusters", call.namespace()) or []
-
-
-@namespaces.add(
-    "POST",
-    "/{tenant}/{namespace}/allowedClusters",
-    "Say where its topics may exist (PIP-321).",
-    ok=204,
-    errors=(400, 403, 404, 412),
-    body=Names,
-)
-async def set_allowed(call: Call) -> None:
-    """The replication clusters must be among them."""
-    namespace = call.existing_namespace()
-    clusters: list[str] = await call.body()
-    await call.apply(lambda: call.resources.set_allowed(namespace, clusters))
+add_policies(namespaces, "replication-clusters", "allowed-clusters", root="/{tenant}/{namespace}/")
 
 
 @namespaces.add(

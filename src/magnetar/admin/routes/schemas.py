@@ -4,13 +4,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from magnetar.admin.http.applied import APPLIED, value_of_namespace
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.routes.new_namespace import OLD_STRATEGIES, OldStrategy, strategy_of
+from magnetar.admin.routes.policy_rows import add_policies
 from magnetar.broker.admin.schemas import definition_from
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.policies.namespace import SchemaStrategy
 from magnetar.schemas.types import Definition
 
 schemas = Routes("Schemas", "/admin/v2/schemas")
@@ -170,40 +169,14 @@ async def list_history(call: Call) -> Any:
     return await call.building.listed(call.control.schema_history(str(call.topic())))
 
 
-NAMESPACE = "/{tenant}/{namespace}"
+NAMESPACE = "/{tenant}/{namespace}/"
+
+add_policies(schema_policies, "schema-strategy", root=NAMESPACE)
 
 
 @schema_policies.add(
     "GET",
-    f"{NAMESPACE}/schemaCompatibilityStrategy",
-    "Which schemas may stand beside which in its topics.",
-    errors=(404, 412),
-    query=APPLIED,
-    reply='"FULL"',
-)
-async def get_strategy(call: Call) -> Any:
-    """UNDEFINED: the broker's default, FULL."""
-    return value_of_namespace(call, "schema-strategy", call.namespace()) or "UNDEFINED"
-
-
-@schema_policies.add(
-    "PUT",
-    f"{NAMESPACE}/schemaCompatibilityStrategy",
-    "Say which schemas may stand beside which; UNDEFINED: the broker's default, FULL.",
-    ok=204,
-    errors=(400, 404, 412),
-    body=SchemaStrategy,
-)
-async def set_strategy(call: Call) -> None:
-    """What is registered already stays."""
-    namespace = call.existing_namespace()
-    strategy: SchemaStrategy = await call.body()
-    await call.apply(lambda: call.resources.change_policies(namespace, schema_compatibility_strategy=strategy))
-
-
-@schema_policies.add(
-    "GET",
-    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    f"{NAMESPACE}schemaAutoUpdateCompatibilityStrategy",
     "The same strategy by the name that it had before Pulsar 2.5.",
     errors=(404, 412),
     reply='"Full"',
@@ -215,7 +188,7 @@ async def get_old_strategy(call: Call) -> Any:
 
 @schema_policies.add(
     "PUT",
-    f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy",
+    f"{NAMESPACE}schemaAutoUpdateCompatibilityStrategy",
     "Say it by the name that it had before Pulsar 2.5.",
     ok=204,
     errors=(400, 404, 412),
@@ -228,61 +201,4 @@ async def set_old_strategy(call: Call) -> None:
     await call.apply(lambda: call.resources.change_policies(namespace, schema_compatibility_strategy=strategy_of(old)))
 
 
-@schema_policies.add(
-    "GET",
-    f"{NAMESPACE}/isAllowAutoUpdateSchema",
-    "Whether producers may bring new schemas.",
-    errors=(404, 412),
-    query=APPLIED,
-    reply="true",
-)
-async def get_auto_update(call: Call) -> Any:
-    """True unless someone said otherwise."""
-    return value_of_namespace(call, "schema-auto-update", call.namespace()) is not False
-
-
-@schema_policies.add(
-    "POST",
-    f"{NAMESPACE}/isAllowAutoUpdateSchema",
-    "Say whether producers may bring new schemas; administrators always may.",
-    ok=204,
-    errors=(400, 404, 412),
-    query={
-        "allowAutoUpdateSchemaWithReplicator": "true or false: whether links may, too; what was said of them stays (PIP-433)."
-    },
-    body=bool,
-)
-async def set_auto_update(call: Call) -> None:
-    """Producers with a schema that is registered go on."""
-    namespace, asked = call.existing_namespace(), "allowAutoUpdateSchemaWithReplicator"
-    more = {} if call.parameter(asked) is None else {"is_allow_auto_update_schema_with_replicator": call.flag(asked)}
-    allowed: bool = await call.body()
-    await call.apply(lambda: call.resources.change_policies(namespace, is_allow_auto_update_schema=allowed, **more))
-
-
-@schema_policies.add(
-    "GET",
-    f"{NAMESPACE}/schemaValidationEnforced",
-    "Whether producers need a schema on topics that have one.",
-    errors=(404, 412),
-    query=APPLIED,
-    reply="false",
-)
-async def get_validation(call: Call) -> Any:
-    """False unless someone said otherwise."""
-    return value_of_namespace(call, "schema-validation", call.namespace())
-
-
-@schema_policies.add(
-    "POST",
-    f"{NAMESPACE}/schemaValidationEnforced",
-    "Refuse producers without a schema on topics that have one, or not; from their next connection on.",
-    ok=204,
-    errors=(400, 404, 412),
-    body=bool,
-)
-async def set_validation(call: Call) -> None:
-    """Links are not producers: what comes over them is let in."""
-    namespace = call.existing_namespace()
-    enforced: bool = await call.body()
-    await call.apply(lambda: call.resources.change_policies(namespace, schema_validation_enforced=enforced))
+add_policies(schema_policies, "schema-auto-update", "schema-validation", root=NAMESPACE)

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.routes.aggregate import sum_in_steps
-from magnetar.admin.routes.namespaces import is_system
+from magnetar.admin.routes.namespace_wide import is_system
 from magnetar.admin.unsupported.not_built import NO_BUNDLES, WHOLE_RANGE
 from magnetar.core.ids import Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName

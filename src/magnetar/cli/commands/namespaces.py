@@ -23,6 +23,7 @@ from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, Target
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, check_cluster, check_tenant
 from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.table import BY_NAME
 
 app = Group("Namespaces: policies, above all where messages are replicated to.")
 
@@ -111,13 +112,8 @@ def set_subscription_mode(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Choose how replicated subscriptions follow to other clusters."""
-    name = NamespaceName.parse(namespace)
-    path = "/".join(["/geo/v1/namespaces", segment(name.tenant), segment(name.local), "subscriptionMode"])
-    change(
-        targets(config, admin_url, everywhere),
-        lambda client: client.post(path, None if mode == "default" else mode),
-        f"subscriptions of {namespace} follow in {mode} mode",
-    )
+    act = policies.namespace_setter(BY_NAME["subscription-mode"], namespace, mode)
+    change(targets(config, admin_url, everywhere), act, f"subscriptions of {namespace} follow in {mode} mode")
 
 
 @app.add("replicate-subscriptions", example="magnetar namespaces replicate-subscriptions public/default --everywhere")
@@ -131,10 +127,10 @@ def replicate_subscriptions(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Replicate all durable subscriptions of a namespace without touching a client."""
-    path = path_of(namespace, "replicateSubscriptionState")
+    act = policies.namespace_setter(BY_NAME["replicate-subscriptions"], namespace, "on" if every else policies.DEFAULT)
     change(
         targets(config, admin_url, everywhere),
-        lambda client: client.post(path, True) if every else client.delete(path),
+        act,
         f"subscriptions of {namespace} are replicated" if every else f"subscriptions of {namespace}: as clients ask",
     )
 
@@ -156,8 +152,7 @@ def set_policy(
     if preview:
         show_preview(config, namespace, policies.previewed(row, value))
         return
-    path = policies.namespace_path(row, NamespaceName.parse(namespace))
-    act = policies.setter(row, path, row.namespace_method, value, removable=row.removable)
+    act = policies.namespace_setter(row, namespace, value)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: {policy} {value}")
 
 
@@ -240,13 +235,8 @@ def set_start(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Say whether a new link begins with what is retained or with what comes; links that exist are not touched."""
-    name = NamespaceName.parse(namespace)
-    path = f"/geo/v1/namespaces/{segment(name.tenant)}/{segment(name.local)}/replicationStart"
-    change(
-        targets(config, admin_url, everywhere),
-        lambda client: client.post(path, start),
-        f"new links of {namespace} begin at {start}",
-    )
+    act = policies.namespace_setter(BY_NAME["replication-start"], namespace, start)
+    change(targets(config, admin_url, everywhere), act, f"new links of {namespace} begin at {start}")
 
 
 @app.add("set-retention", example="magnetar namespaces set-retention shop/orders --minutes 1440 --megabytes -1")
@@ -275,12 +265,8 @@ def set_deduplication(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Store what a producer sends again only once; see docs/deduplication.md."""
-    path = path_of(namespace, "deduplication")
-    change(
-        targets(config, admin_url, everywhere),
-        lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
-        f"{namespace}: deduplication {state}",
-    )
+    act = policies.namespace_setter(BY_NAME["deduplication"], namespace, state)
+    change(targets(config, admin_url, everywhere), act, f"{namespace}: deduplication {state}")
 
 
 @app.add("set-idempotency", example="magnetar namespaces set-idempotency shop/orders request-id --window 86400")
@@ -296,8 +282,7 @@ def set_idempotency(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
-    own = NamespaceName.parse(namespace)
-    path = f"/geo/v1/namespaces/{segment(own.tenant)}/{segment(own.local)}/idempotency"
+    path = policies.namespace_path(BY_NAME["idempotency"], NamespaceName.parse(namespace))
     act, said = setter(path, name, window, keys, off=off, default=default)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: {said}")
 
@@ -311,10 +296,6 @@ def set_ttl(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Let unacknowledged messages expire after a time. A link never drops anything by it."""
-    path = path_of(namespace, "messageTTL")
+    act = policies.namespace_setter(BY_NAME["ttl"], namespace, str(seconds))
     text = f"expire after {seconds:,} s" if seconds else "do not expire"
-    change(
-        targets(config, admin_url, everywhere),
-        lambda client: client.post(path, seconds),
-        f"{namespace}: messages {text}",
-    )
+    change(targets(config, admin_url, everywhere), act, f"{namespace}: messages {text}")

@@ -13,7 +13,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies.namespace import Policies
-from magnetar.metadata.policies.table import BY_NAME, TABLE, Policy
+from magnetar.metadata.policies.table import BY_NAME, TABLE, UNDEFINED, Policy
 
 DEFAULT = "default"
 """What takes a policy back."""
@@ -167,15 +167,26 @@ def setter(policy: Policy, path: str, method: str, text: str, *, removable: bool
     if text == DEFAULT:
         if removable:
             return lambda client: client.delete(path, query)
-        if policy.name == "schema-strategy":
-            return lambda client: client.put(path, "UNDEFINED")
-        if policy.name in {"deduplication-interval", "subscription-mode"}:
+        if policy.namespace_unset == UNDEFINED:
+            return lambda client: client.put(path, UNDEFINED)
+        if policy.namespace_nullable:
             return lambda client: client.post(path, None)
         raise MagnetarError(f"{policy.name} has no default to go back to; write {usage(policy)}")
     value = read(policy, text)
     if method == "PUT":
         return lambda client: client.put(path, value)
     return lambda client: client.post(path, value, query)
+
+
+def namespace_setter(policy: Policy, namespace: str, text: str) -> Callable[[AdminClient], object]:
+    """What sets a policy of a namespace, or takes it back. Raises MagnetarError as `setter`; NameNotValid."""
+    path = namespace_path(policy, NamespaceName.parse(namespace))
+    return setter(policy, path, policy.namespace_method, text, removable=policy.removable)
+
+
+def topic_setter(policy: Policy, topic: TopicName, text: str) -> Callable[[AdminClient], object]:
+    """What sets a policy of a topic, or takes it back. Raises MagnetarError as `setter`."""
+    return setter(policy, topic_policy_path(policy, topic), policy.topic_method, text, removable=True)
 
 
 def previewed(policy: Policy, text: str) -> dict[str, Any]:
@@ -227,7 +238,8 @@ def topic_row(
     """One line of `topics get`."""
     path, namespace = topic_policy_path(policy, topic), _of_namespace(policy, shared)
     own = getter(policy, path, client)
-    if policy.name == "schema-validation" and own is False:
-        # As Pulsar, a broker says false where nothing is set; that differs from false only below a namespace that says true.
-        own = False if namespace is True and client.get(f"{path}?applied=true") is False else None
+    if own is not None and own == policy.topic_unset:
+        # A broker answers this where nothing is set, too, as Pulsar's; that matters only if the namespace has another value.
+        differs = namespace is not None and namespace != own
+        own = own if differs and client.get(f"{path}?applied=true") == own else None
     return _row(policy, {"value": own, "namespace": namespace}, as_json)

@@ -23,6 +23,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.policies.table import BY_NAME
 
 app = Group("Topics: list, make, look at, delete.")
 
@@ -168,7 +169,7 @@ def set_policy(
 ) -> None:
     """Set any policy of a topic (all its partitions); it overrides its namespace's. docs/policies.md has the list."""
     row, name = policies.named(policy, "topic"), TopicName.parse(topic)
-    act = policies.setter(row, policies.topic_policy_path(row, name), row.topic_method, value, removable=True)
+    act = policies.topic_setter(row, name, value)
     change(targets(config, admin_url, everywhere), act, f"{name}: {policy} {value}")
 
 
@@ -205,12 +206,8 @@ def set_deduplication(
 ) -> None:
     """Store what a producer sends again only once; see docs/deduplication.md."""
     name = TopicName.parse(topic)
-    path = topic_path(name, "deduplicationEnabled")
-    change(
-        targets(config, admin_url, everywhere),
-        lambda client: client.delete(path) if state == "default" else client.post(path, state == "on"),
-        f"{name}: deduplication {state}",
-    )
+    act = policies.topic_setter(BY_NAME["deduplication"], name, state)
+    change(targets(config, admin_url, everywhere), act, f"{name}: deduplication {state}")
 
 
 @app.add("set-idempotency", example="magnetar topics set-idempotency persistent://public/default/orders request-id")
@@ -227,7 +224,7 @@ def set_idempotency(
 ) -> None:
     """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
     own = TopicName.parse(topic)
-    path = _own_path(own, "idempotency")
+    path = policies.topic_policy_path(BY_NAME["idempotency"], own)
     act, said = setter(path, name, window, keys, off=off, default=default)
     change(targets(config, admin_url, everywhere), act, f"{own}: {said}")
 

@@ -4,11 +4,12 @@
 
 A row says where a value lives (the field of `Policies`, of `TopicPolicies`, or of both), by which path of Pulsar's admin
 interface it is read and written, what is a possible value, and what does the enforcing. Adding a policy means: a field, a
-row, and the code that acts on it.
+row, and the code that acts on it (see CONTRIBUTING). Routes that set a part of a
+field, one kind of a backlog quota, are written by hand (`by_hand`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.core.settings import BrokerConfig
@@ -26,7 +27,7 @@ from magnetar.metadata.policies.namespace import (
     SubscriptionMode,
     check_properties,
 )
-from magnetar.metadata.policies.topic import TopicPolicies
+from magnetar.metadata.policies.topic import Seconds, TopicPolicies
 from magnetar.metadata.policies.types import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -41,6 +42,9 @@ from magnetar.metadata.policies.types import (
     SubscriptionTypeName,
 )
 
+UNDEFINED: Final = "UNDEFINED"
+"""A word of Pulsar's for "not set"."""
+
 NO_DELAY_POLICY: Final = DelayedDelivery()
 NO_RETENTION: Final = RetentionPolicies()
 COMPACTION_DELETE_RETENTION_S: Final = 86_400
@@ -53,8 +57,29 @@ NO_SUBSCRIBE_RATE: Final = SubscribeRate()
 NOT_INACTIVE: Final = InactiveTopics(delete=False)
 STORED_ONCE: Final = Persistence()
 
+IDEMPOTENCY_REPLY: Final = '{"property": "idempotency-key", "windowSeconds": 3600, "keysMax": 1000000, "enabled": true}'
+
 
 @dataclass(frozen=True, slots=True)
+class RouteWords:
+    """What the REST reference says of a policy's routes on one level, where the row's name and summary do not say enough.
+
+    Attributes:
+        get, set, remove: summaries of GET, of POST or PUT, and of DELETE; "": made from the row.
+        reply: what an answer holds; "": made from the row.
+        errors: statuses with which setting can be refused; (): 404 and 412.
+        query: parameters that setting takes.
+    """
+
+    get: str = ""
+    set: str = ""
+    remove: str = ""
+    reply: str = ""
+    errors: tuple[int, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Policy:
     """One policy.
 
@@ -72,8 +97,13 @@ class Policy:
         check_new: refuses more of what is to be set; what is stored may have it.
         own: its namespace path is ours (below /geo/v1): Pulsar has it for topics only, or not at all.
         own_topic: so is its topic path.
-        by_hand: levels whose routes are written out elsewhere, for they do more than set a field.
+        by_hand: levels whose routes are written out elsewhere, because they set a part of a field.
         namespace_method, topic_method: of HTTP, to set it.
+        namespace_unset, topic_unset: what GET answers where nothing is set; None: 204. Java's tools fail on an empty answer.
+        namespace_nullable, topic_nullable: null, or no body, takes it back; of topics only in a group of its own.
+        namespace_words, topic_words: what the reference says, for routes in a group of their own (`add_policies`); None: they
+            are with those of all policies.
+        always_applied: GET on a namespace answers with what holds, whether it is set or not.
         removable: DELETE takes it back on a namespace.
         query: Pulsar's clients send the topic's value as this query parameter instead of a body.
         kind_query: fixed query of the path, such as the kind of a backlog quota.
@@ -97,6 +127,13 @@ class Policy:
     by_hand: tuple[str, ...] = ()
     namespace_method: str = "POST"
     topic_method: str = "POST"
+    namespace_unset: Any = None
+    topic_unset: Any = None
+    namespace_nullable: bool = False
+    topic_nullable: bool = False
+    namespace_words: RouteWords | None = None
+    topic_words: RouteWords | None = None
+    always_applied: bool = False
     removable: bool = True
     query: str = ""
     kind_query: str = ""
@@ -136,7 +173,7 @@ class Policy:
 
 def _set(value: Any) -> Any:
     """Fields of `Policies` that mean "not set" by an empty list or a word."""
-    return None if value in ([], {}, "UNDEFINED") else value
+    return None if value in ([], {}, UNDEFINED) else value
 
 
 def _count(name: str, namespace: str, topic: str, summary: str, enforced: str, shown: str, **more: Any) -> Policy:
@@ -166,8 +203,14 @@ TABLE: Final[tuple[Policy, ...]] = (
         topic_path="replication",
         shown="this cluster",
         check=checks.clusters,
-        by_hand=("namespace",),
         removable=False,
+        namespace_unset=[],
+        namespace_words=RouteWords(
+            get="Where its messages go.",
+            set="Say where its messages go. Nothing is deleted: a cluster left out stops receiving, its data stays.",
+            reply='["us-east", ...]',
+            errors=(400, 403, 404, 409, 412),
+        ),
     ),
     Policy(
         "allowed-clusters",
@@ -178,8 +221,14 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="allowedClusters",
         shown="the replication clusters",
         follows="replication-clusters",
-        by_hand=("namespace",),
         removable=False,
+        namespace_unset=[],
+        namespace_words=RouteWords(
+            get="Where its topics may exist.",
+            set="Say where its topics may exist (PIP-321).",
+            reply='["a", ...]',
+            errors=(400, 403, 404, 412),
+        ),
     ),
     Policy(
         "replication-start",
@@ -190,8 +239,12 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="replicationStart",
         shown="earliest",
         own=True,
-        by_hand=("namespace",),
         removable=False,
+        always_applied=True,
+        namespace_words=RouteWords(
+            get="Whether a new link begins with what is retained.",
+            set="Say whether a new link begins with what is retained (earliest) or with what comes (latest).",
+        ),
     ),
     Policy(
         "retention",
@@ -239,20 +292,40 @@ TABLE: Final[tuple[Policy, ...]] = (
         "publishing",
         **_fields("deduplication_enabled:deduplication", "deduplication_enabled:deduplicationEnabled"),
         shown="`[deduplication] enabled`",
-        by_hand=("namespace", "topic"),
+        namespace_words=RouteWords(
+            get="Whether what is published is deduplicated.",
+            set="Deduplicate what is published, or not; producers reconnect once.",
+            remove="Back to the broker's default.",
+        ),
+        topic_words=RouteWords(
+            get="Whether what is published to this topic is deduplicated.",
+            set="Deduplicate what is published to this topic (all its partitions), or not.",
+            remove="Back to the namespace's setting.",
+        ),
     ),
     Policy(
         "deduplication-interval",
         "Seconds between two snapshots of deduplication numbers (0: by entries alone).",
-        Int32,
+        Seconds,
         "publishing",
         **_fields(
             "deduplication_snapshot_interval_seconds:deduplicationSnapshotInterval",
             "deduplication_snapshot_interval_seconds:deduplicationSnapshotInterval",
         ),
         shown="`[deduplication] snapshot_s`",
-        by_hand=("namespace", "topic"),
         removable=False,
+        namespace_nullable=True,
+        namespace_words=RouteWords(
+            get="Seconds between two snapshots of deduplication numbers.",
+            set="Store deduplication numbers this often (0: by entries alone; null: the broker's default).",
+            reply="120",
+        ),
+        topic_words=RouteWords(
+            get="Seconds between two snapshots of this topic's deduplication numbers.",
+            set="Store this topic's deduplication numbers this often (0: by entries alone).",
+            remove="Back to the namespace's setting.",
+            reply="120",
+        ),
     ),
     Policy(
         "idempotency",
@@ -262,8 +335,19 @@ TABLE: Final[tuple[Policy, ...]] = (
         **_fields("idempotency:idempotency", "idempotency:idempotency"),
         own=True,
         own_topic=True,
-        by_hand=("namespace", "topic"),
         default=lambda _config: NO_KEYS,
+        namespace_words=RouteWords(
+            get="Which property of its messages is an idempotency key, and for how long.",
+            set="Store one message per idempotency key within a window; producers reconnect once.",
+            remove="No idempotency keys.",
+            reply=IDEMPOTENCY_REPLY,
+        ),
+        topic_words=RouteWords(
+            get="Which property of this topic's messages is an idempotency key, and for how long.",
+            set="Store one message per idempotency key in this topic (in each partition by itself); `enabled: false`: not here.",
+            remove="Back to the namespace's setting.",
+            reply=IDEMPOTENCY_REPLY,
+        ),
     ),
     Policy(
         "schema-strategy",
@@ -276,10 +360,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         ),
         default=lambda _config: "FULL",
         shown="FULL",
-        by_hand=("namespace",),
         namespace_method="PUT",
         topic_method="PUT",
         removable=False,
+        namespace_unset=UNDEFINED,
+        namespace_words=RouteWords(
+            get="Which schemas may stand beside which in its topics.",
+            set="Say which schemas may stand beside which; UNDEFINED: the broker's default, FULL.",
+            reply='"FULL"',
+            errors=(400, 404, 412),
+        ),
     ),
     Policy(
         "schema-auto-update",
@@ -290,8 +380,18 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="isAllowAutoUpdateSchema",
         default=lambda _config: True,
         shown="true",
-        by_hand=("namespace",),
         removable=False,
+        namespace_unset=True,
+        namespace_words=RouteWords(
+            get="Whether producers may bring new schemas.",
+            set="Say whether producers may bring new schemas; administrators always may.",
+            errors=(400, 404, 412),
+            query={
+                "allowAutoUpdateSchemaWithReplicator": (
+                    "true or false: whether links may, too; what was said of them stays (PIP-433)."
+                )
+            },
+        ),
     ),
     Policy(
         "schema-auto-update-over-links",
@@ -314,8 +414,15 @@ TABLE: Final[tuple[Policy, ...]] = (
         ),
         default=lambda _config: False,
         shown="false",
-        by_hand=("namespace",),
         removable=False,
+        namespace_unset=False,
+        topic_unset=False,
+        namespace_words=RouteWords(
+            get="Whether producers need a schema on topics that have one.",
+            set="Refuse producers without a schema on topics that have one, or not; from their next connection on.",
+            reply="false",
+            errors=(400, 404, 412),
+        ),
     ),
     Policy(
         "schema-replication",
@@ -339,7 +446,18 @@ TABLE: Final[tuple[Policy, ...]] = (
         ),
         default=lambda _config: False,
         shown="as clients ask",
-        by_hand=("namespace", "topic"),
+        namespace_nullable=True,
+        topic_nullable=True,
+        namespace_words=RouteWords(
+            get="Whether every durable subscription is replicated (PIP-422).",
+            set="Replicate every durable subscription, whatever its client says; false or null: as clients ask.",
+            remove="As clients ask.",
+        ),
+        topic_words=RouteWords(
+            get="Whether every durable subscription of this topic is replicated.",
+            set="Replicate every durable subscription of this topic; false overrides its namespace, null: as its namespace.",
+            remove="As its namespace.",
+        ),
     ),
     Policy(
         "subscription-mode",
@@ -350,8 +468,13 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="subscriptionMode",
         shown="`[subscriptions] mode`",
         own=True,
-        by_hand=("namespace",),
         removable=False,
+        namespace_nullable=True,
+        always_applied=True,
+        namespace_words=RouteWords(
+            get="How replicated subscriptions follow: exact or snapshot; what holds, also by the broker's default.",
+            set="Choose how replicated subscriptions follow: exact, snapshot, or null for the broker's default.",
+        ),
     ),
     Policy(
         "encryption-required",
@@ -362,6 +485,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="encryptionRequired",
         default=lambda _config: False,
         shown="false",
+        namespace_unset=False,
     ),
     Policy(
         "subscription-auth-mode",
@@ -372,6 +496,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_path="subscriptionAuthMode",
         default=lambda _config: "None",
         shown="None",
+        namespace_unset="None",
     ),
     Policy(
         "auto-topic-creation",
@@ -407,6 +532,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         ),
         default=lambda _config: [],
         shown="all",
+        namespace_unset=[],
     ),
     _count(
         "max-topics",
@@ -416,6 +542,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "creation of topics",
         "none; `topics_max` in all",
         default=lambda _config: 0,
+        namespace_unset=0,
     ),
     _count(
         "max-producers",
