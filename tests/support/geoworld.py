@@ -463,7 +463,7 @@ class World:
         """Asks the source at once, and tells the destination as its next event."""
 
         def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
-            told = a.broker.links.schemas.told(
+            told = a.broker.links.schemas.answer(
                 pb.CommandGeoSchemas(request_id=1, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions)
             )
             brought = pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)

@@ -8,14 +8,12 @@ which definition it was written with; what B stores must name the same one there
 import json
 import random
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.topics.schemas import Schemas, schema_message
 from magnetar.core.config import BrokerConfig
-from magnetar.core.hints import command
 from magnetar.core.names import TopicName
 from magnetar.replication.link.schemas import Brought, SchemaDesk, Translation
 from magnetar.schemas.compatibility import Strategy
@@ -148,22 +146,22 @@ class SchemaWorld(World):
     # ------------------------------------------------------------------------------------------------- the destination
 
     def boot_b(self) -> None:
-        broker = SimpleNamespace(
-            outbox=self.b.outbox,
-            resources=self.rules,
-            cluster="b",
-            config=BrokerConfig(),
-            command=partial(command, admin_url="http://127.0.0.1:8080"),
-            links=SimpleNamespace(schemas_forgotten=self.forgotten),
+        context = BrokerContext(
+            self.b.outbox,
+            BrokerConfig(),
+            self.rules,  # type: ignore[arg-type]  # what schemas ask of resources is there
+            "b",
+            self.b.uuid,
+            admin_url="http://127.0.0.1:8080",
         )
-        broker.schemas = self.schemas = Schemas(
-            broker,  # type: ignore[arg-type]  # what it takes of a context is there
+        self.schemas = Schemas(
+            context,
             {},
             self.b.meta,
             replicated=lambda _name: True,
             forgotten=self.forgotten,
         )
-        self.host = LinkSchemas(broker)  # type: ignore[arg-type]
+        self.host = LinkSchemas(context, self.schemas)
         self.questions = []
         super().boot_b()
         desk = self.destination.schemas

@@ -178,7 +178,31 @@ class Broker:
             paced=lambda topic: self.links.paced(topic),  # noqa: PLW0108 - links are made further down
             enforce=lambda topic, day_ms: self.upkeep.enforce(topic, day_ms),  # noqa: PLW0108 - so is upkeep
         )
-        self.links = Links(self, link_targets, stored)
+        deletions = Deletions(stored)
+        self.schemas = Schemas(
+            self.context,
+            self.topics,
+            stored,
+            replicated=lambda name: self.links.replicated(name),  # noqa: PLW0108 - links are made next
+            forgotten=lambda id_: self.links.schemas_forgotten(id_),  # noqa: PLW0108 - as above
+        )
+        self.links = Links(
+            self.context,
+            self.topics,
+            self.schemas,
+            link_targets,
+            stored,
+            deleted=deletions,
+            create_topic=lambda name, then: self.catalog.create(name, then=then, by_link=True),
+            create_partitions=lambda name, partitions, change, done: self.changes.create_partitions(
+                name, partitions, change, done, found=True
+            ),
+            source_active=lambda topic, source, restarted: self.replication.source_active(
+                topic, source, restarted=restarted
+            ),
+            rates=self.limits,
+            connections=self.sessions,
+        )
         mesh = {cluster, *link_targets}
         self.replication = Replication(
             self,
@@ -194,13 +218,6 @@ class Broker:
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
         )
         self.fences = Fences(self, stored)
-        self.schemas = Schemas(
-            self.context,
-            self.topics,
-            stored,
-            replicated=self.links.replicated,
-            forgotten=self.links.schemas_forgotten,
-        )
         self.nonpersistent = NonPersistentTopics(self)
         self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self.context, self.topics, self.access)
@@ -230,7 +247,7 @@ class Broker:
             self.context,
             self.topics,
             self.loaded,
-            Deletions(stored),
+            deletions,
             ledger_ids=ledger_ids,
             clients=self.clients,
             client_bytes=self.client_bytes,

@@ -91,7 +91,7 @@ def test_a_look_works_out_nothing_of_what_waits_for_nobody(mode: str, monkeypatc
 
     for kind in (AckedSets, Snapshots):
         monkeypatch.setattr(kind, "describe", worked_out)
-    monkeypatch.setattr("magnetar.broker.links.reports.LinkReports._topic_state", worked_out)
+    monkeypatch.setattr("magnetar.broker.links.reports.LinkReporter._topic_state", worked_out)
     waiting = look(world)
     assert waiting["safe"] == (mode == "exact")
     assert ["consume that" in one["reason"] for one in waiting["subscriptions"]] == ([] if mode == "exact" else [True])

@@ -149,7 +149,7 @@ def test_a_topic_that_is_known_by_a_link_alone_is_synced() -> None:
     b.create()
     assert a.topic.replicated is None and not a.topic.durable
     world.settle()
-    a.run(lambda: a.broker.replication.heard_from(TOPIC, "b", anew=True))
+    a.run(lambda: a.broker.replication.source_active(TOPIC, "b", restarted=True))
     assert a.topic.replicated is not None and a.topic.durable
     world.settle()
     assert a.log._log.synced == a.log._log.offset

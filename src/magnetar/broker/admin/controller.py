@@ -203,11 +203,11 @@ class Controller(FailoverController, SchemaController, MetadataController, Messa
 
     def links(self) -> list[LinkState]:
         """Every outgoing link."""
-        return self._broker.links.states()
+        return self._broker.links.reports.states()
 
     def geo_status(self) -> dict[str, Any]:
         """What the destination side and the gaps look like."""
-        return self._broker.links.status() | {
+        return self._broker.links.reports.status() | {
             "deleted": sorted(text for text in self._broker.catalog.deleted if self.partitions(text) is None),
             "failovers": self.failovers(),
         }

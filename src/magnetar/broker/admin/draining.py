@@ -115,15 +115,15 @@ def describe(broker: "Broker") -> DrainState:
         subscriptions=waiting[:LISTED_MAX],
         only_here_topics=topics,
         only_here_messages=messages,
-        unlinked=broker.links.unlinked(),
+        unlinked=broker.links.reports.unlinked(),
     )
 
 
 def _link(broker: "Broker", source: LinkSource) -> DrainLink:
     # Thousands of topics have nothing to wait for: of these nothing is worked out.
-    link, states = broker.links.state_alone(source), source.topics
+    link, states = broker.links.reports.state_alone(source), source.topics
     topics = [
-        _topic(link, broker.links.topic_state(state, source.to), state)
+        _topic(link, broker.links.reports.topic_state(state, source.to), state)
         for _, state in sorted(states.items())
         if state.wanted and _waits(state)
     ]

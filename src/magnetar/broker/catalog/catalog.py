@@ -480,7 +480,7 @@ class Catalog:
         if not self._links.replicated(name):
             return None
         lives = self.deleted.lives(name)
-        for source, ledger in self._links.lives(name).items():
+        for source, ledger in self._links.incarnations(name).items():
             lives[source] = max(ledger, lives.get(source, -1))
         return DeletedMark(self._outbox.now_ms, lives, partitions)
 

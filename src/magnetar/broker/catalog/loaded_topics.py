@@ -172,7 +172,7 @@ class LoadedTopics:
             saved=record,
             fresh=fresh,
         )
-        topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._links.confirmed)
+        topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._confirmed)
         self._topics[text] = topic
         self._limits.added(topic)
         topic.durable = config.fsync == "always" or self._links.replicated(name)
@@ -183,6 +183,10 @@ class LoadedTopics:
             self._idempotencies.added(topic)
             self._watches.added(topic)
         return topic
+
+    def _confirmed(self, topic: Topic) -> None:
+        self._links.confirmed(topic)
+        self._fences.confirmed(topic)
 
     def remove(self, topic: Topic) -> None:
         """A topic is gone (durably)."""

@@ -1,24 +1,25 @@
 """The links of a broker: one source machine for each target, one destination machine for all sources, and their topics.
 
-This is the seam between topics and `magnetar.replication`: it decides which topics are on which link (policy and configuration)
-and gives the destination what it asks of a broker (`replication.link.destination.DestinationHost`).
+This is where topics and `magnetar.replication` meet: policies and configuration decide which topics are on which link.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
-from magnetar.broker.context import Done
-from magnetar.broker.links.reports import LinkReports
+from magnetar.broker.context import BrokerContext, Done
+from magnetar.broker.links.host import CreatePartitions, CreateTopic, DeletionMarks, LinkHost, SourceActive
+from magnetar.broker.links.reports import LinkConnection, LinkReporter
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.links.states import SkipPreview
-from magnetar.broker.topics import ways_out as waysout
+from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Sync
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
@@ -30,53 +31,96 @@ from magnetar.replication.link.policy import targets
 from magnetar.replication.link.records import targets_stored
 from magnetar.replication.link.source import LinkSource
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import Mark
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
 
 KNOWN_MS: Final = 3_000
 """How long creating a partitioned topic waits for other clusters to have it. Where a pipeline is at work that takes a tenth of a
-second; whoever creates topics while a link is slow is not to be held up by it."""
+second; a slow link must not hold up an administrator who creates topics."""
 
 
-class Links(LinkReports):
+class LinkRates(Protocol):
+    """The policy `replicator-dispatch-rate` (`broker.catalog.policy_limits.Limits`)."""
+
+    def link_rate(self, topic: Topic, before: Rate | None) -> Rate | None:
+        """The rate of one more link of a topic; `before` where nothing changed; None: no limit."""
+        ...
+
+
+class Links:
     """All links of one broker.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all of the broker's, by name.
+        schemas: of these topics.
         link_targets: clusters that a configured link leads to from here.
         stored: the metadata store's content at start.
+        deleted, create_topic, create_partitions, source_active: see `LinkHost`.
+        rates: what topics may send over links.
+        connections: of the broker, by number.
+
+    Attributes:
+        host: the broker, as its links see it.
+        sources: outgoing links, by target.
+        destination: all incoming links.
+        restores: what comes back after this cluster lost its disk.
+        schemas: answers pipelines that ask for schemas.
+        reports: what administration shows of links.
     """
 
-    def __init__(self, broker: "Broker", link_targets: Iterable[str], stored: Mapping[str, bytes]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        schemas: Schemas,
+        link_targets: Iterable[str],
+        stored: Mapping[str, bytes],
+        *,
+        deleted: DeletionMarks,
+        create_topic: CreateTopic,
+        create_partitions: CreatePartitions,
+        source_active: SourceActive,
+        rates: LinkRates,
+        connections: Mapping[int, LinkConnection],
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._rates = rates
         self._linked = frozenset(link_targets)
-        config = broker.config
-        self.schemas = LinkSchemas(broker)
+        config = context.config
+        self.schemas = LinkSchemas(context, schemas)
+        self.host = LinkHost(
+            context,
+            topics,
+            schemas,
+            deleted=deleted,
+            create_topic=create_topic,
+            create_partitions=create_partitions,
+            source_active=source_active,
+        )
         self.destination = LinkDestination(
-            broker.outbox,
-            cluster=broker.cluster,
-            uuid=broker.uuid,
-            host=self,
-            boot=broker.boot,
+            context.outbox,
+            cluster=context.cluster,
+            uuid=context.uuid,
+            host=self.host,
+            boot=context.boot,
             schemas=self.schemas,
             message_bytes_max=config.message_bytes_max,
             silence_ms=config.identity_silence_ms,
             pending_bytes_max=config.pending_publish_bytes_max,
         )
         self.destination.load(stored)
-        self.restores = Restores(broker, self)
+        self.restores = Restores(context, topics, schemas, self.host)
         self.sources: dict[str, LinkSource] = {}
         for target in sorted(self._linked | targets_stored(stored)):
             source = LinkSource(
-                broker.outbox,
-                cluster=broker.cluster,
-                uuid=broker.uuid,
+                context.outbox,
+                cluster=context.cluster,
+                uuid=context.uuid,
                 to=target,
-                boot=broker.boot,
-                host=self,
+                boot=context.boot,
+                host=self.host,
                 linked=target in self._linked,
                 read_bytes_max=config.link_read_bytes_max,
                 poll_ms_max=config.link_poll_ms_max,
@@ -92,51 +136,26 @@ class Links(LinkReports):
         self._syncing: dict[str, int] = {}
         """Topics that are being synced -> which time it is."""
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
+        """By target, messages and bytes that were confirmed since the start."""
+        self.reports = LinkReporter(
+            context,
+            linked=self._linked,
+            sources=self.sources,
+            destination=self.destination,
+            restores=self.restores,
+            sent=self._sent,
+            connections=connections,
+        )
 
     def schemas_forgotten(self, id_: str) -> None:
         """A topic's schemas were forgotten here: their numbers begin again."""
         self.destination.schemas.forgotten(id_)
         self.restores.machine.schemas.forgotten(id_)
 
-    # --------------------------------------------------------------------------------- what `SourceHost` asks and reports
+    def latest_incarnation_of(self, topic: str, cluster: str) -> int:
+        """The incarnation of a topic in a linked cluster, by the handshakes of both directions since the start; 0: unknown.
 
-    def partitions_of(self, topic: str) -> int:
-        """Partitions of the partitioned topic that a topic belongs to; 0: it belongs to none."""
-        name = TopicName.parse(topic)
-        return (self._broker.resources.partitions(name.base) or 0) if name.partition >= 0 else 0
-
-    def retained(self, topic: str) -> tuple[Mark, ...]:
-        """What a topic's origins retain of their own."""
-        return self._broker.replication.retained(topic)
-
-    def schema_incarnation(self, topic: str) -> int:
-        """Which incarnation of the topic's schemas the versions in its entries belong to."""
-        return self.schemas.life(topic)
-
-    def rebased(self, topic: str, target: str) -> None:
-        """The link to `target` started over in a topic, or passed over entries of it."""
-        self._broker.replication.rebased(topic, target)
-
-    # ---------------------------------------------------------------------------------------- what `DestinationHost` reports
-
-    def source_active(self, topic: str, source: str, *, restarted: bool) -> None:
-        """The link of a source cluster is at work in a topic here."""
-        self._broker.replication.heard_from(topic, source, anew=restarted)
-
-    def learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
-        """What origins of a topic's messages retain of their own, as the source of a link reported it."""
-        self._broker.replication.learn_retained(topic, marks)
-
-    def stored(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
-        """The disk has messages that a link brought."""
-        found = self._broker.topics.get(topic)
-        if found is not None:
-            found.flow(source).came(messages, size, connection)
-
-    def latest_life_of(self, topic: str, cluster: str) -> int:
-        """The incarnation of a topic in a linked cluster, as handshakes of either direction told since the start; 0: unknown.
-
-        A link from there says which life is lived now, even when its number is lower than that of a former one.
+        A link from there says which incarnation is the present one, even when its number is lower than an earlier one's.
         """
         source = self.sources.get(cluster)
         return self.destination.incarnations.of(topic, cluster) or (
@@ -149,15 +168,15 @@ class Links(LinkReports):
         """Clusters that a topic's messages are sent to from here: those of its policy that a link leads to."""
         if not name.persistent:
             return frozenset()
-        wanted = self._broker.resources.topic_replication_clusters(name)
-        return targets(self._broker.cluster, wanted, self._linked)
+        wanted = self._resources.topic_replication_clusters(name)
+        return targets(self._context.cluster, wanted, self._linked)
 
     def replicated(self, name: TopicName) -> bool:
         """Whether a policy says that the topic exists in other clusters too; such topics always sync.
 
         See docs/design/links.md#synced-only.
         """
-        return bool(self._broker.resources.topic_replication_clusters(name))
+        return bool(self._resources.topic_replication_clusters(name))
 
     def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
         """What the transaction that creates a topic has to hold for its links."""
@@ -172,9 +191,9 @@ class Links(LinkReports):
         """Keys that the transaction that deletes a topic has to delete for its links."""
         return [key for source in self.sources.values() for key in source.deletion(str(name))]
 
-    def lives(self, name: TopicName) -> dict[str, int]:
-        """What is known here of a topic's lives elsewhere: by source cluster the highest ledger id."""
-        topic = self._broker.topics.get(str(name))
+    def incarnations(self, name: TopicName) -> dict[str, int]:
+        """What is known here of a topic's incarnations elsewhere: by source cluster the highest ledger id."""
+        topic = self._topics.get(str(name))
         found = self.destination.incarnations.of_topic(str(name))
         for source, position in (topic.log.watermarks() if topic is not None else {}).items():
             found[source] = max(position.ledger, found.get(source, -1))
@@ -182,7 +201,7 @@ class Links(LinkReports):
 
     def when_known(self, name: TopicName, done: Callable[[], None]) -> None:
         """Call `done` when every cluster to which a pipeline carries a new partitioned topic has it, too, after `KNOWN_MS` at the
-        latest: who is told that it is there may start clients anywhere.
+        latest: after that clients may start in any cluster.
         """
         first = str(name.with_partition(0))
         waits = [source for source in self.sources.values() if source.carries(first)]
@@ -197,9 +216,9 @@ class Links(LinkReports):
                 self._unknown.remove(waiting)
                 done()
 
-        self._broker.timer(self._broker.outbox.now_ms + KNOWN_MS, late)
+        self._context.timer(self._outbox.now_ms + KNOWN_MS, late)
 
-    def _look_who_knows(self) -> None:
+    def _look_for_known(self) -> None:
         for waiting in list(self._unknown):
             first, waits, done = waiting
             if not any(source.carries(first) and not source.incarnation_of(first) for source in waits):
@@ -210,7 +229,7 @@ class Links(LinkReports):
         """A topic exists: just created, or found at start."""
         created = self._created.pop(topic.text, frozenset())
         wanted = self.targets(topic.name)
-        latest = self._broker.resources.replication_start(topic.name.namespace_name) == "latest"
+        latest = self._resources.replication_start(topic.name.namespace_name) == "latest"
         for target, source in self.sources.items():
             source.added(topic.text, topic.log, wanted=target in wanted, latest=latest, created=target in created)
         self.destination.refusals.changed()
@@ -220,7 +239,7 @@ class Links(LinkReports):
     def paced(self, topic: Topic) -> None:
         """The policy `replicator-dispatch-rate` of a topic may have changed, or a link of it began."""
         for source in self.sources.values():
-            source.set_rate(topic.text, self._broker.limits.link_rate(topic, source.rate_of(topic.text)))
+            source.set_rate(topic.text, self._rates.link_rate(topic, source.rate_of(topic.text)))
 
     def removed(self, topic: Topic) -> None:
         """A topic is gone."""
@@ -236,7 +255,7 @@ class Links(LinkReports):
         puts: dict[str, bytes] = {}
         applies: list[tuple[Topic, Callable[[], None]]] = []
         for topic, clusters, latest in self._rewanted(change):
-            wanted = targets(self._broker.cluster, clusters, self._linked)
+            wanted = targets(self._context.cluster, clusters, self._linked)
             for target, source in self.sources.items():
                 more, apply = source.rewanted(topic.text, topic.log, target in wanted, latest=latest)
                 puts |= more
@@ -246,7 +265,7 @@ class Links(LinkReports):
 
     def _rewanted(self, change: Change) -> Iterator[tuple[Topic, Sequence[str], bool]]:
         """Topics whose links a change may concern, with the clusters they go to and whether a new link skips what is there."""
-        resources = self._broker.resources
+        resources = self._resources
         for text in change.namespaces:
             namespace = NamespaceName.parse(text)
             data = change.puts.get(namespace_key(namespace))
@@ -277,12 +296,12 @@ class Links(LinkReports):
             for topic in self._topics_of(TopicName.parse(text).namespace_name):
                 self.follow_durability(topic)
         for topic, apply in self._applies.pop(id(change), ()):
-            if self._broker.topics.get(topic.text) is topic:
+            if self._topics.get(topic.text) is topic:
                 apply()
                 self.paced(topic)
-        # What was made, or made anew, while the change was on its way began by the policy before it.
+        # What was created while the change was on its way began by the policy before it.
         for topic, clusters, latest in self._rewanted(change):
-            wanted = targets(self._broker.cluster, clusters, self._linked)
+            wanted = targets(self._context.cluster, clusters, self._linked)
             for target, source in self.sources.items():
                 source.late(topic.text, topic.log, wanted=target in wanted, latest=latest)
             self.paced(topic)
@@ -295,7 +314,7 @@ class Links(LinkReports):
         What was answered without lies before everything that is synced from now on, but no link may read it until it is synced,
         too: after a power cut its indexes would be given again, and peers would take fresh messages for known ones.
         """
-        always = self._broker.config.fsync == "always"
+        always = self._context.config.fsync == "always"
         durable = always or topic.replicated is not None or self.replicated(topic.name)
         begins = durable and not topic.durable
         topic.durable = durable
@@ -308,7 +327,7 @@ class Links(LinkReports):
         number = self._syncing[topic.text] = self._syncs
 
         def synced(error: str) -> None:
-            if self._broker.topics.get(topic.text) is not topic or self._syncing.get(topic.text) != number:
+            if self._topics.get(topic.text) is not topic or self._syncing.get(topic.text) != number:
                 return
             if error:
                 self._sync(topic)
@@ -318,19 +337,19 @@ class Links(LinkReports):
             for source in self.sources.values():
                 source.confirmed(topic.text)
 
-        self._broker.outbox.put(Sync(synced))
+        self._outbox.put(Sync(synced))
 
     def policies_refused(self, change: Change) -> None:
         """A change of policies never was."""
         self._applies.pop(id(change), None)
 
     def _topics_of(self, namespace: NamespaceName) -> list[Topic]:
-        return [topic for topic in self._broker.topics.values() if topic.name.namespace_name == namespace]
+        return [topic for topic in self._topics.values() if topic.name.namespace_name == namespace]
 
     def partitions_changed(self, name: TopicName) -> None:
         """A partitioned topic was created or grew."""
         self.destination.refusals.changed()
-        for number in range(self._broker.resources.partitions(name) or 0):
+        for number in range(self._resources.partitions(name) or 0):
             for source in self.sources.values():
                 source.touched(str(name.with_partition(number)))
 
@@ -340,7 +359,6 @@ class Links(LinkReports):
         """Entries became readable."""
         for source in self.sources.values():
             source.confirmed(topic.text)
-        self._broker.fences.confirmed(topic)
 
     def trimmed(self, topic: Topic) -> None:
         """Ledgers were deleted."""
@@ -382,7 +400,7 @@ class Links(LinkReports):
         before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
         source.commit(request, reply, whole=whole)
         if self._unknown:
-            self._look_who_knows()
+            self._look_for_known()
         sent = self._sent[request.to]
         for name, (index, cursor) in before.items():
             state = states[name]
@@ -392,7 +410,7 @@ class Links(LinkReports):
                 size = state.log.bytes_between(cursor.c, state.cursor.s)
                 sent[0] += messages
                 sent[1] += size
-                topic = self._broker.topics.get(name)
+                topic = self._topics.get(name)
                 if topic is not None:
                     topic.flow(request.to).went(messages, size)
 
@@ -404,99 +422,29 @@ class Links(LinkReports):
         """
         source = self.sources.get(target)
         if source is None:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"there is no link from {self._broker.cluster} to {target!r}")
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"there is no link from {self._context.cluster} to {target!r}")
         return source
-
-    # ---------------------------------------------------------------------------------------- geo.destination's host
-
-    def find(self, topic: str) -> Topic | None:
-        """A topic that exists here."""
-        found = self._broker.topics.get(topic)
-        return found if found is not None and not found.deleting else None
-
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
-        """Why entries may not come into a topic; "" when they may."""
-        namespace = topic.namespace_name
-        here = self._broker.cluster
-        mark = self._broker.catalog.deleted.refuses(topic, source, incarnation)
-        if mark is not None:
-            return self._was_deleted(topic, source, max(partitions, mark.partitions))
-        if not self._broker.resources.has_namespace(namespace):
-            again = waysout.create_namespace(self._broker.context, namespace, (here, source))
-            return f"namespace {namespace} does not exist in {here}; create it: {again}"
-        if not self._broker.resources.serves(namespace):
-            allow = waysout.allow(self._broker.context, namespace, (here, source))
-            return f"namespace {namespace} does not allow cluster {here}; allow it: {allow}"
-        return ""
-
-    def _was_deleted(self, topic: TopicName, source: str, partitions: int) -> str:
-        """What is said of a topic that was there before it was deleted here, and how to have it all the same."""
-        here, name, count = self._broker.cluster, topic, 0
-        if topic.partition >= 0 and (partitions or self._broker.resources.partitions(topic.base)):
-            name = topic.base
-            count = max(partitions, topic.partition + 1, self._broker.resources.partitions(name) or 0)
-        again = waysout.create_topic(self._broker.context, name, count)
-        return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
-
-    def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
-        """How a topic that is partitioned in one cluster and not in another gets the same form in both."""
-        here = self._broker.cluster
-        plain, count = (here, partitions) if partitions else (source, self._broker.resources.partitions(topic) or 0)
-        adopt = waysout.adopt_partitions(self._broker.context, topic, count, plain)
-        return f"make it partitioned in {plain} too, where all its messages stay, in the first partition: {adopt}"
-
-    def partitions(self, topic: TopicName) -> int | None:
-        """Partitions of a topic: 0 if not partitioned, None if there is none."""
-        count = self._broker.resources.partitions(topic)
-        if count is not None:
-            return count
-        return 0 if str(topic) in self._broker.topics else None
-
-    def create(self, topic: TopicName, partitions: int, then: Callable[[str], None]) -> None:
-        """Make or grow a topic for a link."""
-        broker = self._broker
-
-        def told(error: MagnetarError | None) -> None:
-            then("" if error is None else str(error))
-
-        if not partitions:
-            if str(topic) in broker.topics:
-                then("")
-            else:
-                broker.catalog.create(topic, then=lambda _topic, error: told(error), by_link=True)
-            return
-        present = broker.resources.partitions(topic)
-        try:
-            if present is None:
-                change = broker.resources.create_partitioned(topic, partitions, {})
-            elif present < partitions:
-                change = broker.resources.update_partitioned(topic, partitions)
-            else:
-                change = Change()
-            broker.changes.create_partitions(topic, partitions, change, told, found=True)
-        except MagnetarError as error:
-            then(str(error))
 
     # -------------------------------------------------------------------------------------------------- administration
 
     def _known(self, target: str) -> LinkSource:
         source = self.sources.get(target)
         if source is None:
-            raise NotFound(f"there is no link from {self._broker.cluster} to {target}")
+            raise NotFound(f"there is no link from {self._context.cluster} to {target}")
         return source
 
     @staticmethod
-    def _told(done: Done) -> Callable[[str], None]:
+    def _answered(done: Done) -> Callable[[str], None]:
         return lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
 
     def pause(self, target: str, topic: str | None, paused: bool, done: Done) -> None:
         """Stop or go on with a link or one of its topics."""
         with _refusals():
-            self._known(target).operations.pause(topic, paused, self._told(done))
+            self._known(target).operations.pause(topic, paused, self._answered(done))
 
     def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
         """Limit a link's rate."""
-        self._known(target).operations.throttle(bytes_per_s, self._told(done))
+        self._known(target).operations.throttle(bytes_per_s, self._answered(done))
 
     def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
         """What a skip would lose."""
@@ -516,12 +464,12 @@ class Links(LinkReports):
     def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
         """Settle entries without sending them."""
         with _refusals():
-            self._known(target).operations.skip(topic, through, self._told(done))
+            self._known(target).operations.skip(topic, through, self._answered(done))
 
     def delete_orphan(self, target: str, topic: str, done: Done) -> None:
         """Give up what an orphan cursor holds."""
         with _refusals():
-            self._known(target).operations.delete_orphan(topic, self._told(done))
+            self._known(target).operations.delete_orphan(topic, self._answered(done))
 
     def validate(self) -> None:
         """Check what must hold after every event."""

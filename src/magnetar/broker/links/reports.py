@@ -1,7 +1,9 @@
-"""What a broker tells of its links: states, statistics, what is in the way."""
+"""What a broker reports of its links: states, statistics, what is in the way."""
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.flow import NO_FLOW
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import described_conflict
@@ -16,27 +18,52 @@ from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.policy import unlinked
 from magnetar.replication.link.source import LinkSource
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
 LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
 
 
-class LinkReports:
-    """The part of `broker.links.links.Links` that changes nothing."""
+class LinkConnection(Protocol):
+    """A pipeline's connection to this broker (`broker.session.session.Session`)."""
 
-    _broker: "Broker"
-    _linked: frozenset[str]
-    _sent: dict[str, list[int]]
-    sources: dict[str, LinkSource]
-    destination: LinkDestination
-    restores: Restores
+    address: str
+    connected_ms: int
+
+
+class LinkReporter:
+    """Describes the links of one broker; changes nothing.
+
+    Args:
+        context: of the broker.
+        linked: clusters that a configured link leads to from here.
+        sources, destination, restores: what is reported.
+        sent: by target, messages and bytes that were confirmed since the start.
+        connections: of the broker, by number.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        *,
+        linked: frozenset[str],
+        sources: Mapping[str, LinkSource],
+        destination: LinkDestination,
+        restores: Restores,
+        sent: Mapping[str, Sequence[int]],
+        connections: Mapping[int, LinkConnection],
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._linked = linked
+        self._sources = sources
+        self._destination = destination
+        self._restores = restores
+        self._sent = sent
+        self._connections = connections
 
     def states(self) -> list[LinkState]:
         """Every outgoing link."""
         return [
             self._state(source, [self.topic_state(state, source.to) for _, state in sorted(source.topics.items())])
-            for source in self.sources.values()
+            for source in self._sources.values()
         ]
 
     def state_alone(self, source: LinkSource) -> LinkState:
@@ -45,7 +72,7 @@ class LinkReports:
 
     def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
         """One topic of the link to a target."""
-        return self._topic_state(state, self._broker.outbox.day_ms, target)
+        return self._topic_state(state, self._outbox.day_ms, target)
 
     def _state(self, source: LinkSource, topics: list[LinkTopicState]) -> LinkState:
         wanted = [topic for topic in topics if not topic["orphan"]]
@@ -60,7 +87,7 @@ class LinkReports:
             state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
         sent, lost = self._sent[source.to], source.lost
         return LinkState(
-            source=self._broker.cluster,
+            source=self._context.cluster,
             target=source.to,
             state=state,
             since_ms=source.trouble_since_ms,
@@ -81,9 +108,9 @@ class LinkReports:
         )
 
     def _topic_state(self, state: LinkTopic, now_ms: int, target: str) -> LinkTopicState:
-        here = self._broker.cluster
+        here = self._context.cluster
         entries, size, oldest_ms = state.pending(state.end)
-        told = LinkTopicState(
+        report = LinkTopicState(
             topic=state.name,
             c=str(state.cursor.c),
             s=str(state.cursor.s),
@@ -97,16 +124,16 @@ class LinkReports:
             gap_messages=state.gap,
         )
         if state.blocked is not None:
-            told["blocked_detail"] = state.blocked.reason
-            told["blocked_since_ms"] = state.blocked.since_ms
+            report["blocked_detail"] = state.blocked.reason
+            report["blocked_since_ms"] = state.blocked.since_ms
             if state.blocked.position != NONE:
-                told["blocked_at"] = str(state.blocked.position)
+                report["blocked_at"] = str(state.blocked.position)
             if state.blocked.conflict is not None:
-                told["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
-        if not told["lag_messages"]:
+                report["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
+        if not report["lag_messages"]:
             # What is behind C is not for any link (it came from one): that is no lag.
-            told["lag_bytes"] = told["lag_ms"] = 0
-        return told
+            report["lag_bytes"] = report["lag_ms"] = 0
+        return report
 
     def why_not(self, source: LinkSource, state: LinkTopic) -> str:
         """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
@@ -121,35 +148,35 @@ class LinkReports:
     def status(self) -> dict[str, Any]:
         """The destination's side, and what was lost."""
         return {
-            "incoming": self.destination.status(),
+            "incoming": self._destination.status(),
             "gaps": {
                 f"{source.to} {state.name}": state.gap
-                for source in self.sources.values()
+                for source in self._sources.values()
                 for state in source.topics.values()
                 if state.gap
             },
             "unlinked": self.unlinked(),
-            "restored": self.restores.status(),
+            "restored": self._restores.status(),
         }
 
     def unlinked(self) -> dict[str, list[str]]:
         """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
-        resources, found = self._broker.resources, {}
+        resources, found = self._context.resources, {}
         for namespace in resources.all_namespaces():
             if resources.serves(namespace):
-                named = unlinked(self._broker.cluster, resources.replication_clusters(namespace), self._linked)
+                named = unlinked(self._context.cluster, resources.replication_clusters(namespace), self._linked)
                 if named:
                     found[str(namespace)] = sorted(named)
         return found
 
     def topic_stats(self, topic: Topic) -> dict[str, Any]:
         """Pulsar's `replication` part of a topic's statistics."""
-        now_ms = self._broker.outbox.day_ms
+        now_ms = self._outbox.day_ms
         found: dict[str, Any] = {}
-        for target, source in self.sources.items():
+        for target, source in self._sources.items():
             state = source.topics.get(topic.text)
             if state is not None and state.wanted:
-                told = self._topic_state(state, now_ms, target)
+                report = self._topic_state(state, now_ms, target)
                 flow = topic.flows.get(target, NO_FLOW)
                 messages_in, bytes_in, messages_out, bytes_out = flow.meter.per_s
                 found[target] = {
@@ -164,9 +191,9 @@ class LinkReports:
                     # Links expire nothing: what they have not sent would be lost.
                     "msgRateExpired": 0.0,
                     "msgExpiredCount": 0,
-                    "replicationBacklog": told["lag_messages"],
+                    "replicationBacklog": report["lag_messages"],
                     "connected": source.lease.live and not source.trouble,
-                    "replicationDelayInSeconds": told["lag_ms"] // 1000,
+                    "replicationDelayInSeconds": report["lag_ms"] // 1000,
                     **self._connection("inbound", flow.inbound),
                     **self._connection("outbound", source.lease.connection if source.lease.live else None),
                 }
@@ -177,18 +204,18 @@ class LinkReports:
 
         Pulsar's brokers speak to each other; here a pipeline takes entries from one and brings them to the other.
         """
-        session = self._broker.sessions.get(number) if number is not None else None
-        if session is None:
+        connection = self._connections.get(number) if number is not None else None
+        if connection is None:
             return {}
         return {
-            f"{direction}Connection": session.address,
-            f"{direction}ConnectedSince": iso_time(session.connected_ms),
+            f"{direction}Connection": connection.address,
+            f"{direction}ConnectedSince": iso_time(connection.connected_ms),
         }
 
     def cursor_stats(self, topic: Topic) -> dict[str, Any]:
         """The links' cursors, for internal statistics."""
         found: dict[str, Any] = {}
-        for target, source in self.sources.items():
+        for target, source in self._sources.items():
             state = source.topics.get(topic.text)
             if state is not None:
                 to_go = state.pending(state.end)[0]
@@ -201,7 +228,7 @@ class LinkReports:
                     state="Open" if state.wanted else "Orphan",
                     active=active,
                     waiting=active and state.wanted and not to_go,
-                    since_ms=self._broker.boot,
+                    since_ms=self._context.boot,
                     properties={},
                     consumed=topic.flows.get(target, NO_FLOW).messages_out,
                 ) | {

@@ -1,11 +1,12 @@
-"""Schemas of links, between `replication.link.schemas` and a broker's registry: what is brought here, what is told of what
-is here.
+"""Schemas of links, between `replication.link.schemas` and a broker's registry: those that links bring here, and those here that
+pipelines ask for.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from magnetar.broker.topics.schemas import definition_of, schema_message
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.topics.schemas import Schemas, definition_of, schema_message
 from magnetar.core.errors import MagnetarError
 from magnetar.core.hints import command
 from magnetar.core.names import TopicName
@@ -16,14 +17,11 @@ from magnetar.schemas.registry import schema_id
 from magnetar.schemas.types import Definition, SchemaType
 from magnetar.wire import pulsar_pb2 as pb
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
 DIGEST_CHARACTERS: Final = 8
 """Of a schema's SHA-256, enough for people to tell the few schemas of a topic apart."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
-"""Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is told even if it is larger."""
+"""Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is sent even if it is larger."""
 
 
 def digest_of(definition: Definition) -> str:
@@ -38,22 +36,24 @@ class LinkSchemas:
     """The registry as links see it (`replication.link.schemas.SchemaHost`), and the source's answers.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        schemas: of its topics.
         back: what is brought are schemas of messages that come back to their own cluster: none is refused, for these were
             taken here once. Where one may not stand beside the others any more it is stored for reading alone.
     """
 
-    def __init__(self, broker: "Broker", *, back: bool = False) -> None:
-        self._broker = broker
+    def __init__(self, context: BrokerContext, schemas: Schemas, *, back: bool = False) -> None:
+        self._context = context
+        self._schemas = schemas
         self._back = back
 
-    def life(self, topic: str) -> int:
-        """Which life the numbers of a topic's schemas belong to; 0: there are none."""
-        return self._broker.schemas.registry.life(schema_id(TopicName.parse(topic)))
+    def incarnation(self, topic: str) -> int:
+        """Which incarnation the versions of a topic's schemas belong to; 0: it has no schemas."""
+        return self._schemas.registry.life(schema_id(TopicName.parse(topic)))
 
-    def told(self, request: pb.CommandGeoSchemas) -> pb.CommandGeoSchemasResponse:
+    def answer(self, request: pb.CommandGeoSchemas) -> pb.CommandGeoSchemasResponse:
         """GEO_SCHEMAS."""
-        registry, id_ = self._broker.schemas.registry, schema_id(TopicName.parse(request.topic))
+        registry, id_ = self._schemas.registry, schema_id(TopicName.parse(request.topic))
         response = pb.CommandGeoSchemasResponse(request_id=request.request_id)
         alive, room = request.schemas == registry.life(id_), ANSWER_BYTES_MAX
         for version in sorted(set(request.versions))[:WANTED_MAX]:
@@ -67,7 +67,7 @@ class LinkSchemas:
             response.found.add(version=version, schema=schema_message(record))
         return response
 
-    # ---------------------------------------------------------------------------------------------- geo.schemas' host
+    # ----------------------------------------------------------------------------------------------------- `SchemaHost`
 
     def bring(self, topic: TopicName, source: str, schema: pb.GeoSchema, then: Callable[[Brought], None]) -> None:
         """Get or make a schema of a topic for a link."""
@@ -91,24 +91,24 @@ class LinkSchemas:
             else:
                 then(Brought(trouble=f"schema version {schema.version} of {source} cannot be stored here: {error}"))
 
-        self._broker.schemas.bring(topic, definition, registered, back=self._back)
+        self._schemas.bring(topic, definition, registered, back=self._back)
 
     def _refusal(self, topic: TopicName, source: str, there: pb.GeoSchemaSide, error: MagnetarError) -> Refusal:
         id_, here = schema_id(topic), pb.GeoSchemaSide()
-        newest = self._broker.schemas.registry.latest(id_)
+        newest = self._schemas.registry.latest(id_)
         if newest is not None:
             version, record = newest
             here = pb.GeoSchemaSide(
                 version=version, type=SchemaType(record.type).name, digest=digest_of(record.definition())
             )
-        strategy = self._broker.schemas.rules(topic).strategy
+        strategy = self._schemas.rules(topic).strategy
         conflict = pb.GeoSchemaConflict(source=there, target=here, strategy=strategy.value, cause=str(error))
-        cluster, broker = self._broker.cluster, self._broker
-        namespaces = broker.command(
+        cluster, command_here = self._context.cluster, self._context.command
+        namespaces = command_here(
             "namespaces", "set", str(topic.namespace_name), "schema-strategy", "ALWAYS_COMPATIBLE"
         )
-        schemas = broker.command("schemas", "delete", str(topic.base))
-        foreign = broker.command("topics", "set", str(topic.base), "schema-replication", "foreign")
+        schemas = command_here("schemas", "delete", str(topic.base))
+        foreign = command_here("topics", "set", str(topic.base), "schema-replication", "foreign")
         in_force = f"version {side_text(here)} is in force" if here.HasField("version") else "none is in force"
         reason = (
             f"has schema version {side_text(there)} of {source}, which {cluster} does not take, where {in_force}: {error}. "
@@ -121,9 +121,9 @@ class LinkSchemas:
 def described_conflict(conflict: pb.GeoSchemaConflict, source: str, target: str) -> dict[str, Any]:
     """Both sides as REST shows them."""
 
-    def side(cluster: str, told: pb.GeoSchemaSide) -> dict[str, Any]:
-        version = told.version if told.HasField("version") else None
-        return {"cluster": cluster, "version": version, "type": told.type, "digest": told.digest}
+    def side(cluster: str, schema: pb.GeoSchemaSide) -> dict[str, Any]:
+        version = schema.version if schema.HasField("version") else None
+        return {"cluster": cluster, "version": version, "type": schema.type, "digest": schema.digest}
 
     return {
         "source": side(source, conflict.source),

@@ -159,7 +159,7 @@ class Replication:
         elif self.routes_of(topic):
             self.attach(topic)
 
-    def heard_from(self, text: str, source: str, *, anew: bool) -> None:
+    def source_active(self, text: str, source: str, *, restarted: bool) -> None:
         """A link from a cluster shook hands for a topic, or sent entries.
 
         Args:
@@ -171,7 +171,7 @@ class Replication:
         if topic is None:
             return
         self._hear(topic, source)
-        if anew:
+        if restarted:
             self.rebased(text, source)
 
     def retained(self, text: str) -> tuple[Mark, ...]:
@@ -458,7 +458,7 @@ class Replication:
             told[target] = {
                 "lagMessages": lag.messages,
                 "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
-                "stalled": self.broker.links.why_not(source, state) if lag.since_ms else "",
+                "stalled": self.broker.links.reports.why_not(source, state) if lag.since_ms else "",
             }
         return told
 

@@ -406,7 +406,7 @@ class ReplicatedTopic(StoredStates):
 
     def latest_life_of(self, cluster: str) -> int:
         """The same, also as links that lead there know it."""
-        return self._broker.links.latest_life_of(self._topic.text, cluster)
+        return self._broker.links.latest_incarnation_of(self._topic.text, cluster)
 
     def interval_ms(self) -> int:
         """How long acknowledgements are collected now."""

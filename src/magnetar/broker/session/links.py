@@ -94,7 +94,7 @@ class GeoSession(SessionPart):
             if session.closed:
                 return
             if request.origin:
-                response.schemas = self._links.schemas.life(request.topic)
+                response.schemas = self._links.schemas.incarnation(request.topic)
             command = pb.BaseCommand(type=pb.GEO_READ_RESPONSE, geo_read_response=response)
             session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
 
@@ -159,7 +159,7 @@ class GeoSession(SessionPart):
         request = frame.command.geo_schemas
         self._access.check(request.topic)
         name_of(request.topic)
-        self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.told(request))
+        self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.answer(request))
 
     def _brought(self, frame: Frame) -> None:
         """To a destination's machine, or a restoring one's: their tickets tell whose it is."""

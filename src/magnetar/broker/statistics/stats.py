@@ -84,7 +84,7 @@ def topic_stats(broker: "Broker", topic: "Topic", *, publishers: bool = True, co
             "publishers": shown_publishers,
             "waitingPublishers": len(topic.producers.waiting),
             "subscriptions": subscriptions,
-            "replication": broker.links.topic_stats(topic),
+            "replication": broker.links.reports.topic_stats(topic),
             "deduplicationStatus": (
                 Status.DISABLED if topic.deduplication is None else topic.deduplication.status
             ).value,
@@ -212,7 +212,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
             cursors[state["subscription"]]["replicatedState"] = state
     yield
     ledgers = log.ledger_infos()
-    cursors |= broker.links.cursor_stats(topic)
+    cursors |= broker.links.reports.cursor_stats(topic)
     if topic.deduplication is not None:
         cursors[CURSOR_NAME] = topic.deduplication.internal_stats()
     current = ledgers[-1] if ledgers else None
