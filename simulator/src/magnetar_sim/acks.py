@@ -115,8 +115,7 @@ class Acks:
             cluster, topic, subscription: which.
             peek: without what the broker has noted and not told the machine yet, which asking would make it tell.
         """
-        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
-        host = found.replicated if found is not None else None
+        host = cluster.broker.replication.topics.get(topic) if cluster.broker is not None else None
         if host is None or not host.ready:
             return None
         if peek and host._made is not None:
@@ -130,8 +129,7 @@ class Acks:
 
         It does not while no link concerns the topic. When it begins to, the subscription starts where the cursor stands.
         """
-        found = cluster.broker.topics.get(topic) if cluster.broker is not None else None
-        host = found.replicated if found is not None else None
+        host = cluster.broker.replication.topics.get(topic) if cluster.broker is not None else None
         return host is not None and (host.ready or subscription in host.known)
 
     @staticmethod

@@ -217,7 +217,7 @@ class Broker:
         self.idempotencies = Idempotencies(
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
         )
-        self.fences = Fences(self, stored)
+        self.fences = Fences(self.context, self.topics, self.links.sources, self.replication.mode_of, stored)
         self.nonpersistent = NonPersistentTopics(self)
         self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self.context, self.topics, self.access)

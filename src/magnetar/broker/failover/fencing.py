@@ -15,10 +15,10 @@ A change of one subscription waits for the one before it to be stored.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.broker.clients import ClientSession
-from magnetar.broker.context import Done
+from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.failover.drain_window import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_of, unacknowledged
 from magnetar.broker.failover.redirect import redirect
@@ -32,10 +32,8 @@ from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed
 from magnetar.metadata.topic_records import quote, unquote
 from magnetar.replication.failover import NO_TOKEN, Fence, Phase, Token
+from magnetar.replication.link.source import LinkSource
 from magnetar.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 FENCE_PREFIX: Final = "fences/"
 RETRY_MS: Final = 500
@@ -51,19 +49,32 @@ class Fences:
     """What every subscription's fence says, and what follows from it.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all of the broker's, by name.
+        links: that lead from here, by target.
+        mode_of: "exact" or "snapshot": how a topic's replicated subscriptions are kept in step.
         stored: the metadata store's content at start.
     """
 
-    def __init__(self, broker: "Broker", stored: Mapping[str, bytes]) -> None:
-        self._broker = broker
-        self._outbox = broker.outbox
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        links: Mapping[str, LinkSource],
+        mode_of: Callable[[Topic], str],
+        stored: Mapping[str, bytes],
+    ) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._outbox = context.outbox
+        self._topics = topics
+        self._links = links
         self._fences: dict[Key, Fence] = {}
         self._changes: dict[Key, deque[Callable[[], None]]] = {}
         self._versions: dict[Key, int] = {}
         self._writing: set[Key] = set()
-        self._waits = Waits(broker.outbox)
-        self._finals = FinalStates(broker)
+        self._waits = Waits(context.outbox)
+        self._finals = FinalStates(context.cluster, mode_of)
         for key, data in stored.items():
             if key.startswith(FENCE_PREFIX):
                 text, _, name = key.removeprefix(FENCE_PREFIX).rpartition("/")
@@ -81,20 +92,20 @@ class Fences:
             if found is not None and fence.held:
                 found[1].hold(True)
                 self._outbox.put(Note("warning", f"subscription {name} of {text} is {fence}"))
-                self._broker.timer(self._outbox.now_ms, lambda _now, key=(text, name): self._go_on(key))  # type: ignore[misc]
+                self._context.timer(self._outbox.now_ms, lambda _now, key=(text, name): self._go_on(key))  # type: ignore[misc]
 
     # ------------------------------------------------------------------------------------------------------- looking
 
     def _found(self, text: str, name: str) -> tuple[Topic, Subscription] | None:
-        topic = self._broker.topics.get(text)
+        topic = self._topics.get(text)
         subscription = topic.subscriptions.get(name) if topic is not None else None
         return (topic, subscription) if topic is not None and subscription is not None else None
 
     def _existing(self, text: str, name: str) -> tuple[Topic, Subscription]:
         found = self._found(text, name)
         if found is None:
-            what = f"subscription {name} of {text}" if text in self._broker.topics else f"topic {text}"
-            raise NotFound(f"{what} does not exist in {self._broker.cluster}")
+            what = f"subscription {name} of {text}" if text in self._topics else f"topic {text}"
+            raise NotFound(f"{what} does not exist in {self._cluster}")
         return found
 
     def fence(self, text: str, name: str) -> Fence:
@@ -110,7 +121,7 @@ class Fences:
 
     def latest_token(self, text: str, name: str) -> Token:
         """Of all failovers of a subscription that this cluster took part in, gave up or heard of."""
-        fence, topic = self.fence(text, name), self._broker.topics.get(text)
+        fence, topic = self.fence(text, name), self._topics.get(text)
         heard = self._finals.heard(topic, name) if topic is not None else NO_TOKEN
         return max(fence.token, fence.given_up, heard)
 
@@ -123,12 +134,12 @@ class Fences:
         url = self._url(cluster)
         if not url:
             raise PreconditionFailed(
-                f"{self._broker.cluster} does not know where clients reach cluster {cluster}; name it in clusters.toml"
+                f"{self._cluster} does not know where clients reach cluster {cluster}; name it in clusters.toml"
             )
         return url
 
     def _url(self, cluster: str, *, tls: bool = False) -> str:
-        resources = self._broker.resources
+        resources = self._context.resources
         if cluster not in resources.clusters():
             return ""
         known = resources.cluster_data(cluster)
@@ -141,21 +152,21 @@ class Fences:
             NotFound: no such topic or subscription.
             PreconditionFailed: it was deleted here, so that no other cluster can bring it.
         """
-        there = self._broker.topics.get(text)
+        there = self._topics.get(text)
         if there is not None and name not in there.subscriptions and self._finals.unsubscribed(there, name):
-            again = self._broker.command("subscriptions", "create", str(there.name.base), name, "--replicated")
+            again = self._context.command("subscriptions", "create", str(there.name.base), name, "--replicated")
             raise PreconditionFailed(
-                f"subscription {name} of {text} was deleted in {self._broker.cluster}, which takes in nothing of it until "
+                f"subscription {name} of {text} was deleted in {self._cluster}, which takes in nothing of it until "
                 f"somebody subscribes there again: {again}"
             )
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)
         fence = self.fence(text, name)
         return fence.told() | {
-            "next": str(fence.next_token(self._broker.cluster, self._outbox.now_ms, self._finals.heard(topic, name))),
+            "next": str(fence.next_token(self._cluster, self._outbox.now_ms, self._finals.heard(topic, name))),
             "topic": text,
             "subscription": name,
-            "cluster": self._broker.cluster,
+            "cluster": self._cluster,
             "version": self._versions.get((text, name), 0),
             "replicated": subscription.replicated,
             "mode": self._finals.mode(topic),
@@ -177,7 +188,7 @@ class Fences:
                     "lease": source.lease.live,
                     "trouble": source.trouble_reason if source.trouble else "",
                 }
-                for target, source in self._broker.links.sources.items()
+                for target, source in self._links.items()
                 if (state := source.topics.get(text)) is not None and state.wanted
             },
         }
@@ -185,7 +196,7 @@ class Fences:
     def _unsettled(self, topic: Topic, index: int) -> Run | None:
         """What was published here from an origin index on; None: nothing."""
         end = topic.log.next_index
-        return (self._broker.cluster, topic.log.incarnation, index, end - 1) if index < end else None
+        return (self._cluster, topic.log.incarnation, index, end - 1) if index < end else None
 
     def unacknowledged(self, text: str, name: str) -> list[Run]:
         """What a subscription has not acknowledged, by identity, as far as it is told (`broker.failover.final_state`).
@@ -193,7 +204,7 @@ class Fences:
         Raises:
             NotFound.
         """
-        return unacknowledged(*self._existing(text, name), self._broker.cluster)
+        return unacknowledged(*self._existing(text, name), self._cluster)
 
     def acknowledged_of(self, text: str, name: str, runs: Iterable[Run]) -> int:
         """How many of some messages are here and acknowledged.
@@ -201,7 +212,7 @@ class Fences:
         Raises:
             NotFound.
         """
-        return acknowledged_of(*self._existing(text, name), self._broker.cluster, runs)
+        return acknowledged_of(*self._existing(text, name), self._cluster, runs)
 
     def held(self) -> list[dict[str, Any]]:
         """All subscriptions that are fenced or moved away, for the status."""
@@ -318,7 +329,7 @@ class Fences:
             else:
                 self._drained(key, token)
 
-        self._broker.timer(self._outbox.now_ms + window_ms, look)
+        self._context.timer(self._outbox.now_ms + window_ms, look)
 
     def _drained(self, key: Key, token: Token) -> None:
         found = self._found(*key)
@@ -334,7 +345,7 @@ class Fences:
         """What could not be stored is tried again, whoever still has messages in hand."""
         if error is not None:
             self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
-            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: step())
+            self._context.timer(self._outbox.now_ms + RETRY_MS, lambda _now: step())
 
     def _write(self, key: Key, fence: Fence) -> None:
         def done(error: MagnetarError | None) -> None:
@@ -379,32 +390,30 @@ class Fences:
         """
         topic, subscription = self._existing(text, name)
         topic.check_stays()
-        if target == self._broker.cluster:
+        if target == self._cluster:
             raise BadRequest(f"subscription {name} of {text} is in {target} already: name another cluster")
         if not 0 <= grace_ms <= GRACE_MS_MAX:
             raise BadRequest(f"the grace period is 0 to {GRACE_MS_MAX} ms, not {grace_ms}")
-        if named != NO_TOKEN and named.cluster != self._broker.cluster:
-            raise BadRequest(
-                f"failover {named} cannot begin in {self._broker.cluster}: its token names another cluster"
-            )
+        if named != NO_TOKEN and named.cluster != self._cluster:
+            raise BadRequest(f"failover {named} cannot begin in {self._cluster}: its token names another cluster")
         self.url_of(target)
-        source = self._broker.links.sources.get(target)
+        source = self._links.get(target)
         if source is None or not source.linked or not source.wants(text):
             raise PreconditionFailed(
-                f"{text} has no link from {self._broker.cluster} to {target}: there is no such link in clusters.toml, or "
-                f"{self._broker.resources.policy_source('replication-clusters', topic.name)} does not name {target}"
+                f"{text} has no link from {self._cluster} to {target}: there is no such link in clusters.toml, or "
+                f"{self._context.resources.policy_source('replication-clusters', topic.name)} does not name {target}"
             )
         if refusal := self._refusal(topic, subscription):
             raise PreconditionFailed(f"subscription {name} of {text} cannot be moved: {refusal}")
         key = text, name
 
-        base, here = str(topic.name.base), self._broker.cluster
+        base, here = str(topic.name.base), self._cluster
         unfence = command("subscriptions", "unfence", base, name, "--in", here)
 
         def step(fence: Fence) -> Fence:
             now_ms, known = self._outbox.now_ms, max(above, self._finals.heard(topic, name))
             if named == NO_TOKEN:
-                return fence.fence(fence.next_token(self._broker.cluster, now_ms, known), target, now_ms, unfence)
+                return fence.fence(fence.next_token(self._cluster, now_ms, known), target, now_ms, unfence)
             if fence.phase is Phase.ACTIVE and named <= known:
                 raise Conflict(f"failover {named} is not later than {known}")
             return fence.fence(named, target, now_ms, unfence)
@@ -428,7 +437,7 @@ class Fences:
             NotFound. (`done`: Conflict.)
         """
         self._existing(text, name)
-        self.url_of(self.fence(text, name).target or self._broker.cluster)
+        self.url_of(self.fence(text, name).target or self._cluster)
         self._change((text, name), lambda fence: fence.complete(token, self._outbox.now_ms), done)
 
     def put_back(self, text: str, name: str, token: Token, done: Done) -> None:
@@ -458,7 +467,7 @@ class Fences:
         self._existing(text, name)
 
         def step(fence: Fence) -> Fence:
-            return fence.unfence(fence.next_token(self._broker.cluster, self._outbox.now_ms), self._outbox.now_ms)
+            return fence.unfence(fence.next_token(self._cluster, self._outbox.now_ms), self._outbox.now_ms)
 
         self._change((text, name), step, done)
 
@@ -489,7 +498,7 @@ class Fences:
 
     def merged(self, text: str, name: str, source: str, position: Position) -> dict[str, Any]:
         """Whether everything of a source's topic up to one of its positions is stored and merged here."""
-        topic = self._broker.topics.get(text)
+        topic = self._topics.get(text)
         watermark = topic.log.watermark(source) if topic is not None else NONE
         exists = topic is not None and name in topic.subscriptions
         ready = topic is not None and topic.replicated is not None and topic.replicated.ready

@@ -9,7 +9,7 @@ outweighs what the source tells; the command compares both clusters and reports 
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final
 
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import Topic
@@ -18,9 +18,6 @@ from magnetar.metadata.errors import Conflict
 from magnetar.replication.acked_sets.log_index import Translator
 from magnetar.replication.failover import NO_TOKEN, Token
 from magnetar.wire.acksets import FenceToken
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 RUNS_MAX: Final = 10_000
 """Runs of unacknowledged messages that are told for a comparison: about half a megabyte of JSON. A backlog in order is one run
@@ -35,28 +32,17 @@ Run = tuple[str, int, int, int]
 """(origin cluster, topic incarnation there, first origin index, last)."""
 
 
-class _Finishing(Protocol):
-    """What `replication.acked_sets.AckedSets` adds to a machine."""
-
-    def final(self, subscription: str, token: FenceToken, then: Callable[[Position, str], None]) -> None:
-        """Write the full state with the failover's token."""
-
-    def fence(self, subscription: str) -> FenceToken | None:
-        """Of the latest final state that was merged."""
-
-    def unsubscribed(self, subscription: str) -> bool:
-        """Whether it was deleted here, so that what others tell is passed over."""
-
-
 class FinalStates:
     """Writes final states into topics.
 
     Args:
-        broker: whose.
+        cluster: this one.
+        mode_of: which mode a topic's namespace has; see `mode`.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, cluster: str, mode_of: Callable[[Topic], str]) -> None:
+        self._cluster = cluster
+        self._mode_of = mode_of
 
     def refuses(self, topic: Topic) -> str:
         """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
@@ -67,11 +53,11 @@ class FinalStates:
     @staticmethod
     def unsubscribed(topic: Topic, subscription: str) -> bool:
         """Whether a subscription was deleted here: until somebody subscribes again nothing of it is taken in."""
-        return topic.replicated is not None and cast("_Finishing", topic.replicated.exact).unsubscribed(subscription)
+        return topic.replicated is not None and topic.replicated.exact.unsubscribed(subscription)
 
     def mode(self, topic: Topic) -> str:
         """What the topic's namespace says: "exact" or "snapshot"."""
-        return self._broker.replication.mode_of(topic)
+        return self._mode_of(topic)
 
     def unsent(self, topic: Topic, subscription: str) -> int:
         """Acknowledged messages that no marker has told of yet."""
@@ -86,14 +72,13 @@ class FinalStates:
         assert replicated is not None, "refused at the fence"
 
         def write() -> None:
-            machine = cast("_Finishing", replicated.exact)
-            machine.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
+            replicated.exact.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
 
         replicated.when_ready(write)
 
     def heard(self, topic: Topic, subscription: str) -> Token:
         """Of the failover whose final state was merged here, or written; of several the latest."""
-        machine = cast("_Finishing", topic.replicated.exact) if topic.replicated is not None else None
+        machine = topic.replicated.exact if topic.replicated is not None else None
         found = machine.fence(subscription) if machine is not None else None
         return NO_TOKEN if found is None else Token(found.time_ms, found.cluster)
 
@@ -107,7 +92,7 @@ class FinalStates:
         """
         if self.heard(topic, subscription) != token:
             raise Conflict(
-                f"failover {token}: its final state is not in {self._broker.cluster}: what was acknowledged would come again"
+                f"failover {token}: its final state is not in {self._cluster}: what was acknowledged would come again"
             )
 
     @staticmethod

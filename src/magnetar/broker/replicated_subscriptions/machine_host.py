@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.topics.replication import FinalStateMachine
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.host import Machine, MarkerHost, Messages
 from magnetar.storage.positions import PositionSet
@@ -34,7 +35,7 @@ class ModalMachine(Machine, Protocol):
         ...
 
 
-class ExactMachine(ModalMachine, Protocol):
+class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
     """`replication.acked_sets.AckedSets`."""
 
     def collects(self, subscription: str) -> bool:

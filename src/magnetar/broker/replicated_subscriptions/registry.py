@@ -116,6 +116,10 @@ class Replication:
         self._follow_policy(topic)
         return made
 
+    def of(self, topic: Topic) -> ReplicatedTopic | None:
+        """The machines of a topic; None: it has none, or is gone."""
+        return self.topics.get(topic.text) if topic.replicated is not None else None
+
     def removed(self, topic: Topic) -> None:
         """A topic is gone."""
         found = self.topics.pop(topic.text, None)
@@ -127,7 +131,7 @@ class Replication:
 
     def deletion(self, topic: Topic) -> list[str]:
         """Keys that the transaction that deletes a topic has to delete."""
-        found = topic.replicated
+        found = self.of(topic)
         if found is None:
             return []
         keys = [replicated_key(topic.text, name) for name in ["", *found.known]]
@@ -137,8 +141,8 @@ class Replication:
 
     def deletion_failed(self, topic: Topic) -> None:
         """The store refused the transaction of `deletion`."""
-        if topic.replicated is not None:
-            topic.replicated.deletion_failed()
+        if (found := self.of(topic)) is not None:
+            found.deletion_failed()
 
     def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
         """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
@@ -154,8 +158,8 @@ class Replication:
 
     def routes_changed(self, topic: Topic) -> None:
         """A policy may have changed them."""
-        if topic.replicated is not None:
-            topic.replicated.routes_changed()
+        if (found := self.of(topic)) is not None:
+            found.routes_changed()
         elif self.routes_of(topic):
             self.attach(topic)
 
@@ -225,13 +229,13 @@ class Replication:
         if subscription.replicated == replicated or not subscription.durable:
             return
         subscription.set_replicated(replicated)
-        if topic.replicated is not None:
-            (topic.replicated.created if replicated else topic.replicated.unreplicated)(subscription)
+        if (found := self.of(topic)) is not None:
+            (found.created if replicated else found.unreplicated)(subscription)
 
     def reads_compacted(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription that is not replicated gives up what compaction leaves out: nobody acknowledges that."""
-        if topic.replicated is not None and subscription.durable:
-            topic.replicated.reads_compacted(subscription)
+        if (found := self.of(topic)) is not None and subscription.durable:
+            found.reads_compacted(subscription)
 
     def policies_changed(self, topics: Iterable[Topic]) -> None:
         """A change of policies of these topics is in force."""
@@ -244,16 +248,17 @@ class Replication:
                 heard.discard(source)
                 self.broker.links.destination.incarnations.forget(topic.text, source)
             self.routes_changed(topic)
-            before = topic.replicated.mode if topic.replicated is not None else ""
+            found = self.of(topic)
+            before = found.mode if found is not None else ""
             self._follow_policy(topic)
-            if topic.replicated is not None and before not in ("", topic.replicated.mode):
-                modes.add((str(topic.name.namespace_name), topic.replicated.mode))
+            if found is not None and before != found.mode:
+                modes.add((str(topic.name.namespace_name), found.mode))
         for namespace, mode in sorted(modes):
             text = f"replicated subscriptions of {namespace} are in {mode} mode from now on"
             self.broker.outbox.put(Note("info", text))
 
     def _follow_policy(self, topic: Topic) -> None:
-        found = topic.replicated
+        found = self.of(topic)
         if found is not None:
             found.follow(self.mode_of(topic))
         if self.all_of(topic):
@@ -265,7 +270,7 @@ class Replication:
 
     def stored(self, topic: Topic, entries: list[StoredEntry]) -> None:
         """Entries of a topic were confirmed; no consumer was offered them yet."""
-        found = topic.replicated
+        found = self.of(topic)
         if found is None:
             if not entries[0].origin:
                 return
@@ -290,17 +295,17 @@ class Replication:
 
     def trimmed(self, topic: Topic) -> None:
         """Retention deleted ledgers of a topic."""
-        if topic.replicated is not None:
-            topic.replicated.trimmed()
+        if (found := self.of(topic)) is not None:
+            found.trimmed()
 
     def healed(self, topic: Topic) -> None:
         """A topic takes writes again."""
-        if topic.replicated is not None:
-            topic.replicated.healed()
+        if (found := self.of(topic)) is not None:
+            found.healed()
 
     def when_ready(self, topic: Topic, name: str, then: Callable[[], None], *, replicated: bool) -> None:
         """Call `then` when a subscription may be used: after the replay if it is, or will be, replicated."""
-        found = topic.replicated
+        found = self.of(topic)
         present = topic.subscriptions.get(name)
         if found is None or found.ready or not (replicated or (present is not None and present.replicated)):
             then()
@@ -309,7 +314,7 @@ class Replication:
 
     def created(self, topic: Topic, subscription: Subscription) -> dict[str, bytes]:
         """A consumer or an operator makes a replicated subscription; what its transaction has to hold besides the cursor."""
-        found = topic.replicated
+        found = self.of(topic)
         if found is None:
             return {}
         found.created(subscription)
@@ -320,12 +325,12 @@ class Replication:
 
     def creation_failed(self, topic: Topic, subscription: Subscription) -> None:
         """The store refused it: the subscription never was."""
-        if topic.replicated is not None and subscription.replicated:
-            topic.replicated.deleted(subscription)
+        if (found := self.of(topic)) is not None and subscription.replicated:
+            found.deleted(subscription)
 
     def deleted(self, topic: Topic, subscription: Subscription) -> tuple[dict[str, bytes], tuple[str, ...]]:
         """A subscription is deleted; puts and deletes of its transaction besides the cursor's key."""
-        found = topic.replicated
+        found = self.of(topic)
         if found is None or not subscription.durable:
             return {}, ()
         found.deleted(subscription)
@@ -338,10 +343,11 @@ class Replication:
     def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """A subscription was moved; `then` when that may be answered as far as other clusters go."""
         topic = self.broker.topics.get(subscription.topic)
-        if topic is None or topic.replicated is None or not subscription.replicated or not subscription.durable:
+        found = self.of(topic) if topic is not None else None
+        if found is None or not subscription.replicated or not subscription.durable:
             then("")
         else:
-            topic.replicated.sought(subscription, then)
+            found.sought(subscription, then)
 
     def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
         """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
@@ -378,7 +384,8 @@ class Replication:
 
     def durable_low(self, topic: Topic) -> Position | None:
         """Retention may delete up to here as far as markers go; None: everything."""
-        return topic.replicated.durable_low() if topic.replicated is not None else None
+        found = self.of(topic)
+        return found.durable_low() if found is not None else None
 
     # --------------------------------------------------------------------------------------------------------- watching
 
@@ -407,7 +414,7 @@ class Replication:
 
     def states(self, topic: Topic) -> list[dict[str, Any]]:
         """Every replicated subscription of a topic, for `/geo/v1/subscriptions`: what it is here, and how far others are."""
-        host = topic.replicated
+        host = self.of(topic)
         if host is None:
             return []
         found = []
@@ -479,9 +486,10 @@ class Replication:
 
     def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
         """A replicated subscription's part of statistics; empty for others."""
-        if topic.replicated is None or not subscription.replicated:
+        found = self.of(topic)
+        if found is None or not subscription.replicated:
             return {}
-        return topic.replicated.describe(subscription.name)
+        return found.describe(subscription.name)
 
     def validate(self) -> None:
         """Check what must hold after every event."""

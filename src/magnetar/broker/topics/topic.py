@@ -10,7 +10,7 @@ that is not confirmed is read by a subscription or by a link.
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.broker.links.flow import LinkFlow
 from magnetar.broker.publish.deduplication import TopicDeduplication
@@ -26,6 +26,7 @@ from magnetar.broker.subscriptions.subscribe_rate import Subscribing
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.compaction import Compacted
 from magnetar.broker.topics.limits import TopicLimits
+from magnetar.broker.topics.replication import TopicReplication
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.meter import Meter
@@ -38,9 +39,6 @@ from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import commands
 from magnetar.wire.metadata import Inspected
 from magnetar.wire.pulsar_pb2 import CommandProducer
-
-if TYPE_CHECKING:
-    from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 
 
 class MessageNotAllowed(BrokerError):
@@ -223,7 +221,7 @@ class Topic:
         self.idempotency: TopicIdempotency | None = None
         self.withdrawals = Withdrawals(log)
         self.compacted = Compacted(log)
-        self.replicated: ReplicatedTopic | None = None
+        self.replicated: TopicReplication | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
