@@ -19,8 +19,8 @@ import pytest
 
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.replication.link.destination import LinkDestination
-from magnetar.replication.link.reading import place
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto
 from tests.unit.geo.rig import TOPIC, Rig, append_request, message
 from tests.unit.geo.test_source import Link
 
@@ -70,7 +70,7 @@ class Story:
         got: list[pb.CommandGeoWatermarksResponse] = []
         self.b.watermarks(request, got.append)
         self.rig.store()
-        watermark = place(got[0].topics[0].persisted)
+        watermark = position_from_proto(got[0].topics[0].persisted)
         self.replies.append(f"b has {self.number(watermark)}")
         self.link.learn(watermark)
 
@@ -91,7 +91,7 @@ class Story:
     def answered(self, what: str, told: pb.CommandGeoAppendResponse) -> None:
         word = "refused" if told.refused else "retry" if told.retry else told.blocked or "stored"
         again = f", {told.duplicates} known" if told.duplicates else ""
-        self.replies.append(f"{what}: {word}, b has {self.number(place(told.persisted))}{again}")
+        self.replies.append(f"{what}: {word}, b has {self.number(position_from_proto(told.persisted))}{again}")
 
     def do_disk(self) -> None:
         self.rig.sync()
@@ -110,7 +110,7 @@ class Story:
     def do_read(self) -> None:
         positions, response, _ = self.link.read(self.link.state.cursor.c)
         self.replies.append(
-            f"{' '.join(map(self.number, positions)) or 'nothing'}, up to {self.number(place(response.end))}"
+            f"{' '.join(map(self.number, positions)) or 'nothing'}, up to {self.number(position_from_proto(response.end))}"
         )
 
     def do_lose(self) -> None:

@@ -15,10 +15,10 @@ from magnetar.replication.link import chain
 from magnetar.replication.link.chain import Verdict
 from magnetar.replication.link.destination import LinkDestination
 from magnetar.replication.link.link_topic import LinkTopic
-from magnetar.replication.link.reading import place
 from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto
 from tests.support.linkworld import TOPIC, World
 
 _judge, _advance = chain.judge, chain.advance
@@ -46,7 +46,7 @@ class AnswersPushed(LinkDestination):
         if topic is not None and self.peers.known().get("a", ("",))[0] == request.uuid:
             positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
             pushed = topic.log.watermark_staged("a")
-            if _judge(pushed, place(request.p), positions).first_new is None:
+            if _judge(pushed, position_from_proto(request.p), positions).first_new is None:
                 response = pb.CommandGeoAppendResponse(request_id=request.request_id)
                 response.persisted.ledger, response.persisted.entry = pushed
                 reply(response)
@@ -96,7 +96,7 @@ class NoDedup(Planted):
 
 class PIsCursor(Planted):
     def first_p(self, told: pb.GeoTopicState) -> Position:
-        return place(told.cursor.c)
+        return position_from_proto(told.cursor.c)
 
 
 class PIsPreviousEntry(Planted):
@@ -231,7 +231,7 @@ class NoHandshake(Planted):
     }
 
     def shakes_hands(self, told: pb.GeoTopicState) -> bool:
-        return place(told.cursor.c) < place(told.last)
+        return position_from_proto(told.cursor.c) < position_from_proto(told.last)
 
 
 class RewindForgets(Planted):

@@ -19,13 +19,13 @@ from magnetar.effects.outbox import Outbox, Read, Store, Timer, Write
 from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord
 from magnetar.replication.link.destination import LinkDestination
 from magnetar.replication.link.link_topic import LinkTopic
-from magnetar.replication.link.reading import geo, place
 from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
+from magnetar.wire.positions import position_from_proto, position_to_proto
 from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
@@ -419,7 +419,7 @@ class World:
         return self.source.durable_low(TOPIC)
 
     def first_p(self, told: pb.GeoTopicState) -> Position:
-        return place(told.cursor.s)
+        return position_from_proto(told.cursor.s)
 
     def next_p(self, entry: StoredEntry, sent: bool, p: Position) -> Position:
         return entry.position if sent else p
@@ -623,7 +623,7 @@ class World:
 
     def plan(self, bytes_max: int = 0) -> bool:
         told = self.told()
-        if told is None or place(told.cursor.c) >= place(told.last):
+        if told is None or position_from_proto(told.cursor.c) >= position_from_proto(told.last):
             return False
         got: list[tuple[pb.CommandGeoReadResponse, list[bytes]]] = []
         read = pb.CommandGeoRead(request_id=1, topic=TOPIC, to="b", after=told.cursor.c)
@@ -660,8 +660,8 @@ class World:
             p = self.next_p(entry, sent, p)
             if not sent:
                 room = 0 if p == position else room
-        end = place(response.end)
-        return Task(told.incarnation, told.cursor.gen, self.a.uuid, place(told.cursor.s), end, frames)
+        end = position_from_proto(response.end)
+        return Task(told.incarnation, told.cursor.gen, self.a.uuid, position_from_proto(told.cursor.s), end, frames)
 
     def send(self, task: Task) -> None:
         p, entries = task.frames[task.at]
@@ -669,7 +669,7 @@ class World:
         self.request += 1
         request = pb.CommandGeoAppend(
             request_id=self.request, topic=TOPIC, source="a", uuid=task.uuid, incarnation=task.incarnation, gen=task.gen,
-            p=geo(p), ledgers=[e.ledger for e in entries], entries=[e.entry for e in entries],
+            p=position_to_proto(p), ledgers=[e.ledger for e in entries], entries=[e.entry for e in entries],
             first_indexes=[e.first_index for e in entries], counts=[e.count for e in entries],
             sizes=[len(e.data) for e in entries], schemas=self.schemas_life(task),
         )  # fmt: skip
@@ -693,7 +693,7 @@ class World:
     def answered(self, task: Task, last: Position, response: pb.CommandGeoAppendResponse) -> None:
         if task.over:
             return
-        persisted = place(response.persisted)
+        persisted = position_from_proto(response.persisted)
         if response.refused:
             self.say(f"refused {last}, W {persisted}")
             self.finish(task)
@@ -707,7 +707,9 @@ class World:
 
     def learn(self, incarnation: int, gen: int, watermark: Position, counter: int, *, foreign: bool = False) -> None:
         request = pb.CommandGeoCommit(request_id=1, to="b")
-        learnt = request.learned.add(topic=TOPIC, incarnation=incarnation, watermark=geo(watermark), counter=counter)
+        learnt = request.learned.add(
+            topic=TOPIC, incarnation=incarnation, watermark=position_to_proto(watermark), counter=counter
+        )
         learnt.foreign = foreign
         if self.rng.random() < 0.3:
             learnt.gen = gen
@@ -723,7 +725,7 @@ class World:
         s = task.frames[-1][1][-1].position if whole and task.frames else task.confirmed or task.s
         if c is not None and not (task.sent and min(task.sent) <= c and not whole):
             commit = pb.CommandGeoCommit(request_id=1, to="b")
-            cursor = pb.GeoCursor(c=geo(c), s=geo(s), gen=task.gen)
+            cursor = pb.GeoCursor(c=position_to_proto(c), s=position_to_proto(s), gen=task.gen)
             commit.commits.add(topic=TOPIC, incarnation=task.incarnation, cursor=cursor)
             self.commits.append(commit)
 
@@ -755,7 +757,7 @@ class World:
         was = self.state.rewinding
         self.source.commit(request, lambda _response: None)
         if request.learned:
-            watermark = place(request.learned[0].watermark)
+            watermark = position_from_proto(request.learned[0].watermark)
             if self.state.rewinding is not None and self.state.rewinding.c == watermark > before.c:
                 self.floor = max(self.floor, watermark)
                 self.say(f"A meets a foreign watermark {watermark}")
@@ -783,7 +785,9 @@ class World:
             answer = response.topics[0]
             if response.blocked and not answer.foreign:
                 return
-            self.learn(incarnation, gen, place(answer.persisted), response.counter, foreign=answer.foreign)
+            self.learn(
+                incarnation, gen, position_from_proto(answer.persisted), response.counter, foreign=answer.foreign
+            )
 
         self.destination.watermarks(request, reply)
         self.b.pump()

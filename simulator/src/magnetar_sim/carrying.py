@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.link.reading import geo, place
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD
 from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.positions import position_from_proto, position_to_proto
 from magnetar.wire.versions import PROTOCOL_VERSION
 from magnetar_sim.cluster import LINK_TOKEN
 from magnetar_sim.net import Connection
@@ -209,7 +209,7 @@ class Task:
         def fill(request_id: int) -> pb.CommandGeoAppend:
             return pb.CommandGeoAppend(
                 request_id=request_id, topic=work.topic, source=self._link.source, uuid=work.uuid,
-                incarnation=work.incarnation, gen=work.gen, p=geo(p),
+                incarnation=work.incarnation, gen=work.gen, p=position_to_proto(p),
                 ledgers=[response.ledgers[n] for n in numbers], entries=[response.entries[n] for n in numbers],
                 first_indexes=[response.first_indexes[n] for n in numbers],
                 counts=[response.counts[n] for n in numbers], sizes=[len(work.data[n]) for n in numbers],
@@ -224,7 +224,7 @@ class Task:
         if self.over:
             return
         answer = frame.command.geo_append_response
-        persisted = place(answer.persisted)
+        persisted = position_from_proto(answer.persisted)
         if frame.command.type != 1005 or answer.blocked or answer.retry:
             self._end(f"{answer.blocked or 'retry'} {answer.reason}")
         elif answer.refused:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import Position
-from magnetar.replication.link.reading import geo, place
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
+from magnetar.wire.positions import position_from_proto, position_to_proto
 from magnetar_sim.carrying import Peer, Range, Task
 from magnetar_sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED, Published, uid_of
 
@@ -216,7 +216,7 @@ class Link:
                 if answer.blocked and not mark.foreign:
                     continue
                 self._learn(
-                    mark.topic, state.incarnation, state.cursor.gen, place(mark.persisted), answer.counter,
+                    mark.topic, state.incarnation, state.cursor.gen, position_from_proto(mark.persisted), answer.counter,
                     foreign=mark.foreign, blocked=mark.blocked, reason=mark.reason, there=mark.incarnation,
                 )  # fmt: skip
 
@@ -241,7 +241,7 @@ class Link:
             learnt = told.learned.add(
                 topic=topic,
                 incarnation=incarnation,
-                watermark=geo(watermark),
+                watermark=position_to_proto(watermark),
                 counter=counter,
                 gen=gen,
                 foreign=foreign,
@@ -287,10 +287,10 @@ class Link:
             before = None
         if len(alive) >= 2 or len(self.tasks) >= TASKS_MAX or (before is not None and not before.read):
             return
-        c, s = place(state.cursor.c), place(state.cursor.s)
+        c, s = position_from_proto(state.cursor.c), position_from_proto(state.cursor.s)
         if before is not None:
             c, s = before.end, before.sent_last
-        if c >= place(state.last) or self._from is None:
+        if c >= position_from_proto(state.last) or self._from is None:
             return
         work = Range(name, state.incarnation, self._uuid, state.cursor.gen, c, s, before=before)
         task = Task(self, work)
@@ -301,7 +301,7 @@ class Link:
             1002,
             "geo_read",
             lambda request_id: pb.CommandGeoRead(
-                request_id=request_id, topic=name, to=self.target, after=geo(c), bytes_max=size
+                request_id=request_id, topic=name, to=self.target, after=position_to_proto(c), bytes_max=size
             ),
             lambda frame: self._read(task, frame),
         )
@@ -311,12 +311,17 @@ class Link:
         if task.over:
             return
         response = frame.command.geo_read_response
-        nothing = frame.command.type != 1003 or response.error or response.blocked or place(response.end) <= work.c
+        nothing = (
+            frame.command.type != 1003
+            or response.error
+            or response.blocked
+            or position_from_proto(response.end) <= work.c
+        )
         if nothing or self.other_life(work, response):
             task.over = True
             self.ended(task, "nothing read")
             return
-        work.response, work.end, work.read = response, place(response.end), True
+        work.response, work.end, work.read = response, position_from_proto(response.end), True
         at = 0
         for size in response.sizes:
             work.data.append(frame.payload[at : at + size])
@@ -422,7 +427,7 @@ class Link:
 
         def fill(request_id: int) -> pb.CommandGeoCommit:
             told = pb.CommandGeoCommit(request_id=request_id, to=self.target)
-            cursor = pb.GeoCursor(c=geo(c), s=geo(s), gen=work.gen)
+            cursor = pb.GeoCursor(c=position_to_proto(c), s=position_to_proto(s), gen=work.gen)
             told.commits.add(topic=work.topic, incarnation=work.incarnation, cursor=cursor)
             return told
 
@@ -434,17 +439,19 @@ class Link:
                 return
             if work.topic in frame.command.geo_commit_response.ignored:
                 self._counter = 0  # it knows better: ask for everything
-            elif c > place(state.cursor.c):
+            elif c > position_from_proto(state.cursor.c):
                 # Known at once: the source does not tell what is no news to it.
-                state.cursor.c.CopyFrom(geo(c))
-                state.cursor.s.CopyFrom(geo(max(s, place(state.cursor.s))))
+                state.cursor.c.CopyFrom(position_to_proto(c))
+                state.cursor.s.CopyFrom(position_to_proto(max(s, position_from_proto(state.cursor.s))))
 
         self._tell(fill, answered)
 
     @property
     def idle(self) -> bool:
         """Nothing is under way or to be done."""
-        return not self.tasks and all(place(one.cursor.c) >= place(one.last) for one in self._topics.values())
+        return not self.tasks and all(
+            position_from_proto(one.cursor.c) >= position_from_proto(one.last) for one in self._topics.values()
+        )
 
 
 def _nobody() -> None:

@@ -8,11 +8,11 @@ from magnetar.replication.link import chain
 from magnetar.replication.link.chain import Verdict
 from magnetar.replication.link.destination import LinkDestination
 from magnetar.replication.link.link_topic import LinkTopic
-from magnetar.replication.link.reading import place
 from magnetar.replication.link.source import LinkSource
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto
 from magnetar_sim.carrying import Range
 from magnetar_sim.pipeline import Link
 
@@ -42,7 +42,10 @@ def _answers_pushed(
     if topic is not None and self.peers.known().get(request.source, ("",))[0] == request.uuid:
         positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
         pushed = topic.log.watermark_staged(request.source)
-        if _judge(pushed, place(request.p), positions).first_new is None and place(request.p) <= pushed:
+        if (
+            _judge(pushed, position_from_proto(request.p), positions).first_new is None
+            and position_from_proto(request.p) <= pushed
+        ):
             response = pb.CommandGeoAppendResponse(request_id=request.request_id)
             response.persisted.ledger, response.persisted.entry = pushed
             reply(response)
@@ -95,7 +98,7 @@ def _last_was_sent(self: Range) -> Position:
 
 
 def _handshake_for_work(self: Link) -> None:
-    if any(place(one.cursor.c) < place(one.last) for one in self._topics.values()):
+    if any(position_from_proto(one.cursor.c) < position_from_proto(one.last) for one in self._topics.values()):
         _handshake(self)
     else:
         self._shaken.update({name: (one.incarnation, one.cursor.gen) for name, one in self._topics.items()})

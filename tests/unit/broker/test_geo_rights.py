@@ -16,10 +16,10 @@ from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, AuthorizationConfig, Security
 from magnetar.metadata.permissions import Action, grant
 from magnetar.metadata.policies.namespace import Policies
-from magnetar.replication.link.reading import geo
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import GEO_REQUESTS
+from magnetar.wire.positions import position_to_proto
 from tests.support.geoworld import Client, Node, World
 
 SECRET: Final = b"s" * 64
@@ -152,7 +152,7 @@ class Secured:
     def greets(self, client: Client, uuid: str, *topics: str, source: str = "a") -> pb.CommandGeoWatermarksResponse:
         request = pb.CommandGeoWatermarks(request_id=1, source=source, uuid=uuid, counter=0)
         for topic in topics:
-            request.topics.add(topic=topic, incarnation=5, partitions=0, start=geo(Position(1 << 45, 0)))
+            request.topics.add(topic=topic, incarnation=5, partitions=0, start=position_to_proto(Position(1 << 45, 0)))
         return self.ask(client, 1008, geo_watermarks=request).geo_watermarks_response
 
     def brings(
@@ -160,7 +160,7 @@ class Secured:
     ) -> pb.CommandGeoAppendResponse:
         data = metadata.build(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"x")
         request = pb.CommandGeoAppend(
-            request_id=1, topic=topic, source="a", uuid=UUID, gen=1, p=geo(NONE), ledgers=[position.ledger],
+            request_id=1, topic=topic, source="a", uuid=UUID, gen=1, p=position_to_proto(NONE), ledgers=[position.ledger],
             entries=[position.entry], counts=[1], sizes=[len(data)],
             **{"incarnation": 5, "first_indexes": [0], **fields},
         )  # fmt: skip
@@ -171,7 +171,9 @@ class Secured:
 
     def learns(self, client: Client, topic: str, watermark: Position, **fields: Any) -> pb.BaseCommand:
         incarnation = self.node.broker.topics[topic].log.incarnation
-        learnt = pb.GeoLearnTopic(topic=topic, incarnation=incarnation, watermark=geo(watermark), **fields)
+        learnt = pb.GeoLearnTopic(
+            topic=topic, incarnation=incarnation, watermark=position_to_proto(watermark), **fields
+        )
         return self.commits(client, learned=[learnt])
 
 
@@ -188,7 +190,7 @@ def topics(it: Secured) -> None:
 
 
 def read(it: Secured) -> None:
-    request = pb.CommandGeoRead(request_id=1, topic=OTHER, to="a", after=geo(NONE), bytes_max=1 << 20)
+    request = pb.CommandGeoRead(request_id=1, topic=OTHER, to="a", after=position_to_proto(NONE), bytes_max=1 << 20)
     assert it.ask(it.narrow, 1002, geo_read=request).geo_read_response.blocked == "policy"
     request.topic = MINE
     assert not it.ask(it.narrow, 1002, geo_read=request).geo_read_response.blocked
@@ -262,8 +264,8 @@ def brought(it: Secured) -> None:
         pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, schema_version=bytes(8)), b"x"
     )
     request = pb.CommandGeoAppend(
-        request_id=1, topic=OTHER, source="a", uuid=UUID, incarnation=5, gen=1, p=geo(NONE), ledgers=[9], entries=[0],
-        first_indexes=[0], counts=[1], sizes=[len(data)], schemas=1,
+        request_id=1, topic=OTHER, source="a", uuid=UUID, incarnation=5, gen=1, p=position_to_proto(NONE), ledgers=[9],
+        entries=[0], first_indexes=[0], counts=[1], sizes=[len(data)], schemas=1,
     )  # fmt: skip
     wanted = it.ask(it.whole, 1004, data, geo_append=request).geo_schemas_wanted
     answers = len(it.whole.answers)
@@ -283,7 +285,14 @@ def test_who_brings_no_schemas_holds_up_no_other_link() -> None:
     data = metadata.build(
         pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, schema_version=bytes(8)), b"x" * 3_000
     )
-    fields = {"incarnation": 5, "gen": 1, "p": geo(NONE), "counts": [1], "sizes": [len(data)], "schemas": 1}
+    fields = {
+        "incarnation": 5,
+        "gen": 1,
+        "p": position_to_proto(NONE),
+        "counts": [1],
+        "sizes": [len(data)],
+        "schemas": 1,
+    }
     told = []
     for number in range(4):
         request = pb.CommandGeoAppend(

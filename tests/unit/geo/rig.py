@@ -8,11 +8,11 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.effects.outbox import Note, Outbox, Read, Store, Timer, Write
-from magnetar.replication.link.reading import geo
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
+from magnetar.wire.positions import position_to_proto
 from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
@@ -207,7 +207,7 @@ def append_request(
 ) -> tuple[pb.CommandGeoAppend, bytes]:
     """GEO_APPEND of some entries."""
     defaults: dict[str, Any] = {
-        "request_id": 1, "topic": TOPIC, "source": "a", "uuid": "a-1", "incarnation": 3, "gen": 1, "p": geo(p),
+        "request_id": 1, "topic": TOPIC, "source": "a", "uuid": "a-1", "incarnation": 3, "gen": 1, "p": position_to_proto(p),
         "ledgers": [ledger for ledger, _ in positions], "entries": [entry for _, entry in positions],
         "first_indexes": list(range(len(brought))), "counts": [entry.count for entry in brought],
         "sizes": [len(entry.data) for entry in brought],

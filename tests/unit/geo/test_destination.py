@@ -8,10 +8,10 @@ import pytest
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.link.destination import LinkDestination, _Waiting
-from magnetar.replication.link.reading import geo, place
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import inspect
+from magnetar.wire.positions import position_from_proto, position_to_proto
 from tests.unit.geo.rig import TOPIC, Rig, append_request, message
 
 
@@ -62,7 +62,7 @@ def test_an_entry_is_answered_when_it_is_durable_and_says_where_it_came_from() -
     here.send([message("x"), message("y", count=3)], [(3, 0), (3, 4)], first_indexes=[8, 9])
     assert here.answers == []
     here.rig.sync()
-    assert place(here.last.persisted) == Position(3, 4)
+    assert position_from_proto(here.last.persisted) == Position(3, 4)
     assert (here.last.duplicates, here.last.refused) == (0, False)
     entries = list(here.rig.topics[TOPIC].disk.values())
     assert here.stored() == [(Position(3, 0), "a", 8), (Position(3, 4), "a", 9)]
@@ -92,10 +92,10 @@ def test_a_broken_chain_is_refused_with_what_is_persisted() -> None:
     here.send([message()], [(3, 0)])
     here.send([message()], [(3, 2)], Position(3, 1))
     assert here.last.refused
-    assert place(here.last.persisted) == NONE
+    assert position_from_proto(here.last.persisted) == NONE
     here.rig.sync()
     here.send([message()], [(3, 2)], Position(3, 1))
-    assert place(here.last.persisted) == Position(3, 0)
+    assert position_from_proto(here.last.persisted) == Position(3, 0)
 
 
 def test_a_failed_append_answers_retry_and_the_chain_falls_back() -> None:
@@ -150,8 +150,8 @@ def test_too_large_stops_at_that_message_and_keeps_what_came_before() -> None:
     here.send([message("a"), message("b" * 300), message("c")], [(3, 0), (3, 1), (3, 2)])
     assert here.answers == []
     here.rig.sync()
-    assert (here.last.blocked, place(here.last.position)) == ("size", Position(3, 1))
-    assert place(here.last.persisted) == Position(3, 0)
+    assert (here.last.blocked, position_from_proto(here.last.position)) == ("size", Position(3, 1))
+    assert position_from_proto(here.last.persisted) == Position(3, 0)
     assert "over the limit of 200 bytes" in here.last.reason
     here.send([message("b" * 300)], [(3, 1)], Position(3, 0))
     assert here.last.blocked == "size"
@@ -161,7 +161,7 @@ def test_spoilt_bytes_are_never_stored() -> None:
     here = Here()
     request, data = append_request([message("abc")], [(3, 0)])
     here.machine.append(1, request, data[:-1] + b"X", here.answers.append, here.wanted.append)
-    assert (here.last.blocked, place(here.last.position)) == ("corrupt", Position(3, 0))
+    assert (here.last.blocked, position_from_proto(here.last.position)) == ("corrupt", Position(3, 0))
     assert here.rig.writes == []
 
 
@@ -174,7 +174,7 @@ def test_spoilt_bytes_are_never_stored() -> None:
         ({"entries": [0, 1]}, None),
         ({"counts": [2]}, None),
         ({"first_indexes": [-1]}, None),
-        ({"p": geo(Position(3, 0))}, None),
+        ({"p": position_to_proto(Position(3, 0))}, None),
         ({"ledgers": [-4]}, None),
         ({"topic": "t"}, None),
         ({"topic": "non-persistent://public/default/t"}, None),
@@ -235,8 +235,8 @@ def test_a_topic_that_is_gone_is_refused_with_nothing_and_made_anew_by_the_hands
     here.machine.removed(TOPIC)
     assert here.machine.counter > counter
     here.send([message()], [(3, 1)], Position(3, 0))
-    assert (here.last.refused, place(here.last.persisted)) == (True, NONE)
-    assert place(here.greet().persisted) == NONE
+    assert (here.last.refused, position_from_proto(here.last.persisted)) == (True, NONE)
+    assert position_from_proto(here.greet().persisted) == NONE
     assert TOPIC in here.rig.topics
 
 
@@ -379,11 +379,11 @@ def test_an_heir_that_begins_below_what_is_known_is_told_to_leave_it_behind() ->
     here.send([message()], [(30, 5)])
     here.rig.sync()
     here.rig.later(20_000)
-    told = here.handshake("a-2", start=geo(Position(10, 0)))
+    told = here.handshake("a-2", start=position_to_proto(Position(10, 0)))
     assert told.blocked == "identity"
     assert told.topics[0].foreign
-    assert place(told.topics[0].persisted) == Position(30, 5)
-    assert not here.handshake("a-2", start=geo(Position(30, 5))).blocked
+    assert position_from_proto(told.topics[0].persisted) == Position(30, 5)
+    assert not here.handshake("a-2", start=position_to_proto(Position(30, 5))).blocked
 
 
 def test_an_answer_waits_for_the_books() -> None:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from magnetar.core.ids import NONE, Position
 from magnetar.effects.outbox import Outbox, Read
-from magnetar.replication.link.reading import Reading, place
+from magnetar.replication.link.reading import Reading
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto
 from tests.unit.geo.rig import Rig, RigTopic, message
 
 
@@ -39,7 +40,7 @@ def _two_lives() -> tuple[Rig, RigTopic, list[StoredEntry]]:
 def test_entries_of_another_life_of_the_topic_are_not_sent_as_its_own() -> None:
     _, old, entries = _two_lives()
     response, data = _read(old, entries)
-    assert (place(response.end), list(data)) == (NONE, [])
+    assert (position_from_proto(response.end), list(data)) == (NONE, [])
 
 
 def test_a_life_with_smaller_ledgers_either() -> None:
@@ -47,4 +48,4 @@ def test_a_life_with_smaller_ledgers_either() -> None:
     _, old, entries = _two_lives()
     low = [entry._replace(ledger=Position(0, 0).ledger) for entry in entries]
     response, data = _read(old, low)
-    assert (place(response.end), list(data)) == (NONE, [])
+    assert (position_from_proto(response.end), list(data)) == (NONE, [])

@@ -11,11 +11,11 @@ from magnetar.effects.store_batches import STORE_BYTES_MAX
 from magnetar.metadata.errors import Conflict
 from magnetar.replication.link.link_topic import MARKS_MAX, LinkTopic
 from magnetar.replication.link.polling import LEFT_MS
-from magnetar.replication.link.reading import geo, place
 from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
 from magnetar.replication.link.source import LinkSource
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto, position_to_proto
 from tests.unit.geo.rig import TOPIC, Rig, RigTopic, message
 
 KEY = link_cursor_key(TOPIC, "b")
@@ -70,7 +70,9 @@ class Link:
         self, after: Position = NONE, bytes_max: int = 1 << 20, **fields: Any
     ) -> tuple[list[Position], Any, list[bytes]]:
         got: list[Any] = []
-        request = pb.CommandGeoRead(request_id=5, topic=TOPIC, to="b", after=geo(after), bytes_max=bytes_max, **fields)
+        request = pb.CommandGeoRead(
+            request_id=5, topic=TOPIC, to="b", after=position_to_proto(after), bytes_max=bytes_max, **fields
+        )
         self.machine.read(request, lambda response, data: got.append((response, data)))
         self.rig.pump()
         response, data = got[0]
@@ -79,13 +81,15 @@ class Link:
     def commit(self, c: Position, s: Position, gen: int = 1, **fields: Any) -> pb.CommandGeoCommitResponse:
         request = pb.CommandGeoCommit(request_id=1, to="b")
         incarnation = fields.pop("incarnation", self.topic.log.incarnation)
-        cursor = pb.GeoCursor(c=geo(c), s=geo(s), gen=gen)
+        cursor = pb.GeoCursor(c=position_to_proto(c), s=position_to_proto(s), gen=gen)
         request.commits.add(topic=TOPIC, incarnation=incarnation, cursor=cursor, **fields)
         return self.tell(request)[0]
 
     def learn(self, watermark: Position, **fields: Any) -> list[pb.CommandGeoCommitResponse]:
         request = pb.CommandGeoCommit(request_id=1, to="b")
-        request.learned.add(topic=TOPIC, incarnation=self.topic.log.incarnation, watermark=geo(watermark), **fields)
+        request.learned.add(
+            topic=TOPIC, incarnation=self.topic.log.incarnation, watermark=position_to_proto(watermark), **fields
+        )
         return self.tell(request)
 
     def tell(self, request: pb.CommandGeoCommit) -> list[pb.CommandGeoCommitResponse]:
@@ -120,7 +124,7 @@ def test_a_link_added_later_sends_everything_retained_or_only_what_is_new() -> N
         link.rig.meta |= puts
         apply()
         positions += link.topic.publish(message())
-        assert link.read(place(link.told().cursor.c))[0] == positions[expected:]
+        assert link.read(position_from_proto(link.told().cursor.c))[0] == positions[expected:]
 
 
 def test_a_link_configured_between_two_starts_gets_its_cursor_at_start() -> None:
@@ -150,7 +154,7 @@ def test_only_what_is_for_the_link_is_read() -> None:
     positions = link.topic.publish(*entries)
     got, response, data = link.read()
     assert got == [positions[0], positions[2], positions[5]]
-    assert place(response.end) == positions[6]
+    assert position_from_proto(response.end) == positions[6]
     assert list(response.first_indexes) == [0, 1, 4]
     assert list(response.counts) == [1, 1, 3]
     assert list(response.sizes) == [len(one) for one in data]
@@ -163,7 +167,7 @@ def test_what_was_left_out_moves_the_end_without_being_read() -> None:
     positions = link.topic.publish(*[message(origin="c") for _ in range(300)])
     link.rig.spoilt = set(positions)
     got, response, _ = link.read()
-    assert (got, place(response.end)) == ([], positions[-1])
+    assert (got, position_from_proto(response.end)) == ([], positions[-1])
 
 
 def test_a_read_is_bounded_by_bytes_and_by_its_range() -> None:
@@ -173,9 +177,9 @@ def test_a_read_is_bounded_by_bytes_and_by_its_range() -> None:
     assert link.read(bytes_max=1)[0] == positions[:1], "one entry in any case"
     assert link.read(bytes_max=3 * size)[0] == positions[:3]
     assert link.read(bytes_max=4 * size + 1)[0] == positions[:4]
-    assert link.read(positions[1], up_to=geo(positions[5]))[0] == positions[2:6]
+    assert link.read(positions[1], up_to=position_to_proto(positions[5]))[0] == positions[2:6]
     got, response, _ = link.read(positions[-1])
-    assert (got, place(response.end)) == ([], positions[-1])
+    assert (got, position_from_proto(response.end)) == ([], positions[-1])
 
 
 def test_nothing_unconfirmed_is_read() -> None:
@@ -183,7 +187,7 @@ def test_nothing_unconfirmed_is_read() -> None:
     link.topic.append([message()], lambda _append, _error: None)
     link.rig.pump()
     assert link.read()[0] == []
-    assert place(link.told().last) == NONE
+    assert position_from_proto(link.told().last) == NONE
 
 
 def test_an_entry_that_cannot_be_read_blocks_its_topic_until_it_can() -> None:
@@ -377,7 +381,7 @@ def _many_topics(count: int) -> tuple[Link, list[LinkTopic]]:
         state.marks = [(1_790_000_000_000 + at, 49_999, 50_000 * at) for at in range(MARKS_MAX)]
         (position,) = topic.publish(message())
         request = pb.CommandGeoCommit(request_id=1, to="b")
-        cursor = pb.GeoCursor(c=geo(position), s=geo(position), gen=1)
+        cursor = pb.GeoCursor(c=position_to_proto(position), s=position_to_proto(position), gen=1)
         request.commits.add(topic=name, incarnation=topic.log.incarnation, cursor=cursor)
         link.tell(request)
         states.append(state)
@@ -449,7 +453,7 @@ def test_what_is_deleted_before_a_rewind_is_a_declared_gap() -> None:
     link.learn(NONE)
     link.rig.store()
     assert link.told().gap == 5
-    assert link.read(place(link.told().cursor.c))[0] == positions[4:]
+    assert link.read(position_from_proto(link.told().cursor.c))[0] == positions[4:]
     link.rig.later(100)
     link.rig.store()
     assert link.stored().gap == 5
@@ -606,7 +610,7 @@ def test_skip_of_the_blocking_entry() -> None:
     positions = link.topic.publish(message(), message(origin="c"), message("big"), message())
     with pytest.raises(BrokerError, match="nothing to skip"):
         link.machine.operations.skip(TOPIC, None, lambda _error: None)
-    link.commit(positions[1], positions[0], blocked="size", reason="too big", position=geo(positions[2]))
+    link.commit(positions[1], positions[0], blocked="size", reason="too big", position=position_to_proto(positions[2]))
     assert link.told().blocked == "size"
     assert link.machine.status().blocked[0].position.entry == positions[2].entry
     preview = link.machine.operations.skip_preview(TOPIC, None)
@@ -672,7 +676,7 @@ def test_a_policy_that_comes_back_finds_its_cursor() -> None:
         link.rig.meta |= puts
         apply()
     assert link.state.orphan_since_ms == 0
-    assert link.read(place(link.told().cursor.c))[0] == positions[1:]
+    assert link.read(position_from_proto(link.told().cursor.c))[0] == positions[1:]
 
 
 def test_an_orphan_is_deleted_by_name_but_never_one_in_use() -> None:
@@ -729,7 +733,9 @@ def test_a_topic_goes_as_far_as_its_rate_lets_it_and_on_by_itself() -> None:
     assert link.told().last.entry == positions[3].entry
     assert link.told().pending_entries == 4
     assert link.read()[0] == positions[:4]
-    assert link.read(up_to=geo(positions[9]))[0] == positions[:4], "a task that asks for more is sent no more"
+    assert link.read(up_to=position_to_proto(positions[9]))[0] == positions[:4], (
+        "a task that asks for more is sent no more"
+    )
     link.commit(positions[3], positions[3])
     assert link.told().pending_entries == 0
     counter = link.machine.changes.counter

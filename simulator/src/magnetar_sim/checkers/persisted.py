@@ -8,8 +8,8 @@ Whatever it says less than is there costs a repetition; whatever it says more, t
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.link.reading import place
 from magnetar.wire.frames import Frame
+from magnetar.wire.positions import position_from_proto
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.truth import Violation
 
@@ -29,10 +29,10 @@ class Persisted(Checker):
         if kind == APPENDED:
             answer = frame.command.geo_append_response
             topic = peer.appends.pop(answer.request_id, "")
-            self._look(cluster, topic, peer.source, place(answer.persisted))
+            self._look(cluster, topic, peer.source, position_from_proto(answer.persisted))
         elif kind == WATERMARKS:
             for mark in frame.command.geo_watermarks_response.topics:
-                self._look(cluster, mark.topic, peer.source, place(mark.persisted))
+                self._look(cluster, mark.topic, peer.source, position_from_proto(mark.persisted))
 
     def _look(self, cluster: "Cluster", topic: str, source: str, persisted: Position) -> None:
         copy = self.world.truth.copies.get((cluster.name, topic))

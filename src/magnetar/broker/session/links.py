@@ -17,10 +17,11 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Send
 from magnetar.replication.link.handshakes import name_of
-from magnetar.replication.link.reading import Reading, place
+from magnetar.replication.link.reading import Reading
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import request_id_of
 from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.positions import position_from_proto
 
 if TYPE_CHECKING:
     from magnetar.broker.session.session import Session
@@ -115,8 +116,8 @@ class GeoSession(SessionPart):
             cluster=self._broker.cluster,
             to="",
             request_id=request.request_id,
-            after=place(request.after),
-            up_to=place(request.up_to) if request.HasField("up_to") else None,
+            after=position_from_proto(request.after),
+            up_to=position_from_proto(request.up_to) if request.HasField("up_to") else None,
             bytes_max=min(request.bytes_max, self._broker.config.link_read_bytes_max),
             reply=reply,
             failed=failed,

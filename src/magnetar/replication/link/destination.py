@@ -34,11 +34,11 @@ from magnetar.replication.link.incoming import (
     prepare,
     wanted,
 )
-from magnetar.replication.link.reading import place
 from magnetar.replication.link.schemas import Ask, SchemaDesk, SchemaHost, Translation
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.idempotency_keys import Found
+from magnetar.wire.positions import position_from_proto
 
 PENDING_BYTES_MAX: Final = 64 << 20
 """Back-pressure: more bytes of links than this on their way to the disk, and links are asked to wait."""
@@ -211,7 +211,7 @@ class LinkDestination:
             response.refused = True
             coming.reply(response)
             return
-        verdict = chain.judge(log.watermark_staged(request.source), place(request.p), positions)
+        verdict = chain.judge(log.watermark_staged(request.source), position_from_proto(request.p), positions)
         if coming.duplicates is None:
             coming.duplicates = verdict.duplicates
         response.duplicates = coming.duplicates

@@ -15,10 +15,10 @@ from magnetar.effects.outbox import Outbox
 from magnetar.replication.link.host import DestinationHost
 from magnetar.replication.link.identity import Peers, Standing
 from magnetar.replication.link.incarnations import SourceIncarnations
-from magnetar.replication.link.reading import place
 from magnetar.replication.link.refusals import Asked, Refusals
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import read_marks
+from magnetar.wire.positions import position_from_proto
 
 _COUNTER_SHIFT: Final = 20
 
@@ -176,7 +176,7 @@ class Handshakes:
         for query in request.topics:
             found = self._host.find(query.topic)
             known = found.log.watermark(request.source) if found is not None else NONE
-            start = max(place(query.start), Position(query.incarnation, -1))
+            start = max(position_from_proto(query.start), Position(query.incarnation, -1))
             if known != NONE and start < known:
                 return False
         return True

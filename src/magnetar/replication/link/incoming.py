@@ -20,7 +20,6 @@ from crc32c import crc32c
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.core.ids import LEDGER_MAX, NONE, Position
 from magnetar.replication.link.host import DestinationTopic, KeysAhead
-from magnetar.replication.link.reading import place
 from magnetar.replication.link.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
@@ -38,6 +37,7 @@ from magnetar.wire.metadata import (
     parse_metadata,
     with_appended,
 )
+from magnetar.wire.positions import position_from_proto
 
 ENTRIES_MAX: Final = 65_536
 """A ceiling on entries in one frame: their lists are some 3 MB then."""
@@ -228,7 +228,7 @@ def check_lists(request: pb.CommandGeoAppend, payload_bytes: int) -> list[Positi
     positions = list(map(Position, request.ledgers, request.entries))
     if min(request.ledgers) < 0 or min(request.entries) < 0:
         raise ProtocolError("GEO_APPEND with a negative position")
-    if place(request.p) >= positions[0] or any(a >= b for a, b in pairwise(positions)):
+    if position_from_proto(request.p) >= positions[0] or any(a >= b for a, b in pairwise(positions)):
         raise ProtocolError("GEO_APPEND with positions that do not ascend")
     check_room("GEO_APPEND", request)
     return positions

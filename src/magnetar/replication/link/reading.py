@@ -21,6 +21,7 @@ from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import parse_metadata
+from magnetar.wire.positions import position_to_proto
 
 ENTRIES_MAX: Final = 20_000
 """Entries in one answer: about 45 bytes of lists each, so that the command stays below a megabyte."""
@@ -37,16 +38,6 @@ _FOREIGN: Final = bytes(int(bool(flags & EntryFlags.REPLICATED)) for flags in ra
 
 ReadReply = Callable[[pb.CommandGeoReadResponse, Sequence[bytes]], None]
 Failed = Callable[[Position, str], None]
-
-
-def place(value: pb.GeoPosition) -> Position:
-    """A position as it came."""
-    return Position(value.ledger, value.entry)
-
-
-def geo(position: Position) -> pb.GeoPosition:
-    """A position as it goes."""
-    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
 
 
 class Reading:
@@ -173,7 +164,7 @@ class Reading:
             return True  # the destination checks every entry, and says what is wrong with it
 
     def _answer(self, blocked: str = "", message: str = "") -> None:
-        response = pb.CommandGeoReadResponse(request_id=self._request_id, end=geo(self._end))
+        response = pb.CommandGeoReadResponse(request_id=self._request_id, end=position_to_proto(self._end))
         fill(response, self._entries, self._cluster, self._log.incarnation)
         if self._origin:
             response.source_ledgers.extend([entry.source.ledger for entry in self._entries])

@@ -25,11 +25,12 @@ from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.link_topics import LinkTopics
 from magnetar.replication.link.operations import ORPHAN_MS, LinkOperations
 from magnetar.replication.link.polling import Lease, Leases
-from magnetar.replication.link.reading import Reading, ReadReply, geo, place
+from magnetar.replication.link.reading import Reading, ReadReply
 from magnetar.replication.link.records import LinkRecord, LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import marks_message
+from magnetar.wire.positions import position_from_proto, position_to_proto
 
 READ_BYTES_MAX: Final = 8 << 20
 POLL_MS_MAX: Final = 20_000
@@ -345,6 +346,7 @@ class LinkSource:
             lease_holder=lease.holder, paused=self.record.paused or not self.linked,
             throttle_bytes_per_second=self.record.throttle_bytes_per_s, boot=self.changes.boot,
         )  # fmt: skip
+        nowhere = position_to_proto(NONE)
         names: Iterable[str] = self.changes.since(known) if known else self.topics
         for name in names:
             state = self.topics.get(name)
@@ -352,28 +354,28 @@ class LinkSource:
                 self._describe(state, response.topics.add())
             elif known:
                 response.topics.add(
-                    topic=name, incarnation=0, partitions=0, cursor=pb.GeoCursor(c=geo(NONE), s=geo(NONE), gen=0),
-                    last=geo(NONE), pending_entries=0, pending_bytes=0, removed=True,
+                    topic=name, incarnation=0, partitions=0, cursor=pb.GeoCursor(c=nowhere, s=nowhere, gen=0),
+                    last=nowhere, pending_entries=0, pending_bytes=0, removed=True,
                 )  # fmt: skip
         return response
 
-    def _describe(self, state: LinkTopic, told: pb.GeoTopicState) -> None:
+    def _describe(self, state: LinkTopic, report: pb.GeoTopicState) -> None:
         entries, size, oldest = state.pending(state.last)
         c, s, gen = state.cursor
-        told.topic, told.incarnation, told.partitions = (
+        report.topic, report.incarnation, report.partitions = (
             state.name,
             state.log.incarnation,
             self._host.partitions_of(state.name),
         )
-        told.cursor.c.ledger, told.cursor.c.entry = c
-        told.cursor.s.ledger, told.cursor.s.entry = s
-        told.cursor.gen = gen
-        told.last.ledger, told.last.entry = state.last
-        told.pending_entries, told.pending_bytes, told.oldest_ms = entries, size, max(0, oldest)
-        told.gap, told.paused, told.learned = state.gap, state.paused, state.learned
-        told.retained.extend(marks_message(self._host.retained(state.name)))
+        report.cursor.c.ledger, report.cursor.c.entry = c
+        report.cursor.s.ledger, report.cursor.s.entry = s
+        report.cursor.gen = gen
+        report.last.ledger, report.last.entry = state.last
+        report.pending_entries, report.pending_bytes, report.oldest_ms = entries, size, max(0, oldest)
+        report.gap, report.paused, report.learned = state.gap, state.paused, state.learned
+        report.retained.extend(marks_message(self._host.retained(state.name)))
         if state.blocked is not None:
-            told.blocked, told.reason = state.blocked.kind, state.blocked.reason
+            report.blocked, report.reason = state.blocked.kind, state.blocked.reason
 
     # ------------------------------------------------------------------------------------------------------------- read
 
@@ -390,8 +392,8 @@ class LinkSource:
             response.blocked = stop.kind
             reply(response, ())
             return
-        after = place(request.after)
-        up_to = min(place(request.up_to), state.last) if request.HasField("up_to") else state.last
+        after = position_from_proto(request.after)
+        up_to = min(position_from_proto(request.up_to), state.last) if request.HasField("up_to") else state.last
         state.read_ms = self.outbox.now_ms
 
         def failed(position: Position, error: str) -> None:
@@ -402,7 +404,12 @@ class LinkSource:
 
         def answered(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
             stop = state.blocked
-            if stop is not None and stop.retry_at_ms and place(response.end) >= stop.position and state.unblock():
+            if (
+                stop is not None
+                and stop.retry_at_ms
+                and position_from_proto(response.end) >= stop.position
+                and state.unblock()
+            ):
                 self._topics.changed(state)
             response.schemas = self._host.schema_incarnation(state.name)
             reply(response, buffers)
@@ -452,14 +459,16 @@ class LinkSource:
         state = self.topics.get(commit.topic)
         if state is None:
             return False
-        cursor = LinkCursor(place(commit.cursor.c), place(commit.cursor.s), commit.cursor.gen)
+        cursor = LinkCursor(
+            position_from_proto(commit.cursor.c), position_from_proto(commit.cursor.s), commit.cursor.gen
+        )
         moved = state.commit(commit.incarnation, cursor)
         present = commit.incarnation == state.log.incarnation and cursor.gen == state.cursor.gen
         # What is said of a point before C, which a skip has left behind, is no news of the present.
         if present and commit.HasField("blocked") and cursor.c >= state.cursor.c:
-            position = place(commit.position) if commit.HasField("position") else NONE
+            position = position_from_proto(commit.position) if commit.HasField("position") else NONE
             conflict = commit.conflict if commit.HasField("conflict") else None
-            self._told_blocked(state, commit.blocked, commit.reason, position, conflict)
+            self._blocked_reported(state, commit.blocked, commit.reason, position, conflict)
         elif moved and state.blocked is not None and state.blocked.position <= cursor.c and not commit.blocked:
             state.unblock()
         if moved:
@@ -467,7 +476,7 @@ class LinkSource:
             self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
 
-    def _told_blocked(
+    def _blocked_reported(
         self,
         state: LinkTopic,
         kind: str,
@@ -487,21 +496,21 @@ class LinkSource:
         state = self.topics.get(learnt.topic)
         if state is None or learnt.incarnation != state.log.incarnation:
             return False
-        watermark = place(learnt.watermark)
+        watermark = position_from_proto(learnt.watermark)
         if learnt.there <= LEDGER_MAX:
             state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
         if learnt.HasField("blocked"):
-            self._told_blocked(state, learnt.blocked, learnt.reason, NONE)
+            self._blocked_reported(state, learnt.blocked, learnt.reason, NONE)
         elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:
             # Behind it there would be no room for other ids, of any topic here.
             reason = (
                 f"{self.to} holds {watermark} under the name of {self.cluster}, which no ledger here can have had: "
                 f"delete the topic in {self.to}, and create it there again"
             )
-            self._told_blocked(state, "identity", reason, NONE)
+            self._blocked_reported(state, "identity", reason, NONE)
             return False
         elif state.blocked is not None and state.blocked.kind in ("policy", "partitions", "identity"):
-            self._told_blocked(state, "", "", NONE)
+            self._blocked_reported(state, "", "", NONE)
         if learnt.gen and learnt.gen != state.coming.gen:
             return False  # of the past, also while the rewind that ended it is on its way to the store
         if state.learned != learnt.counter:
