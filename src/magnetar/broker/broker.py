@@ -221,7 +221,15 @@ class Broker:
         self.nonpersistent = NonPersistentTopics(self)
         self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self.context, self.topics, self.access)
-        self.metasync = MetadataSync(self, metadata, stored, from_file)
+        self.metasync = MetadataSync(
+            self.context,
+            self.topics,
+            metadata,
+            stored,
+            from_file,
+            catalog=lambda: self.catalog,
+            changes=lambda: self.changes,
+        )
         recovered = by_present_name(stored, recovered)
         self.proofs = Proofs(outbox, cluster, stored, recovered)
         self.loaded = LoadedTopics(

@@ -318,7 +318,7 @@ def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
     messages = machine.changes(update.records, world.now_ms)
     machine.commit(update, world.now_ms)
     messages = machine.changes(update.records, world.now_ms)
-    b.run(lambda: b.broker.metasync._append(messages, lambda error: None))
+    b.run(lambda: b.broker.metasync.publisher.append(messages, lambda error: None))
     world.advance(3_000)
     assert "early" not in a.broker.resources.tenants()
     assert "tenants/early" in told(a)["waiting"]

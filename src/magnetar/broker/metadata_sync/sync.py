@@ -12,28 +12,29 @@ The broker is the one consumer and producer of its cluster, so that being the le
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+from magnetar.broker.context import BrokerContext, Done
+from magnetar.broker.metadata_sync.documents import LocalDocuments, change_of
 from magnetar.broker.metadata_sync.messages import decode_entry
-from magnetar.broker.metadata_sync.publisher import RETRY_MS, SyncTelling
+from magnetar.broker.metadata_sync.partitioned_topics import PartitionedTopics
+from magnetar.broker.metadata_sync.ports import SyncCatalog, SyncChanges
+from magnetar.broker.metadata_sync.publisher import RETRY_MS, SyncPublisher
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE, Position
-from magnetar.core.names import TopicName
-from magnetar.effects.outbox import Read
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.settings import MetadataConfig
+from magnetar.effects.outbox import Note, Read
 from magnetar.effects.store_batches import WHOLE_BYTES_MAX, Piece
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import InFlight
-from magnetar.metadata.keys import CLUSTER_PREFIX, NAMESPACE_PREFIX, PARTITIONED_PREFIX, partitioned_key
-from magnetar.metadata.partitions import check_names
-from magnetar.metadata.policies.topic import TOPIC_POLICIES_PREFIX
+from magnetar.metadata.keys import NAMESPACE_PREFIX, partitioned_key
 from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed
 from magnetar.metadata.sync.updates import Batch, Update
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.subscription import Subscription
-    from magnetar.broker.topics.topic import Topic
-    from magnetar.storage.entries import StoredEntry
+from magnetar.storage.entries import StoredEntry
 
 SUBSCRIPTION: Final = "pulsar.metadata-sync"
 """The broker's own cursor on the topic; a name that clients cannot use."""
@@ -48,31 +49,99 @@ STEP_DOCUMENTS: Final = 500
 ROUND_MS: Final = 5_000
 """Between two looks at what is due: what the others know of this cluster's state is late by so much."""
 
-BEACON_MS: Final = 30_000
-"""How often a cluster says which state it is in when that did not change: others see that it lives."""
-
 BUSY_MS: Final = 20
 """While something else is being applied."""
-
-ANSWER_MS: Final = 1_000
-"""Between two snapshots for clusters that ask; ten that start together get one answer."""
 
 REFUSED_KEPT: Final = 20
 """Refused events that are shown."""
 
+COUNTERS: Final = ("applied", "published", "refused", "snapshots", "documents", "told")
+"""In the order in which they are shown; `told` are documents that changed here and were published."""
 
-class MetadataSync(SyncTelling):
-    """One broker's part; does nothing while no topic is configured. `SyncView` has its arguments."""
+USUAL_TOPIC: Final = "persistent://pulsar/system/metadata-sync"
+"""Stands for the name of the topic where synchronisation is off."""
+
+
+class MetadataSync:
+    """One broker's part; does nothing while no topic is configured.
+
+    Args:
+        context: of the broker.
+        topics: those that are loaded, by full name.
+        config: the `[metadata]` table.
+        stored: the metadata store's content at start.
+        from_file: keys that were made from the configuration file at this start.
+        catalog, changes: give what creates topics and stores changes; both are made after this part.
+
+    Attributes:
+        text: full name of the topic.
+        publisher: appends to it.
+        refused: one line for each of the last refused events.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        topics: Mapping[str, Topic],
+        config: MetadataConfig,
+        stored: Mapping[str, bytes],
+        from_file: frozenset[str],
+        *,
+        catalog: Callable[[], SyncCatalog],
+        changes: Callable[[], SyncChanges],
+    ) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self._resources = context.resources
+        self._topics = topics
+        self._config = config
+        self._from_file = from_file
+        self._catalog = catalog
+        self._changes = changes
+        self._on = bool(config.metadata_sync_topic)
+        self._name = TopicName.parse(config.metadata_sync_topic or USUAL_TOPIC)
+        self.text = str(self._name)
+        self._documents = LocalDocuments(context, topics, self._name, catalog)
+        self._machine = Synchroniser(
+            context.cluster,
+            self._documents,
+            ahead_ms_max=config.metadata_clock_ahead_ms,
+            exclude=config.metadata_sync_exclude,
+        )
+        if self._on:
+            self._machine.load(stored)
+        self.publisher = SyncPublisher(context, topics, self.text, self._machine, self._collect)
+        self._partitioned = PartitionedTopics(context, self._machine, changes)
+        self._counters = {"applied": 0, "refused": 0, "documents": 0}
+        self.refused: list[str] = []
+        self._pending: dict[int, Update] = {}
+        self._started = self._reading = self._applying = False
+        self._release_at: int | None = None
+
+    @property
+    def machine(self) -> Synchroniser | None:
+        """What this cluster knows; None while synchronisation is off."""
+        return self._machine if self._on else None
+
+    @property
+    def stuck(self) -> Mapping[str, str]:
+        """Partitioned topics that cannot be made as in other clusters, and why."""
+        return self._partitioned.stuck
+
+    def shares(self, namespace: NamespaceName, path: str) -> bool:
+        """Whether a document of a namespace is in force in other clusters, too: it is synchronised, and they serve that."""
+        if not self._on or self._machine.exclusions.path(path):
+            return False
+        policies = self._resources.shared_policies(namespace)
+        return bool({*policies.replication_clusters, *policies.allowed_clusters} - {self._context.cluster})
 
     # --------------------------------------------------------------------------------------------------------- starting
 
     def started(self) -> None:
         """The broker has loaded everything: adopt what the cluster has, then open the topic."""
-        if self.machine is None:
+        if not self._on:
             return
-        update = self.machine.adopt(self._broker.resources.documents(), self._from_file, self._outbox.day_ms)
-        self._starting = True
-        self._hello = self._snapshot_due = True
+        update = self._machine.adopt(self._resources.documents(), self._from_file, self._outbox.day_ms)
         self._adopt(list(update.pieces(STEP_DOCUMENTS)))
 
     def _adopt(self, pieces: list[Update]) -> None:
@@ -83,51 +152,43 @@ class MetadataSync(SyncTelling):
             self._adopted()
 
     def _adopted(self) -> None:
-        self._starting = False
+        self._started = True
+        self.publisher.start()
         self._open()
         self._schedule_round()
 
     def _schedule_round(self) -> None:
-        self._broker.timer(self._outbox.now_ms + ROUND_MS, self._round)
+        self._context.timer(self._outbox.now_ms + ROUND_MS, self._round)
 
     def _round(self, now_ms: int) -> None:
-        assert self.machine is not None
-        if now_ms - self._snapshot_ms >= self.config.metadata_sync_snapshot_s * 1000:
-            self._snapshot_due = True
+        self.publisher.snapshot_every(self._config.metadata_sync_snapshot_s * 1000, now_ms)
         self._open()
-        news = self.machine.digest != self._said_digest or now_ms - self._said_ms >= BEACON_MS
-        if news and not self._publishing and not self._snapshot_due:
-            self._append([self.machine.beacon(self._outbox.day_ms)], lambda _error: None)
-        self._make_topics()
+        self.publisher.beacon_if_due(now_ms)
+        self._partitioned.make_due()
         self._schedule_round()
 
     def _open(self) -> None:
         """See to it that the topic and the cursor are there; then go on."""
-        topic = self._broker.topics.get(self.text)
+        topic = self._topics.get(self.text)
         if topic is None:
             try:
-                self._broker.catalog.check_namespace(self.name)
+                self._catalog().check_namespace(self._name)
             except MagnetarError as error:
                 self._note("error", f"metadata is not synchronised: {error}")
                 return
-            self._broker.catalog.create(self.name, then=self._opened)
+            self._catalog().create(self._name, then=self._opened)
         elif SUBSCRIPTION not in topic.subscriptions:
-            self._broker.catalog.create_subscription(
-                topic, SUBSCRIPTION, EARLIEST, lambda error: self._opened(topic, error)
-            )
+            self._catalog().create_subscription(topic, SUBSCRIPTION, EARLIEST, lambda error: self._opened(topic, error))
         else:
-            self._go_on()
+            self.publisher.publish()
+            self._read()
 
-    def _opened(self, topic: "Topic | None", error: MagnetarError | None) -> None:
+    def _opened(self, topic: Topic | None, error: MagnetarError | None) -> None:
         if error is not None or topic is None:
             self._note("error", f"metadata is not synchronised: {error}; trying again")
-            self._broker.timer(self._outbox.now_ms + RETRY_MS, lambda _now: self._open())
+            self._later(RETRY_MS, self._open)
         else:
             self._open()
-
-    def _go_on(self) -> None:
-        self._publish()
-        self._read()
 
     # ---------------------------------------------------------------------------------------------------- local changes
 
@@ -136,36 +197,34 @@ class MetadataSync(SyncTelling):
 
         Args:
             change: validated.
-            found: it follows from what came over a link, nobody decided it.
+            found: no administrator decided it; it follows from what came over a link.
 
         Raises:
             PreconditionFailed: this cluster's clock is wrong.
         """
-        machine = self.machine
-        if machine is None:
+        machine = self._machine
+        if not self._on:
             return change
         changes: dict[str, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
         update = machine.local(changes, self._outbox.day_ms, found=found)
         if update.empty:
             return change
         puts, deletes = machine.stored(update)
-        more = _change(puts, deletes)
+        more = change_of(puts, deletes)
         stamped = more.merged(change)
         self._pending[id(stamped)] = update
         return stamped
 
     def committed(self, change: Change, *, found: bool = False) -> None:
-        """A change is stored and in force: tell the others."""
+        """A change is stored and in force: publish it."""
         update = self._pending.pop(id(change), None)
         if update is None:
             return
-        assert self.machine is not None
-        self.machine.commit(update, self._outbox.day_ms)
-        self.machine.served(key for key in change.puts if key.startswith(NAMESPACE_PREFIX))
+        self._machine.commit(update, self._outbox.day_ms)
+        self._machine.served(key for key in change.puts if key.startswith(NAMESPACE_PREFIX))
         if not found:
-            self._untold.update(dict.fromkeys(update.to_publish))
-            self._publish()
-        self._make_topics()
+            self.publisher.changed(update.to_publish)
+        self._partitioned.make_due()
 
     def aborted(self, change: Change) -> None:
         """A change was refused."""
@@ -175,17 +234,17 @@ class MetadataSync(SyncTelling):
 
     def confirmed(self, touched: Iterable[str]) -> None:
         """Topics have new entries that can be read."""
-        if self.machine is not None and self.text in touched:
+        if self._on and self.text in touched:
             self._read()
 
-    def _cursor(self) -> "tuple[Topic, Subscription] | None":
-        topic = self._broker.topics.get(self.text)
+    def _cursor(self) -> tuple[Topic, Subscription] | None:
+        topic = self._topics.get(self.text)
         subscription = topic.subscriptions.get(SUBSCRIPTION) if topic is not None else None
         return (topic, subscription) if topic is not None and subscription is not None else None
 
     def _read(self) -> None:
         found = self._cursor()
-        if found is None or self._reading or self._applying or self._starting:
+        if found is None or self._reading or self._applying or not self._started:
             return
         topic, subscription = found
         start = topic.log.next_after(subscription.mark_delete)
@@ -196,31 +255,28 @@ class MetadataSync(SyncTelling):
         self._outbox.put(Read(self.text, start, READ_ENTRIES, READ_BYTES, partial(self._got, topic, start)))
 
     def _quiet(self) -> None:
-        """Everything is applied: what was asked meanwhile is answered, what waits for the clock is looked after."""
-        assert self.machine is not None
-        at_ms = self.machine.next_release_ms()
+        """Everything is applied: a timer is set for what waits for the clock."""
+        at_ms = self._machine.next_release_ms()
         if at_ms is not None and (self._release_at is None or at_ms < self._release_at):
             self._release_at = at_ms
-            self._broker.timer(max(at_ms + self._outbox.ahead_ms, self._outbox.now_ms + BUSY_MS), self._released)
+            self._context.timer(max(at_ms + self._outbox.ahead_ms, self._outbox.now_ms + BUSY_MS), self._released)
 
     def _released(self, now_ms: int) -> None:
-        assert self.machine is not None
         self._release_at = None
         if self._applying or self._reading:
-            self._broker.timer(now_ms + BUSY_MS, self._released)
+            self._context.timer(now_ms + BUSY_MS, self._released)
             return
         self._apply(
-            self.machine.release(self._outbox.day_ms), self._read, again=lambda: self._released(self._outbox.day_ms)
+            self._machine.release(self._outbox.day_ms), self._read, again=lambda: self._released(self._outbox.day_ms)
         )
 
-    def _got(self, topic: "Topic", start: Position, entries: list["StoredEntry"], error: str) -> None:
+    def _got(self, topic: Topic, start: Position, entries: list[StoredEntry], error: str) -> None:
         self._reading = False
-        if self._broker.topics.get(self.text) is not topic:
+        if self._topics.get(self.text) is not topic:
             return
         if not entries:
             self._unreadable(topic, start, error)
             return
-        assert self.machine is not None
         batch, last = Batch(), start
         for entry in entries:
             self._take(batch, entry)
@@ -230,42 +286,39 @@ class MetadataSync(SyncTelling):
         self._applying = True
         self._merge(batch, last)
 
-    def _unreadable(self, topic: "Topic", start: Position, error: str) -> None:
+    def _unreadable(self, topic: Topic, start: Position, error: str) -> None:
         """One event less is made good by the next snapshot; never going on is not."""
-        self._refuse(start, self._broker.cluster, f"cannot be read: {error or 'nothing is there'}")
+        self._refuse(start, self._context.cluster, f"cannot be read: {error or 'nothing is there'}")
         self._passed(start)
         self._read()
 
-    def _take(self, batch: Batch, entry: "StoredEntry") -> None:
-        assert self.machine is not None
-        origin = entry.origin or self._broker.cluster
+    def _take(self, batch: Batch, entry: StoredEntry) -> None:
+        origin = entry.origin or self._context.cluster
         try:
             for message, own in decode_entry(entry):
                 # What this broker published is what it has stored; what a client published here is judged as any other's.
                 if own and not entry.origin:
                     continue
-                self.machine.read(batch, message, origin)
-                self.counters["applied"] += 1
+                self._machine.read(batch, message, origin)
+                self._counters["applied"] += 1
         except (Malformed, MagnetarError) as error:
             self._refuse(entry.position, origin, str(error))
 
     def _refuse(self, position: Position, origin: str, why: str) -> None:
         line = f"metadata event {position} of {origin} is refused: {why}"
-        self.counters["refused"] += 1
+        self._counters["refused"] += 1
         self.refused = [*self.refused[1 - REFUSED_KEPT :], line]
-        if self.counters["refused"] <= REFUSED_KEPT or self.counters["refused"] % 100 == 0:
+        if self._counters["refused"] <= REFUSED_KEPT or self._counters["refused"] % 100 == 0:
             self._note("warning", line)
 
     def _merge(self, batch: Batch, last: Position) -> None:
-        assert self.machine is not None
-        update = self.machine.merge(batch, self._outbox.day_ms)
-        was_ahead = set(self.machine.ahead)
+        update = self._machine.merge(batch, self._outbox.day_ms)
+        was_ahead = set(self._machine.ahead)
 
         def applied() -> None:
-            assert self.machine is not None
             self._passed(last)
             self._answer(batch)
-            if set(self.machine.ahead) - was_ahead:
+            if set(self._machine.ahead) - was_ahead:
                 self._early(update)
             self._read()
 
@@ -273,26 +326,18 @@ class MetadataSync(SyncTelling):
 
     def _early(self, update: Update) -> None:
         """Something waits for the clock: its writer has to know that its clock is off."""
-        assert self.machine is not None
         writers = sorted({stamp.cluster for record in update.ahead.values() for stamp in record.stamps()})
         self._note(
             "warning",
             f"{len(update.ahead)} documents of {', '.join(writers)} are ahead of this cluster's clock and wait for it",
         )
-        if not self._publishing and self.text in self._broker.topics:
-            self._append([self.machine.beacon(self._outbox.day_ms)], lambda _error: None)
+        self.publisher.beacon()
 
     def _answer(self, batch: Batch) -> None:
-        """A cluster that has just started, or that does not know of a deletion, is told everything."""
-        assert self.machine is not None
-        asked = any(header.hello and header.last and header.digest != self.machine.digest for header in batch.headers)
-        if (asked or batch.awaited) and not self._snapshot_due:
-            at_ms = max(self._outbox.now_ms, self._snapshot_ms + ANSWER_MS)
-            self._broker.timer(at_ms, lambda _now: self._tell_all())
-
-    def _tell_all(self) -> None:
-        self._snapshot_due = True
-        self._publish()
+        """A cluster that has just started, or that does not know of a deletion, gets a snapshot."""
+        asked = any(header.hello and header.last and header.digest != self._machine.digest for header in batch.headers)
+        if asked or batch.awaited:
+            self.publisher.answer()
 
     def _passed(self, position: Position) -> None:
         found = self._cursor()
@@ -302,9 +347,8 @@ class MetadataSync(SyncTelling):
     # --------------------------------------------------------------------------------------------------------- applying
 
     def _apply(self, update: Update, then: Callable[[], None], again: Callable[[], None] | None = None) -> None:
-        """Store an update with what follows from it, and put it in force; `again` makes it anew when it has to wait."""
-        machine, now_ms = self.machine, self._outbox.day_ms
-        assert machine is not None
+        """Store an update with what follows from it, and put it in force; `again` makes it once more if it has to wait."""
+        machine, now_ms = self._machine, self._outbox.day_ms
         if update.empty:
             machine.commit(update, now_ms)
             self._applying = False
@@ -320,16 +364,15 @@ class MetadataSync(SyncTelling):
                 again()
 
         def stored(error: MagnetarError | None) -> None:
-            assert self.machine is not None
             if error is not None:
                 self._note("error", f"cannot store metadata of other clusters: {error}; trying again")
-                self._retry(repeat)
+                self._later(RETRY_MS, repeat)
                 return
-            self.machine.commit(update, self._outbox.day_ms)
-            self.counters["documents"] += len(update.records)
+            self._machine.commit(update, self._outbox.day_ms)
+            self._counters["documents"] += len(update.records)
             self._applying = False
-            self.machine.served(update.puts)
-            self._make_topics()
+            self._machine.served(update.puts)
+            self._partitioned.make_due()
             then()
 
         puts, deletes = machine.stored(update)
@@ -338,103 +381,92 @@ class MetadataSync(SyncTelling):
             self._apply_all(list(update.pieces(-(-documents // 2))), then, again)
             return
         try:
-            self._broker.changes.store(_change(puts, deletes), stored)
+            self._changes().store(change_of(puts, deletes), stored)
         except InFlight:
-            self._broker.resources.when_one_ended(lambda: self._outbox_later(repeat))
+            self._resources.when_one_ended(lambda: self._later(0, repeat))
 
     def _apply_all(self, pieces: list[Update], then: Callable[[], None], again: Callable[[], None] | None) -> None:
         """Store what is too much for one transaction in several. After a crash in between the events are applied once more, which
-        changes nothing, and what else follows is found anew.
+        changes nothing, and finds what else follows.
         """
         rest = pieces[1:]
         self._apply(pieces[0], (lambda: self._apply_all(rest, then, again)) if rest else then, again)
 
-    def _make_topics(self) -> None:
-        """Make and grow the partitioned topics that other clusters have."""
-        machine = self.machine
-        if machine is None:
-            return
-        for path in sorted(machine.due - self._making):
-            self._make_topic(machine, path)
-
-    def _make_topic(self, machine: Synchroniser, path: str) -> None:
-        data = machine.topic(path)
-        if data is None:
-            machine.due.discard(path)
-            self.stuck.pop(path, None)
-            return
-        name = TopicName.parse(path.removeprefix(PARTITIONED_PREFIX))
-        update = Update(puts={path: data})
-        puts, deletes = machine.stored(update)
-        count = machine.partitions_of(path)
-        self._making.add(path)
-
-        def made(error: MagnetarError | None) -> None:
-            self._making.discard(path)
-            if error is not None:
-                self._stuck(path, str(error))
-                return
-            machine.commit(update, self._outbox.day_ms)
-            machine.due.discard(path)
-            self.stuck.pop(path, None)
-
-        try:
-            # Events are checked, too; what was stored before they were is not.
-            check_names(name, count)
-            self._broker.changes.create_partitions(name, count, _change(puts, deletes), made, found=None)
-        except MagnetarError as error:
-            self._making.discard(path)
-            self._stuck(path, str(error))
-
-    def _stuck(self, path: str, why: str) -> None:
-        if self.stuck.get(path) != why:
-            self.stuck[path] = why
-            self._note("warning", f"{path.removeprefix(PARTITIONED_PREFIX)} cannot be made as in other clusters: {why}")
-
     def topic_removed(self, name: TopicName) -> None:
         """A topic is gone: what was only kept for it goes too."""
-        if self.machine is None:
+        if not self._on:
             return
         if self.text == str(name):
-            self._retry(self._open)
+            self._later(RETRY_MS, self._open)
         self.not_made(name)
 
     def not_made(self, name: TopicName) -> None:
         """A topic that was being created, or its partitions, will not be there: as when one is gone."""
-        machine = self.machine
-        if machine is None:
+        if not self._on:
             return
         paths = [f"{NAMESPACE_PREFIX}{name.namespace_name}", partitioned_key(name.base)]
-        if any(path in machine.projector.projected for path in paths):
-            self._outbox_later(lambda: self._again(paths))
+        if any(path in self._machine.projector.projected for path in paths):
+            # After this event: the deletion that is happening now has a transaction of its own.
+            self._later(0, lambda: self._again(paths))
 
-    def _outbox_later(self, then: Callable[[], None]) -> None:
-        """After this event: the deletion that is just happening has its own transaction."""
-        self._broker.timer(self._outbox.now_ms, lambda _now: then())
+    def _later(self, delay_ms: int, then: Callable[[], None]) -> None:
+        self._context.timer(self._outbox.now_ms + delay_ms, lambda _now: then())
 
     def _again(self, paths: list[str]) -> None:
-        assert self.machine is not None
         if self._applying:
-            self._broker.timer(self._outbox.now_ms + BUSY_MS, lambda _now: self._again(paths))
+            self._context.timer(self._outbox.now_ms + BUSY_MS, lambda _now: self._again(paths))
             return
-        known = [path for path in paths if path in self.machine.records]
-        self._apply(self.machine.again(known), self._read, again=lambda: self._again(paths))
+        known = [path for path in paths if path in self._machine.records]
+        self._apply(self._machine.again(known), self._read, again=lambda: self._again(paths))
 
     def _collect(self) -> None:
-        assert self.machine is not None
         if not self._applying:
-            self._apply(self.machine.collect(), self._read, again=self._collect)
+            self._apply(self._machine.collect(), self._read, again=self._collect)
 
+    # ---------------------------------------------------------------------------------------------------------- looking
 
-def _change(puts: Mapping[str, bytes], deletes: Iterable[str]) -> Change:
-    """A change of the store that says whom it concerns."""
-    keys = [*puts, *deletes]
-    named = (PARTITIONED_PREFIX, TOPIC_POLICIES_PREFIX)
-    topics = [key.removeprefix(prefix) for prefix in named for key in keys if key.startswith(prefix)]
-    return Change(
-        puts=dict(puts),
-        deletes=tuple(deletes),
-        clusters=tuple(key.removeprefix(CLUSTER_PREFIX) for key in keys if key.startswith(CLUSTER_PREFIX)),
-        namespaces=tuple(key.removeprefix(NAMESPACE_PREFIX) for key in keys if key.startswith(NAMESPACE_PREFIX)),
-        topics=tuple(topics),
-    )
+    def snapshot(self, done: Done) -> None:
+        """Publish everything now; `done` when it is durable here."""
+        self.publisher.snapshot(done)
+
+    def _note(self, level: str, text: str) -> None:
+        self._outbox.put(Note(level, text))
+
+    def describe(self) -> dict[str, Any]:
+        """What `GET /geo/v1/metadata` shows."""
+        machine = self.machine
+        if machine is None:
+            return {"enabled": False}
+        now_ms, counted = self._outbox.now_ms, self._counters | self.publisher.counters
+        others = sorted(self._documents.members() - {self._context.cluster})
+        return {
+            "enabled": True,
+            "topic": self.text,
+            "digest": f"{machine.digest:016x}",
+            "documents": machine.count,
+            "deletions": machine.dead,
+            "exclude": list(machine.exclusions.patterns),
+            "clusters": {name: self._peer(name, now_ms) for name in others},
+            "waiting": {
+                path: max(0, max(stamp.time_us for stamp in record.stamps()) // 1000 - now_ms)
+                for path, record in sorted(machine.ahead.items())
+            },
+            "kept": machine.kept(),
+            "hidden": machine.hidden(),
+            "stuck": dict(self.stuck),
+            "refused": list(self.refused),
+            "counters": {name: counted[name] for name in COUNTERS},
+        }
+
+    def _peer(self, name: str, now_ms: int) -> dict[str, Any]:
+        peer = self._machine.peers.get(name)
+        if peer is None:
+            return {"heard_ms": None, "agrees": None}
+        return {
+            "heard_ms": peer.received_ms,
+            "digest": f"{peer.header.digest:016x}",
+            "documents": peer.header.documents,
+            "agrees": peer.header.digest == self._machine.digest,
+            "ahead": dict(peer.header.ahead),
+            "exclude": list(peer.header.exclude),
+        }
