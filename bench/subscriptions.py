@@ -395,18 +395,18 @@ def weight() -> dict[str, Any]:
     """Bytes of a state of 1 M messages of which 1 % are not acknowledged, at random; and of the delta of one interval."""
     from magnetar.core.ids import OriginKey
     from magnetar.replication.acked_sets import codec as storing
-    from magnetar.replication.acked_sets.index_set import IndexSet
+    from magnetar.replication.acked_sets.message_set import MessageSet
     from magnetar.replication.acked_sets.state import SubscriptionState
 
     rng = random.Random(1)
     origin = OriginKey("a", 1_700_000_000_000)
-    messages = IndexSet()
+    messages = MessageSet()
     messages.add_range(origin, 0, 1_000_000)
-    holes = IndexSet()
+    holes = MessageSet()
     for index in rng.sample(range(1_000_000), 10_000):
         holes.add_range(origin, index, index + 1)
     messages -= holes
-    delta = IndexSet()
+    delta = MessageSet()
     for index in rng.sample(range(999_000, 1_000_000), 100):  # 100 ms at 1,000/s, out of order
         delta.add_range(origin, index, index + 1)
     state = SubscriptionState(acks=messages)

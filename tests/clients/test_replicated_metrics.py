@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.runtime.network.link_client import LinkClient, geo_position
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -111,7 +111,7 @@ def test_what_others_tell_is_counted(make_world: Callable[[str, str], World]) ->
     """Cluster a is this test: it tells of messages of c that have not come, of one subscription too many, and rubbish."""
     world = make_world("abc", "[broker]\nsubscriptions_per_topic_max = 1\n")
     world["b"].start()
-    acks = IndexSet()
+    acks = MessageSet()
     acks.add_range(OriginKey("c", LIFE), 0, 5)
     sets = tuple(AckedSet(name, CREATION, False, 1, 1, acks.origins, None, (), None) for name in ("s", "too-many"))
     good = build_marker(AckedSetsMarker("a", LIFE, 0, (), (), sets), LIFE)

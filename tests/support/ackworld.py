@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.low_water import Routing
 from magnetar.replication.acked_sets.marker_reader import Outcome
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
 from magnetar.replication.host import Acked, Messages
 from magnetar.storage.cursor import Cursor
@@ -41,14 +41,14 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-def ids(messages: IndexSet) -> set[Message]:
+def ids(messages: MessageSet) -> set[Message]:
     """A set, message by message."""
     return {(key.cluster, key.incarnation, index) for key, bitmap in messages.origins.items() for index in bitmap}
 
 
-def index_set(messages: Iterable[Message]) -> IndexSet:
+def index_set(messages: Iterable[Message]) -> MessageSet:
     """The reverse of `ids`."""
-    found = IndexSet()
+    found = MessageSet()
     for cluster, incarnation, index in messages:
         found.add_range(OriginKey(cluster, incarnation), index, index + 1)
     return found
@@ -342,8 +342,8 @@ class Node:
 
 def show(marker: AckedSetsMarker) -> str:
     return ", ".join(
-        f"{one.subscription} {'full' if one.full else 'delta'} {one.part}/{one.parts} {one.epoch} acks {IndexSet(one.acks)}"
-        + ("" if one.base is None else f" base {IndexSet(one.base)} floor {[tuple(mark) for mark in one.floor]}")
+        f"{one.subscription} {'full' if one.full else 'delta'} {one.part}/{one.parts} {one.epoch} acks {MessageSet(one.acks)}"
+        + ("" if one.base is None else f" base {MessageSet(one.base)} floor {[tuple(mark) for mark in one.floor]}")
         for one in marker.sets
     )
 
@@ -717,7 +717,7 @@ class World:
         for one in node.writing:
             for told in one.marker.sets if one.marker is not None else ():
                 if told.subscription == name:
-                    found |= ids(IndexSet(told.acks))
+                    found |= ids(MessageSet(told.acks))
         return found
 
     def trim(self) -> None:
@@ -770,7 +770,7 @@ class World:
                 continue
             for one in marker.sets:
                 if one.subscription == subscription and epoch_key(one.epoch) == key:
-                    found |= ids(IndexSet(one.acks)) | (ids(IndexSet(one.base or {})) if one.epoch.kind else set())
+                    found |= ids(MessageSet(one.acks)) | (ids(MessageSet(one.base or {})) if one.epoch.kind else set())
         state = node.machine.topic.states.get(subscription)
         if state is not None and epoch_key(state.epoch) == key:
             found |= ids(state.consumed()) if state.epoch.kind else ids(state.acks)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.core.ids import Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
@@ -137,7 +137,7 @@ class Acks:
         """The epoch of a state, all creations being the same."""
         return state.epoch if state.epoch.kind else CREATION
 
-    def uids(self, topic: str, bits: IndexSet) -> set[int]:
+    def uids(self, topic: str, bits: MessageSet) -> set[int]:
         """Messages by their identities."""
         known = self.world.truth.messages
         return {
@@ -451,13 +451,13 @@ class Acks:
             return
         for one in marker.sets:
             key = one.epoch if one.epoch.kind else CREATION
-            fresh = self.uids(topic, IndexSet(one.acks))
+            fresh = self.uids(topic, MessageSet(one.acks))
             truth = self.get((cluster.name, topic, one.subscription))
             truth.unread.append((entry.position, marker.writer, key, fresh))
             self._behind.add(cluster.name)
             if entry.origin:
                 continue
-            base = self.uids(topic, IndexSet(one.base)) if one.base is not None and one.epoch.kind else set()
+            base = self.uids(topic, MessageSet(one.base)) if one.base is not None and one.epoch.kind else set()
             shared = self.all(topic, one.subscription)
             begun = shared.seeks.get(one.epoch, set())
             if self.world.mode == "mixed" and one.epoch.cluster not in self.world.beside(cluster.name):

@@ -8,7 +8,7 @@ its cluster cannot know of makes it come again elsewhere, without losing anythin
 
 from typing import TYPE_CHECKING
 
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, unstated
 from magnetar.wire.acksets import AckedSet, Epoch
 from magnetar_sim.ackrecords import Name, knows
@@ -28,7 +28,7 @@ class Epochs:
     def __init__(self, world: "World") -> None:
         self.world = world
 
-    def begun(self, name: Name, epoch: Epoch, before: IndexSet) -> None:
+    def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
         """A seek began an epoch: what it leaves consumed all have to know, once a marker of it is durable.
 
         Args:
@@ -48,7 +48,7 @@ class Epochs:
         if machine is not None:
             seeks[epoch] |= acks.now(cluster, topic, machine.cursor)
 
-    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: IndexSet) -> None:
+    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: MessageSet) -> None:
         """A cluster took a higher epoch, and kept bits that its seek states nothing about.
 
         Args:
@@ -60,7 +60,7 @@ class Epochs:
         if told.base is None or not state.epoch.kind:
             return
         acks, (cluster, topic, subscription) = self.world.acks, name
-        told_acks, told_base, told_floor = IndexSet(told.acks), IndexSet(told.base), marks_of(told.floor)
+        told_acks, told_base, told_floor = MessageSet(told.acks), MessageSet(told.base), marks_of(told.floor)
         key = acks.key(state)
         here = acks.get(name).told_here
         if self.world.mode == "mixed" and (here.follows is None or told.epoch > here.follows):

@@ -14,10 +14,10 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets import marker_parts as writing
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.log_index import Translator
 from magnetar.replication.acked_sets.low_water import LowWaterMarks
 from magnetar.replication.acked_sets.marker_reader import MarkerReader, Outcome
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.seek_clock import HybridClock
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
 from magnetar.replication.acked_sets.topic_state import TopicState
@@ -62,7 +62,7 @@ def _begins_expired(self: AckedSets, subscription: str) -> None:
     """What expired before the creation is in its base."""
     _begin(self, subscription)
     cursor, state = self.host.cursor(subscription), self.topic.states[subscription]
-    state.base = IndexSet() if cursor is None else self.topic.translator.of_cursor(cursor)
+    state.base = MessageSet() if cursor is None else self.topic.translator.of_cursor(cursor)
     state.bound_base()
 
 
@@ -80,7 +80,7 @@ def _latest_is_ack(self: AckedSets, subscription: str) -> None:
     """A start at the latest acknowledges what is before it."""
     _begin(self, subscription)
     state = self.topic.states[subscription]
-    state.acks = (state.base or IndexSet()).copy()
+    state.acks = (state.base or MessageSet()).copy()
 
 
 def _stating_all(self: AckedSets, subscription: str) -> None:
@@ -121,7 +121,7 @@ def _counted_epoch(self: HybridClock, _now_ms: int, cluster: str, _incarnation: 
     return Epoch(1, self.time_ms, cluster, 0)
 
 
-def _seek_forgets_foreign(self: SubscriptionState, epoch: Epoch, before: IndexSet, _held: Any, floor: Marks) -> None:
+def _seek_forgets_foreign(self: SubscriptionState, epoch: Epoch, before: MessageSet, _held: Any, floor: Marks) -> None:
     """A seek takes back what is not held here."""
     _seek(self, epoch, before, lambda messages: messages, floor)
 
@@ -208,13 +208,13 @@ class Dropping:
         drops: which: bits, what the log has held, and the topic -> those to be dropped.
     """
 
-    def __init__(self, drops: Callable[[IndexSet, IndexSet, TopicState], IndexSet]) -> None:
+    def __init__(self, drops: Callable[[MessageSet, MessageSet, TopicState], MessageSet]) -> None:
         self._drops = drops
-        self._ever: dict[tuple[str, str, int], IndexSet] = {}
+        self._ever: dict[tuple[str, str, int], MessageSet] = {}
 
-    def _ever_held(self, topic: TopicState) -> IndexSet:
+    def _ever_held(self, topic: TopicState) -> MessageSet:
         log = topic.host.log
-        return self._ever.setdefault((topic.host.cluster, log.name, log.incarnation), IndexSet())
+        return self._ever.setdefault((topic.host.cluster, log.name, log.incarnation), MessageSet())
 
     def patches(self) -> Patches:
         """Of the machine, which learns what is stored, and of what forgets."""
@@ -243,12 +243,12 @@ class Dropping:
         return {f"{MACHINE}.started": started, f"{MACHINE}.stored": stored, f"{TOPIC}.tidy": tidy}
 
 
-def _never_to_come(bits: IndexSet, ever: IndexSet, topic: TopicState) -> IndexSet:
+def _never_to_come(bits: MessageSet, ever: MessageSet, topic: TopicState) -> MessageSet:
     """Those that were never here, although later ones of their cluster were: `replicate_to` keeps them away."""
     return (bits - ever).below(topic.low_water.next)
 
 
-def _once_here(bits: IndexSet, ever: IndexSet, _: TopicState) -> IndexSet:
+def _once_here(bits: MessageSet, ever: MessageSet, _: TopicState) -> MessageSet:
     """Those that retention took."""
     return bits & ever
 
@@ -272,11 +272,11 @@ def _full_replaces(self: MarkerReader, marker: AckedSetsMarker, part: AckedSet) 
     """A full state of the same epoch replaces."""
     state = self._topic.states.get(part.subscription)
     if state is not None and part.full and part.epoch == state.epoch:
-        state.acks, state.dirty = IndexSet(), IndexSet()
+        state.acks, state.dirty = MessageSet(), MessageSet()
     return _merge_part(self, marker, part)
 
 
-def _bits_by_index(self: Translator, acked: Acked) -> IndexSet:
+def _bits_by_index(self: Translator, acked: Acked) -> MessageSet:
     """A cumulative acknowledgement claims all lower indexes."""
     found = _of_acked(self, acked)
     if acked.up_to > acked.after:
@@ -354,7 +354,7 @@ EXACT: dict[str, Patches | Dropping] = {
     "epoch_no_incarnation": {f"{HERE}.seek_clock.HybridClock.next_epoch": _epoch_without_incarnation},
     "epoch_counter": {f"{HERE}.seek_clock.HybridClock.next_epoch": _counted_epoch},
     "seek_forgets_foreign": {f"{STATE}.SubscriptionState.seek": _seek_forgets_foreign},
-    "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: IndexSet()},
+    "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: MessageSet()},
     "floor_own": {f"{TOPIC}.floor": lambda self: _floor_over(self, (self.host.cluster,))},
     "floor_direct": {f"{TOPIC}.floor": _floor_of_links, f"{READER}.learn_marks": _learns_directly},
     "floor_untold": {f"{STATE}.SubscriptionState.waiting": property(lambda _: False)},

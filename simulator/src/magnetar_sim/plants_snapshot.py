@@ -11,7 +11,7 @@ from unittest.mock import patch
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.snapshots import Snapshots
 from magnetar.replication.snapshots.cache import CachedSnapshot
-from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
 from magnetar.replication.snapshots.state import State
 from magnetar.replication.snapshots.update_reader import UpdateReader
@@ -24,8 +24,8 @@ _update, _repeat_for, _write_update = UpdateReader.update, Snapshots._repeat_for
 _answered = PendingSnapshot.answered
 
 
-def _taken_highest(self: CachedSnapshot, local: Position, clusters: dict[str, Position], held: Held) -> None:
-    _made(self, local, clusters, Held({key: [(0, runs[-1][1])] for key, runs in held.origins.items()}))
+def _taken_highest(self: CachedSnapshot, local: Position, clusters: dict[str, Position], held: MessageRuns) -> None:
+    _made(self, local, clusters, MessageRuns({key: [(0, runs[-1][1])] for key, runs in held.origins.items()}))
 
 
 def _own_with_present_vector(self: Any, entry: Any, marker: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import AckedSetsMarker
@@ -118,7 +118,7 @@ def _marker_told(entry: StoredEntry) -> str:
         return type(marker).__name__
     return "; ".join(
         f"{one.subscription} {'full' if one.full else 'delta'} {one.epoch if one.epoch.kind else 'creation'} "
-        f"acks {IndexSet(one.acks)}" + ("" if one.base is None else f" base {IndexSet(one.base)}")
+        f"acks {MessageSet(one.acks)}" + ("" if one.base is None else f" base {MessageSet(one.base)}")
         for one in marker.sets
     )
 

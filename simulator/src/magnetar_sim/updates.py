@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.ids import OriginKey, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.snapshots.state import later
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import AckedSetsMarker, Epoch, SoughtEpoch
@@ -129,9 +129,9 @@ class Updates:
                     name = (cluster.name, topic, one.subscription, entry.position)
                     self._final[name] = truth.may | truth.undone
                 else:
-                    base = self._acks.uids(topic, IndexSet(one.base)) if one.base is not None else set()
+                    base = self._acks.uids(topic, MessageSet(one.base)) if one.base is not None else set()
                     acked = self._final.get((entry.origin, topic, one.subscription, entry.source), set())
-                    acked = acked | self._acks.uids(topic, IndexSet(one.acks))
+                    acked = acked | self._acks.uids(topic, MessageSet(one.acks))
                     if one.epoch.kind:
                         acked |= base  # what a seek passed over counts as acknowledged
                     else:

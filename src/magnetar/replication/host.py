@@ -102,7 +102,7 @@ class MarkerHost(Protocol):
         ...
 
     def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What the other mode's machine knows to be acknowledged, by whomever, as runs (origin, first, last)."""
+        """What the other mode's machine knows to be acknowledged, by whomever, as runs (origin, first, end)."""
         ...
 
     def epoch(self, subscription: str) -> Epoch | None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from magnetar.broker.failover.final_state import Run, acknowledged_of
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from tests.support.geoworld import World
 
 ALL = 2**63 - 1
@@ -39,13 +39,13 @@ def counted(world: World, runs: list[Run]) -> int:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """No set may be made of what was asked for: a bitmap of 2**63 numbers takes all the memory there is."""
-    add = IndexSet.add_range
+    add = MessageSet.add_range
 
-    def checked(found: IndexSet, origin: OriginKey, first: int, end: int) -> None:
+    def checked(found: MessageSet, origin: OriginKey, first: int, end: int) -> None:
         assert end - first <= MESSAGES, f"a set of {end - first} messages"
         add(found, origin, first, end)
 
-    monkeypatch.setattr(IndexSet, "add_range", checked)
+    monkeypatch.setattr(MessageSet, "add_range", checked)
 
 
 @pytest.mark.usefixtures("narrow")

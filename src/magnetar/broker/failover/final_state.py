@@ -110,10 +110,10 @@ def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> li
     found = translator.held(cursor.mark_delete)
     found -= translator.of_cursor(cursor)
     runs: list[Run] = []
-    for origin, first, last in found.runs():
+    for origin, first, end in found.runs():
         if len(runs) == RUNS_MAX:
             break
-        runs.append((origin.cluster, origin.incarnation, first, last))
+        runs.append((origin.cluster, origin.incarnation, first, end - 1))
     return runs
 
 

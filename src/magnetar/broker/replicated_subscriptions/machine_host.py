@@ -79,11 +79,11 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
         ...
 
     def consumed_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What no consumer needs to be given: runs (origin, first, last)."""
+        """What no consumer needs to be given: runs (origin, first, end)."""
         ...
 
     def acknowledged_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What it knows to be acknowledged: runs (origin, first, last)."""
+        """What it knows to be acknowledged: runs (origin, first, end)."""
         ...
 
 

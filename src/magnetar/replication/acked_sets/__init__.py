@@ -5,14 +5,14 @@
     marker_writer  when markers are written, and what they hold
     topic_state    what is known of one topic: states, marks, clock, links
     state          the state of one subscription, and how two states merge
-    index_set      sets of messages, by origin, as compressed bitmaps
+    message_set    sets of messages, by origin, as compressed bitmaps
     log_index      cursors, acknowledgements and positions of a topic's log <-> sets, by runs
     low_water      which clusters are linked, and below which marks no cluster needs a bit
     seek_clock     the clock that orders seeks
     marker_parts   what goes into a marker, split by size
     pacer          how many markers a broker writes
     codec          the state as bytes
-    learning       what snapshot mode's updates claim, as sets
+    claims         what snapshot mode's updates claim, as sets
 
 The rules, with the reason of each: docs/design/acknowledged-sets.md.
 """

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, to_marks
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import (
@@ -97,9 +97,9 @@ def _read(message: pb.GeoAckState) -> Stored:
         part = read_set(message.state)
         state = SubscriptionState(
             epoch=part.epoch,
-            base=None if part.base is None else IndexSet(part.base),
+            base=None if part.base is None else MessageSet(part.base),
             floor=marks_of(part.floor),
-            acks=IndexSet(part.acks),
+            acks=MessageSet(part.acks),
             forgot=marks_of(read_marks(message.forgot)),
             fence=part.fence,
         )

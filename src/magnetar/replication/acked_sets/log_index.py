@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyroaring import BitMap, BitMap64
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.acked_sets.index_set import IndexSet, between, runs_of
+from magnetar.replication.acked_sets.message_set import MessageSet, between, runs_of
 from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger import Ledger
@@ -74,16 +74,16 @@ class Translator:
                     yield self._named(origin), index, index + count
             run += 1
 
-    def held(self, after: Position = NONE, up_to: Position | None = None) -> IndexSet:
+    def held(self, after: Position = NONE, up_to: Position | None = None) -> MessageSet:
         """The messages of the entries with after < p <= up_to (the newest)."""
-        found = IndexSet()
+        found = MessageSet()
         for origin, first, end in self.spans(after, self.log.last if up_to is None else up_to):
             found.add_range(origin, first, end)
         return found
 
-    def of_entries(self, positions: Iterable[Position]) -> IndexSet:
+    def of_entries(self, positions: Iterable[Position]) -> MessageSet:
         """The messages of single entries; neighbours are taken together."""
-        found = IndexSet()
+        found = MessageSet()
         start = last = NONE
         for position in positions:
             if position.entry == last.entry + 1 and position.ledger == last.ledger:
@@ -94,12 +94,12 @@ class Translator:
         self._take(found, start, last)
         return found
 
-    def _take(self, found: IndexSet, start: Position, last: Position) -> None:
+    def _take(self, found: MessageSet, start: Position, last: Position) -> None:
         if start != NONE:
             for origin, first, end in self.spans(Position(start.ledger, start.entry - 1), last):
                 found.add_range(origin, first, end)
 
-    def add_partial(self, found: IndexSet, partial: Mapping[Position, int]) -> None:
+    def add_partial(self, found: MessageSet, partial: Mapping[Position, int]) -> None:
         """Add messages of batches: position -> bit set."""
         for position, given in partial.items():
             identity = self.log.identity_of(position)
@@ -115,12 +115,12 @@ class Translator:
                 at += skip + length
                 bits >>= length
 
-    def of_acked(self, acked: Acked) -> IndexSet:
+    def of_acked(self, acked: Acked) -> MessageSet:
         """The messages that a local acknowledgement covers: those *held*, never "all indexes up to".
 
         See docs/design/acknowledged-sets.md#only-what-is-held.
         """
-        found = self.of_entries(acked.entries) if acked.entries else IndexSet()
+        found = self.of_entries(acked.entries) if acked.entries else MessageSet()
         if acked.up_to > acked.after:
             for origin, first, end in self.spans(acked.after, acked.up_to):
                 found.add_range(origin, first, end)
@@ -128,7 +128,7 @@ class Translator:
             self.add_partial(found, acked.partial)
         return found
 
-    def of_cursor(self, cursor: Cursor) -> IndexSet:
+    def of_cursor(self, cursor: Cursor) -> MessageSet:
         """The messages here that a cursor has acknowledged, or stands behind."""
         found = self.held(NONE, cursor.mark_delete)
         for ledger, entries in cursor.acked.ledgers.items():
@@ -140,9 +140,9 @@ class Translator:
 
     # ------------------------------------------------------------------------------------------------- messages -> log
 
-    def held_of(self, messages: IndexSet) -> IndexSet:
+    def held_of(self, messages: MessageSet) -> MessageSet:
         """Those of some messages that are here."""
-        found = IndexSet()
+        found = MessageSet()
         for _, _, _, origin, _, piece in self._meets(messages):
             mine = found.origins.get(origin)
             if mine is None:
@@ -151,7 +151,7 @@ class Translator:
                 mine |= piece
         return found
 
-    def locate(self, messages: IndexSet) -> Located:
+    def locate(self, messages: MessageSet) -> Located:
         """Where some messages stand here; those that are not here are left out."""
         ledgers: dict[int, BitMap] = {}
         partial: dict[Position, int] = {}
@@ -184,25 +184,25 @@ class Translator:
         """Part of one run: `piece` are indexes, `first` is that of the first message of entry `start`."""
         offset = (ledger.messages[start - 1] if start else 0) - first
         messages = ledger.messages
-        for low, high in runs_of(piece):
+        for low, high in runs_of(piece):  # of indexes low..high-1
             head = bisect_right(messages, low + offset, start, stop)
-            tail = bisect_right(messages, high + offset, head, stop)
+            tail = bisect_right(messages, high - 1 + offset, head, stop)
             head_first = (messages[head - 1] if head else 0) - offset
             tail_end = messages[tail] - offset
             whole, whole_end = head, tail + 1
             if low > head_first:
                 most = messages[head] - offset
-                bits = (1 << (min(high + 1, most) - head_first)) - (1 << (low - head_first))
+                bits = (1 << (min(high, most) - head_first)) - (1 << (low - head_first))
                 _add(partial, Position(ledger.ledger, head), bits)
                 whole = head + 1
-            if high + 1 < tail_end and (tail > head or low == head_first):
+            if high < tail_end and (tail > head or low == head_first):
                 tail_first = (messages[tail - 1] if tail else 0) - offset
-                _add(partial, Position(ledger.ledger, tail), (1 << (high + 1 - tail_first)) - 1)
+                _add(partial, Position(ledger.ledger, tail), (1 << (high - tail_first)) - 1)
                 whole_end = tail
             if whole < whole_end:
                 entries.add_range(whole, whole_end)
 
-    def _meets(self, messages: IndexSet) -> Iterator[tuple[Ledger, int, int, OriginKey, int, BitMap64]]:
+    def _meets(self, messages: MessageSet) -> Iterator[tuple[Ledger, int, int, OriginKey, int, BitMap64]]:
         """(ledger, first entry, end, origin, first index, those of the messages) of each run that holds some of them."""
         if not messages:
             return

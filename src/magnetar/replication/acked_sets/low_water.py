@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.acked_sets.index_set import Marks
+from magnetar.replication.acked_sets.message_set import Marks
 from magnetar.wire.acksets import LowWater, Mark
 
 ZERO = (0, 0)

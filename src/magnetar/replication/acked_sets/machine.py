@@ -27,12 +27,12 @@ from typing import Any, Final
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets import codec
-from magnetar.replication.acked_sets.index_set import IndexSet
-from magnetar.replication.acked_sets.learning import KNOWN_MAX, LEARNT_MAX, learn
+from magnetar.replication.acked_sets.claims import KNOWN_MAX, LEARNT_MAX, learn
 from magnetar.replication.acked_sets.low_water import Routing
 from magnetar.replication.acked_sets.marker_parts import MARKER_BYTES_MAX
 from magnetar.replication.acked_sets.marker_reader import MarkerReader, Outcome
 from magnetar.replication.acked_sets.marker_writer import MarkerWriter, Written
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.pacer import MarkerPacer
 from magnetar.replication.acked_sets.state import Change, Merged, Reported, SubscriptionState
 from magnetar.replication.acked_sets.topic_state import TopicState
@@ -193,14 +193,14 @@ class AckedSets:
         See docs/design/acknowledged-sets.md#bits-before-messages.
         """
         first = entries[0].position
-        hits: dict[str, IndexSet] = {}
+        hits: dict[str, MessageSet] = {}
         for origin, index, end in self.topic.translator.spans(
             Position(first.ledger, first.entry - 1), entries[-1].position
         ):
             self.topic.low_water.raise_next(origin.cluster, (origin.incarnation, end))
             for subscription, state in self.topic.states.items():
                 if state.acks.count_in(origin, index, end) or (state.base and state.base.count_in(origin, index, end)):
-                    hits.setdefault(subscription, IndexSet()).add_range(origin, index, end)
+                    hits.setdefault(subscription, MessageSet()).add_range(origin, index, end)
         for subscription, messages in hits.items():
             self._apply(subscription, self.topic.states[subscription].consumed_of(messages))
 
@@ -258,7 +258,7 @@ class AckedSets:
         (docs/design/acknowledged-sets.md#expiry-is-local).
         """
         topic, cursor = self.topic, self.host.cursor(subscription)
-        base = IndexSet()
+        base = MessageSet()
         if cursor is not None:
             base = topic.translator.of_cursor(cursor) - topic.translator.held(NONE, cursor.expired)
         state = topic.states[subscription] = SubscriptionState(
@@ -393,9 +393,9 @@ class AckedSets:
         if base is not None and not state.epoch.kind:
             # In snapshot mode a starting point speaks of whatever its writer holds; of what is left out nothing is stated, for
             # a base with holes says that they are not consumed.
-            began = learn(base, IndexSet())
+            began = learn(base, MessageSet())
             floor = {cluster: began.cut.get(cluster, (0, 0)) for cluster in self.topic.routing.clusters}
-            also = state.merge(Reported(CREATION, IndexSet(), began.messages, floor), self.topic.needed)
+            also = state.merge(Reported(CREATION, MessageSet(), began.messages, floor), self.topic.needed)
             merged = Merged(merged.change | also.change, merged.acks)
         self.topic.note_left_out(subscription, state)
         if merged.change:
@@ -403,12 +403,12 @@ class AckedSets:
             self.writer.schedule()
 
     def consumed_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
-        """Everything that no consumer needs to be given: runs (origin, first, last)."""
+        """Everything that no consumer needs to be given: runs (origin, first, end)."""
         state = self.topic.states.get(subscription)
         return state.consumed().runs() if state is not None else iter(())
 
     def acknowledged_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
-        """What is known to be acknowledged, in whichever cluster: runs (origin, first, last)."""
+        """What is known to be acknowledged, in whichever cluster: runs (origin, first, end)."""
         state = self.topic.states.get(subscription)
         return state.acks.runs() if state is not None else iter(())
 
@@ -564,7 +564,7 @@ class AckedSets:
         del self.topic.states[subscription]
         self.topic.missed.add(subscription)
 
-    def _apply(self, subscription: str, messages: IndexSet) -> None:
+    def _apply(self, subscription: str, messages: MessageSet) -> None:
         """Messages are consumed: those that are here are acknowledged on the cursor."""
         located = self.topic.translator.locate(messages)
         if located:
@@ -641,7 +641,7 @@ class AckedSets:
             return {}
         return {"unsent": len(state.dirty), "fullStateDue": state.full, "inFlight": state.in_flight}
 
-    def _held_by(self, consumed: IndexSet) -> set[str]:
+    def _held_by(self, consumed: MessageSet) -> set[str]:
         """Clusters for which bits are kept that nobody here needs: they are down, or have yet to say that they need none."""
         here, floor = self.topic.low_marks(), self.topic.floor()
         found: set[str] = set()

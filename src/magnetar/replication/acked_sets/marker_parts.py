@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap64
 
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, to_marks
 from magnetar.wire.acksets import AckedSet, set_message
 
@@ -33,7 +33,7 @@ def sets_of(subscription: str, state: SubscriptionState, *, full: bool, bytes_ma
     """What a subscription has to tell: everything, or what is dirty."""
     acks = state.acks if full else state.dirty
     acks.optimize()
-    pieces = split(acks, bytes_max) or [IndexSet()]
+    pieces = split(acks, bytes_max) or [MessageSet()]
     count = len(pieces)
     floor = to_marks(state.floor)
     base = state.base.origins if full and state.base is not None else None
@@ -54,22 +54,22 @@ def sets_of(subscription: str, state: SubscriptionState, *, full: bool, bytes_ma
     ]
 
 
-def split(messages: IndexSet, bytes_max: int) -> list[IndexSet]:
+def split(messages: MessageSet, bytes_max: int) -> list[MessageSet]:
     """Sets of at most `bytes_max` whose union is the given one; their order means nothing."""
     if messages.bytes() <= bytes_max:
         return [messages] if messages else []
-    result: list[IndexSet] = []
+    result: list[MessageSet] = []
     room = 0
     for key, bitmap, size in _pieces(messages, bytes_max):
         if size > room or key in result[-1].origins:
-            result.append(IndexSet())
+            result.append(MessageSet())
             room = bytes_max
         result[-1].origins[key] = bitmap
         room -= size
     return result
 
 
-def _pieces(messages: IndexSet, bytes_max: int) -> Iterable[tuple[OriginKey, BitMap64, int]]:
+def _pieces(messages: MessageSet, bytes_max: int) -> Iterable[tuple[OriginKey, BitMap64, int]]:
     for key, bitmap in sorted(messages.origins.items(), key=lambda item: item[0]):
         ahead = [bitmap]
         while ahead:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import Merged, Reported, SubscriptionState, marks_of
 from magnetar.replication.acked_sets.topic_state import TopicState
 from magnetar.storage.entries import StoredEntry
@@ -173,9 +173,9 @@ class MarkerReader:
         if warning and epoch.cluster != self._host.cluster:
             self._notices.note_once("clock_ahead", writer, warning)
 
-    def _assigned(self, marker: AckedSetsMarker, indexes: Indexes, subscription: str) -> IndexSet:
+    def _assigned(self, marker: AckedSetsMarker, indexes: Indexes, subscription: str) -> MessageSet:
         """Without indexes that no message has yet: a message to come would be born acknowledged."""
-        messages, log = IndexSet(indexes), self._host.log
+        messages, log = MessageSet(indexes), self._host.log
         next_indexes = {
             OriginKey(marker.writer, marker.incarnation): marker.next_index,
             OriginKey(self._host.cluster, log.incarnation): log.next_index,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.marker_parts import ROOM_MIN, pack, sets_of
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.pacer import MarkerPacer
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.replication.acked_sets.topic_state import TopicState
@@ -116,7 +116,7 @@ class MarkerWriter:
         """Nothing that waits is written any more: the other mode writes from now on."""
         self.writes = False
         for state in self._topic.states.values():
-            state.dirty, state.full = IndexSet(), ""
+            state.dirty, state.full = MessageSet(), ""
 
     # ---------------------------------------------------------------------------------------------------------- what
 
@@ -183,7 +183,7 @@ class MarkerWriter:
             self._count("full_states_written" if one.full else "deltas_written")
             if one.part == one.parts:
                 state.deltas = 0 if one.full else state.deltas + 1
-                state.dirty = IndexSet()
+                state.dirty = MessageSet()
                 if one.full:
                     state.opened, state.full = state.epoch, ""
         return True

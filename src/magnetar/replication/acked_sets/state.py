@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet, Marks
+from magnetar.replication.acked_sets.message_set import Marks, MessageSet
 from magnetar.wire.acksets import CLUSTERS_MAX, CREATION, ORIGINS_MAX, Epoch, FenceToken, Mark
 
-Held = Callable[[IndexSet], IndexSet]
+Held = Callable[[MessageSet], MessageSet]
 """Those of some messages that are in this cluster's log (`translating.Translator.held_of`)."""
 
 
@@ -38,7 +38,7 @@ def to_marks(marks: Marks) -> tuple[Mark, ...]:
     return tuple(Mark(cluster, *mark) for cluster, mark in sorted(marks.items()))
 
 
-def unstated(messages: IndexSet, floor: Marks) -> IndexSet:
+def unstated(messages: MessageSet, floor: Marks) -> MessageSet:
     """Those messages about which a base with this floor states nothing."""
     result = messages.below(floor)
     for key, bitmap in messages.origins.items():
@@ -80,8 +80,8 @@ class Reported:
     """What a marker says of one subscription."""
 
     epoch: Epoch
-    acks: IndexSet
-    base: IndexSet | None
+    acks: MessageSet
+    base: MessageSet | None
     floor: dict[str, tuple[int, int]]
     fence: FenceToken | None = None
 
@@ -91,7 +91,7 @@ class Merged:
     """What came of it: the change, and the bits that are new here."""
 
     change: Change
-    acks: IndexSet = field(default_factory=IndexSet)
+    acks: MessageSet = field(default_factory=MessageSet)
 
 
 @dataclass
@@ -114,10 +114,10 @@ class SubscriptionState:
     """
 
     epoch: Epoch = CREATION
-    base: IndexSet | None = None
+    base: MessageSet | None = None
     floor: dict[str, tuple[int, int]] = field(default_factory=dict)
-    acks: IndexSet = field(default_factory=IndexSet)
-    dirty: IndexSet = field(default_factory=IndexSet)
+    acks: MessageSet = field(default_factory=MessageSet)
+    dirty: MessageSet = field(default_factory=MessageSet)
     full: str = ""
     in_flight: int = 0
     opened: Epoch | None = None
@@ -128,18 +128,18 @@ class SubscriptionState:
 
     # --------------------------------------------------------------------------------------------------- questions
 
-    def consumed(self) -> IndexSet:
+    def consumed(self) -> MessageSet:
         """Everything that no consumer needs to be given."""
         return self.acks | self.base if self.base is not None else self.acks.copy()
 
-    def without_consumed(self, messages: IndexSet) -> IndexSet:
+    def without_consumed(self, messages: MessageSet) -> MessageSet:
         """Those messages that are not consumed."""
         left = messages - self.acks
         if self.base is not None and left:
             left -= self.base
         return left
 
-    def consumed_of(self, messages: IndexSet) -> IndexSet:
+    def consumed_of(self, messages: MessageSet) -> MessageSet:
         """Those messages that are consumed."""
         found = messages & self.acks
         if self.base is not None:
@@ -151,7 +151,7 @@ class SubscriptionState:
         """Whether something is known here that other clusters may not have been told durably."""
         return bool(self.full) or bool(self.dirty) or self.in_flight > 0
 
-    def _leave_out(self, messages: IndexSet, known: IndexSet) -> None:
+    def _leave_out(self, messages: MessageSet, known: MessageSet) -> None:
         """Take away from messages what a set with the known ones has no room for."""
         if len(messages.origins) + len(known.origins) > ORIGINS_MAX:
             over = too_many(messages.origins, known.origins)
@@ -162,11 +162,11 @@ class SubscriptionState:
     def bound_base(self) -> None:
         """Leave out of a base that was made from the log what no set has room for: it is told whole, and read with that limit."""
         if self.base is not None:
-            self._leave_out(self.base, IndexSet())
+            self._leave_out(self.base, MessageSet())
 
     # ------------------------------------------------------------------------------------------------------ local
 
-    def acknowledge(self, messages: IndexSet, *, write: bool) -> IndexSet:
+    def acknowledge(self, messages: MessageSet, *, write: bool) -> MessageSet:
         """A consumer here acknowledged; what of it is new. `write`: it has to be written."""
         new = self.without_consumed(messages)
         self._leave_out(new, self.acks)
@@ -182,9 +182,9 @@ class SubscriptionState:
         Args:
             full: why, "" when nothing is written here.
         """
-        self.dirty, self.opened, self.full = IndexSet(), None, full
+        self.dirty, self.opened, self.full = MessageSet(), None, full
 
-    def seek(self, epoch: Epoch, before: IndexSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
+    def seek(self, epoch: Epoch, before: MessageSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
         """A seek here: what is not here stays consumed, of what is here everything before the new place is.
 
         See docs/design/acknowledged-sets.md#seek.
@@ -197,11 +197,11 @@ class SubscriptionState:
         """
         consumed = self.consumed()
         consumed -= held(consumed)
-        self._leave_out(before, IndexSet())
+        self._leave_out(before, MessageSet())
         self._leave_out(consumed, before)
         consumed |= before
         self.epoch, self.base, self.floor = epoch, consumed, floor
-        self.acks, self.dirty, self.opened, self.deltas = IndexSet(), IndexSet(), None, 0
+        self.acks, self.dirty, self.opened, self.deltas = MessageSet(), MessageSet(), None, 0
 
     # ------------------------------------------------------------------------------------------------------ merge
 
@@ -218,7 +218,7 @@ class SubscriptionState:
             before = self.consumed()
         if reported.epoch > self.epoch:
             change |= Change.ADOPTED
-            if self._adopt(reported, before or IndexSet()):
+            if self._adopt(reported, before or MessageSet()):
                 change |= Change.KEPT
         acks = reported.acks - self._forgotten(reported.acks, held)
         new = acks - self.acks
@@ -232,28 +232,28 @@ class SubscriptionState:
             change |= Change.BACK
         return Merged(change, new)
 
-    def _adopt(self, reported: Reported, before: IndexSet) -> bool:
+    def _adopt(self, reported: Reported, before: MessageSet) -> bool:
         """A higher epoch begins; whether bits of the lower one stay."""
         kept = self._kept(reported, before)
-        self._leave_out(kept, IndexSet())
+        self._leave_out(kept, MessageSet())
         self.epoch, self.base, self.floor, self.acks = reported.epoch, None, {}, kept
         self.dirty = self.dirty & kept
         self.opened, self.deltas = None, 0
         return bool(kept)
 
     @staticmethod
-    def _kept(reported: Reported, before: IndexSet) -> IndexSet:
+    def _kept(reported: Reported, before: MessageSet) -> MessageSet:
         """What the seeking cluster could not know of (one-way links) stays consumed."""
         if not reported.epoch.kind or reported.base is None:
-            return IndexSet()
+            return MessageSet()
         return unstated(before, reported.floor)
 
-    def _merge_base(self, base: IndexSet, floor: Mapping[str, tuple[int, int]], held: Held) -> bool:
+    def _merge_base(self, base: MessageSet, floor: Mapping[str, tuple[int, int]], held: Held) -> bool:
         """Take in a base of the same epoch; whether anything changed."""
         was, scope = self.base, set(self.floor)
         if self.base is None:
             merged, lower = base.copy(), dict(floor)
-            self._leave_out(merged, IndexSet())
+            self._leave_out(merged, MessageSet())
         else:
             merged, lower = merge_bases(self.base, self.floor, base, floor)
             self._leave_out(merged, merged & self.base)
@@ -269,9 +269,9 @@ class SubscriptionState:
         """What was forgotten here is not stated any more."""
         return {cluster: max(mark, self.forgot.get(cluster, (0, 0))) for cluster, mark in floor.items()}
 
-    def _forgotten(self, messages: IndexSet, held: Held) -> IndexSet:
+    def _forgotten(self, messages: MessageSet, held: Held) -> MessageSet:
         if not self.forgot:
-            return IndexSet()
+            return MessageSet()
         low = messages.below(self.forgot)
         if low:
             low -= held(low)
@@ -321,8 +321,8 @@ class SubscriptionState:
 
 
 def merge_bases(
-    left: IndexSet, left_floor: Marks, right: IndexSet, right_floor: Marks
-) -> tuple[IndexSet, dict[str, tuple[int, int]]]:
+    left: MessageSet, left_floor: Marks, right: MessageSet, right_floor: Marks
+) -> tuple[MessageSet, dict[str, tuple[int, int]]]:
     """Two bases of one epoch: consumed is what both call so. What one does not state is taken from the other; the floor of
     the result is the lower one (docs/design/acknowledged-sets.md#base-floor).
     """

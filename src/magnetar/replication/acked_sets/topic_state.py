@@ -7,9 +7,9 @@ or changes a cursor.
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.acked_sets.index_set import IndexSet, Marks
 from magnetar.replication.acked_sets.log_index import Translator
 from magnetar.replication.acked_sets.low_water import LowWaterMarks, Routing
+from magnetar.replication.acked_sets.message_set import Marks, MessageSet
 from magnetar.replication.acked_sets.seek_clock import HybridClock
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.replication.host import MarkerHost
@@ -130,7 +130,7 @@ class TopicState:
         if state.forgot:
             state.forgot = self._capped_at_present(state.forgot)
 
-    def needed(self, messages: IndexSet) -> IndexSet:
+    def needed(self, messages: MessageSet) -> MessageSet:
         """Of messages whose bits were forgotten once: what is here, and what a cluster may hold that hears this one now.
 
         When the bits were forgotten, a policy may have named fewer clusters. A cluster that was named again since then holds the
@@ -152,7 +152,7 @@ class TopicState:
             if not state.waiting and state.forget(floor, self.translator.held_of):
                 self.host.dirty(subscription)
 
-    def leave_behind(self, messages: IndexSet) -> None:
+    def leave_behind(self, messages: MessageSet) -> None:
         """What is published here from now on is of none of the incarnations of this cluster's topic that a set names."""
         for key in messages.origins:
             if key.cluster == self.host.cluster:

@@ -9,7 +9,7 @@
     unreported        what was acknowledged here and is in no update yet, counted
     marker_appender   markers on their way into the log
     state             what is kept of one subscription, and how it is stored
-    held              sets of messages, as runs
+    message_runs      sets of messages, as runs
     routes            which clusters take part
 
 The rules, with the reason of each: docs/design/snapshots.md.

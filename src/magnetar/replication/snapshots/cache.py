@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from magnetar.core.ids import Position
-from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.storage.topiclog import TopicLog
 
 CACHED_MIN: Final = 3
@@ -29,7 +29,7 @@ class CachedSnapshot:
 
     local: Position
     clusters: dict[str, Position]
-    held: Held = field(repr=False)
+    held: MessageRuns = field(repr=False)
 
 
 def reached(log: TopicLog, mark_delete: Position, position: Position) -> bool:

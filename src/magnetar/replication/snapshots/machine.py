@@ -38,8 +38,8 @@ from magnetar.replication.host import Acked, MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots import state as states
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
-from magnetar.replication.snapshots.held import RANGES_MAX, Held, acked_above, entries_of, held_by
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
+from magnetar.replication.snapshots.message_runs import RANGES_MAX, MessageRuns, acked_above, entries_of, held_by
 from magnetar.replication.snapshots.routes import partners
 from magnetar.replication.snapshots.snapshot_taker import ID_BYTES_MAX, SnapshotTaker
 from magnetar.replication.snapshots.state import State, Stored, later
@@ -91,7 +91,7 @@ class Snapshots:
         self._sent_ms: dict[str, int] = {}
         self.received_ms: dict[tuple[str, str], int] = {}
         self._known_held = held_by(host.log, host.cluster)
-        self._forgot = Held()
+        self._forgot = MessageRuns()
         self._last_message = host.log.last_dispatchable()
         self._seen_until = host.log.last
         self._skipped = 0
@@ -177,24 +177,24 @@ class Snapshots:
     def _new_state(self) -> State:
         return State(Cache(self._host.log, self._cached_max))
 
-    def _starting_point(self, subscription: str, cursor: Cursor) -> Held:
+    def _starting_point(self, subscription: str, cursor: Cursor) -> MessageRuns:
         """What is consumed of a subscription of which nothing is stored: perhaps the other mode created it.
 
         What that knows to be acknowledged is no starting point, which somebody's smaller one would take back. What the cursor
         has above mark-delete is part of it, as it is of exact mode's base: a base that misses it says that it is wanted.
         """
-        acked = Held()
-        for key, first, last in self._host.acknowledged(subscription):
-            acked.add(key, first, last + 1)
+        acked = MessageRuns()
+        for key, first, end in self._host.acknowledged(subscription):
+            acked.add(key, first, end)
         consumed = self._consumed(cursor.mark_delete)
         consumed.update(acked_above(self._host.log, self._host.cluster, cursor))
         return consumed.minus(acked)
 
-    def _consumed(self, mark_delete: Position) -> Held:
+    def _consumed(self, mark_delete: Position) -> MessageRuns:
         """What this log has held up to a position, as far as that is remembered."""
         return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
 
-    def _forgotten(self, mark_delete: Position) -> Held:
+    def _forgotten(self, mark_delete: Position) -> MessageRuns:
         """What else it may have held up to a position: of a subscription that begins there nothing of it is told.
 
         The log may bring some of it back at the next start, when there are fewer runs.
@@ -248,7 +248,7 @@ class Snapshots:
     # -------------------------------------------------------------------------------------------------------- skipping
 
     @property
-    def _held(self) -> Held:
+    def _held(self) -> MessageRuns:
         """Every message that this log has held, or the newest of them (`RANGES_MAX`)."""
         if self._skipped:
             self._catch_up()
@@ -263,7 +263,7 @@ class Snapshots:
         for key, runs in before.origins.items():
             kept = self._known_held.origins.get(key)
             if kept is None or len(kept) < len(runs):
-                self._forgot.update(Held({key: [(runs[0][0], runs[-1][1] if kept is None else kept[0][0])]}))
+                self._forgot.update(MessageRuns({key: [(runs[0][0], runs[-1][1] if kept is None else kept[0][0])]}))
 
     def _skips(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether nobody here needs to look at these now: exact mode writes, and they are messages that nothing waits for.
@@ -432,7 +432,7 @@ class Snapshots:
             return
         state.restart()
         state.news = cursor.mark_delete  # a seek forward passes messages: that is for the others, too
-        state.claims = Held()
+        state.claims = MessageRuns()
         state.expired = state.expired.minus(held_by(self._host.log, self._host.cluster, cursor.mark_delete))
         here, incarnation = self._host.cluster, self._host.log.incarnation
         last = state.seeks.get(here)
@@ -459,14 +459,14 @@ class Snapshots:
 
         Args:
             subscription: which.
-            consumed: what is consumed now: runs (origin, first, last).
+            consumed: what is consumed now: runs (origin, first, end).
         """
         state = self.states.get(subscription)
         if state is None:
             return
-        left = Held()
-        for key, first, last in consumed:
-            left.add(key, first, last + 1)
+        left = MessageRuns()
+        for key, first, end in consumed:
+            left.add(key, first, end)
         state.claims = state.claims.common(left)
         state.base = state.base.common(left)
         # What lies behind mark-delete, retained or not, cannot come back here; it may not be told as acknowledged either.
@@ -538,7 +538,7 @@ class Snapshots:
         match marker:
             case Snapshot(_, local, clusters, held):
                 self._taker.taken(local)
-                taken = CachedSnapshot(local, clusters, Held(held))
+                taken = CachedSnapshot(local, clusters, MessageRuns(held))
                 for each in self.states.values():
                     if local > each.reported:
                         each.cache.add(taken)

@@ -14,8 +14,8 @@ from typing import Final
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.host import MarkerHost
 from magnetar.replication.notices import Notices
-from magnetar.replication.snapshots.held import Held
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
+from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
 from magnetar.wire.markers import Snapshot, SnapshotRequest, SnapshotResponse
 
@@ -52,7 +52,7 @@ class SnapshotTaker:
         appender: MarkerAppender,
         notices: Notices,
         *,
-        held: Callable[[], Held],
+        held: Callable[[], MessageRuns],
         wanted: Callable[[], bool],
         partners: Callable[[], frozenset[str]],
         new_id: Callable[[], str],

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
-from magnetar.replication.snapshots.held import Held
+from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.wire.acksets import Epoch
 
 VERSION: Final = 1
@@ -64,10 +64,10 @@ class State:
         self.news = NONE
         self.repeat_for: set[str] = set()
         self.announce = False
-        self.base = Held()
+        self.base = MessageRuns()
         self.based = False
-        self.expired = Held()
-        self.claims = Held()
+        self.expired = MessageRuns()
+        self.claims = MessageRuns()
         self.since = NONE
         self.seeks: Seeks = {}
         self.epoch: Epoch | None = None
@@ -137,18 +137,18 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Stored)
 
 
-def flat(held: Held) -> _Stored:
+def flat(held: MessageRuns) -> _Stored:
     """A set as it is stored."""
     return [(key.cluster, key.incarnation, runs) for key, runs in held.origins.items()]
 
 
-def read_held(stored: _Stored) -> Held:
+def read_held(stored: _Stored) -> MessageRuns:
     """The reverse of `flat`.
 
     Raises:
         StorageError: it is not what `flat` gave.
     """
-    held = Held({OriginKey(cluster, incarnation): runs for cluster, incarnation, runs in stored})
+    held = MessageRuns({OriginKey(cluster, incarnation): runs for cluster, incarnation, runs in stored})
     try:
         held.validate()
     except AssertionError as error:
@@ -178,7 +178,7 @@ def decode(data: bytes) -> Stored:
         raise StorageError(f"a stored snapshot state of {len(data)} bytes is damaged: {error}") from None
 
 
-def store(state: State, held: Held, newest: Position) -> bytes:
+def store(state: State, held: MessageRuns, newest: Position) -> bytes:
     """A state as bytes."""
     return encode(
         Stored(

@@ -29,7 +29,7 @@ from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, 
 from magnetar.core.names import check_subscription
 from magnetar.replication.host import MarkerHost
 from magnetar.replication.notices import Notices
-from magnetar.replication.snapshots.held import Held, entries_of, held_by
+from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, held_by
 from magnetar.replication.snapshots.routes import audience, sources
 from magnetar.replication.snapshots.state import Seeks, State, later
 from magnetar.storage.cursor import Cursor
@@ -112,7 +112,7 @@ class UpdateReader:
                 return
             states[name] = state
             if update.claim is not None and self._host.cursor(name) is not None and state.fresh:
-                state.base = Held(update.claim.base)
+                state.base = MessageRuns(update.claim.base)
                 state.based = update.claim.base is not None
         if entry.position <= state.since:
             return
@@ -193,7 +193,7 @@ class UpdateReader:
 
     def _assigned(self, writer: str, name: str, claim: Claim) -> Claim:
         """Without indexes that this cluster gave to no message yet: one to come would be born acknowledged, and lost."""
-        acked, base = (Held(runs) for runs in (claim.acked, claim.base or {}))
+        acked, base = (MessageRuns(runs) for runs in (claim.acked, claim.base or {}))
         log, here = self._host.log, self._host.cluster
         forged = 0
         for held in (acked, base):
@@ -219,9 +219,9 @@ class UpdateReader:
         cursor = self._host.cursor(name)
         if cursor is None:
             return
-        writer, acked = entry.origin, Held(claim.acked)
+        writer, acked = entry.origin, MessageRuns(claim.acked)
         if not state.fresh and claim.base is not None and state.base:
-            self._merge_base(name, state, cursor, Held(claim.base), acked)
+            self._merge_base(name, state, cursor, MessageRuns(claim.base), acked)
         state.claims.update(acked)
         state.claims.cut()
         if state.fresh:
@@ -247,14 +247,14 @@ class UpdateReader:
         if any(peer != writer and (writer, peer) not in routes for peer in audience(routes, here)):
             state.news = max(state.news, highest)
 
-    def _merge_base(self, name: str, state: State, cursor: Cursor, base: Held, acked: Held) -> None:
+    def _merge_base(self, name: str, state: State, cursor: Cursor, base: MessageRuns, acked: MessageRuns) -> None:
         """Bases merge by intersection: what is only in ours is wanted there, so nobody has consumed it."""
         wanted = state.base.minus(base)
         state.base = state.base.common(base)
         log, here = self._host.log, self._host.cluster
-        known = Held()
-        for key, first, last in self._host.acknowledged(name):
-            known.add(key, first, last + 1)  # by consumers here, or in front of a failover
+        known = MessageRuns()
+        for key, first, end in self._host.acknowledged(name):
+            known.add(key, first, end)  # by consumers here, or in front of a failover
         unconsumed = wanted.minus(acked, state.claims, known)
         # What is not retained cannot come back here, but may not be told as acknowledged either.
         state.expired.update(unconsumed.minus(held_by(log, here)))

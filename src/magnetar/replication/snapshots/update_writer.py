@@ -10,8 +10,8 @@ from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.host import MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.cache import CachedSnapshot
-from magnetar.replication.snapshots.held import Held
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
+from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.replication.snapshots.routes import audience, partners
 from magnetar.replication.snapshots.state import State, later
 from magnetar.wire.acksets import Epoch, SoughtEpoch
@@ -77,7 +77,7 @@ class UpdateWriter:
             state.writing = taken
 
     @staticmethod
-    def claimable(state: State, taken: CachedSnapshot) -> Held:
+    def claimable(state: State, taken: CachedSnapshot) -> MessageRuns:
         """What was acknowledged of a snapshot that was passed: not what only the starting point or expiry passed."""
         return taken.held.minus(state.base, state.expired)
 

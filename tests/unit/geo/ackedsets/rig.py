@@ -2,7 +2,7 @@
 
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry
@@ -169,7 +169,7 @@ class Rig:
 
 
 def bits(cluster, *indexes, incarnation=None):
-    found = IndexSet()
+    found = MessageSet()
     key = OriginKey(cluster, incarnation or (INCARNATION if cluster == "a" else 3))
     for index in indexes:
         found.add_range(key, index, index + 1)
@@ -177,7 +177,7 @@ def bits(cluster, *indexes, incarnation=None):
 
 
 def union(*sets):
-    found = IndexSet()
+    found = MessageSet()
     for one in sets:
         found |= one
     return found
@@ -185,7 +185,7 @@ def union(*sets):
 
 def told(name="s", acks=None, *, epoch=CREATION, full=False, base=None, floor=(), fence=None):
     return AckedSet(
-        name, epoch, full, 1, 1, (acks or IndexSet()).origins, None if base is None else base.origins, floor, fence
+        name, epoch, full, 1, 1, (acks or MessageSet()).origins, None if base is None else base.origins, floor, fence
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.marker_writer import FULL_EVERY
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
@@ -37,7 +37,7 @@ def test_a_creation_is_told_at_once_with_what_was_held_before_its_start():
     (full,) = said.sets
     assert (said.writer, said.incarnation, said.next_index) == ("a", INCARNATION, 4)
     assert full.full
-    assert IndexSet(full.base) == union(bits("a", 0), bits("b", 4, 5))
+    assert MessageSet(full.base) == union(bits("a", 0), bits("b", 4, 5))
     assert not full.acks
     assert {mark.cluster for mark in full.floor} == {"a", "b", "c"}
 
@@ -54,7 +54,7 @@ def test_acknowledgements_are_collected_for_an_interval_and_told_as_a_delta():
     (delta,) = said.sets
     assert not delta.full
     assert delta.base is None
-    assert IndexSet(delta.acks) == bits("a", 0, 2)
+    assert MessageSet(delta.acks) == bits("a", 0, 2)
 
 
 def test_an_idle_topic_writes_nothing_and_has_no_timer():
@@ -103,7 +103,7 @@ def test_a_full_state_over_the_limit_is_split():
     said = rig.pass_time()
     assert len(said) > 2
     assert [one.part for each in said for one in each.sets] == list(range(1, len(said) + 1))
-    union_of = union(*(IndexSet(one.acks) for each in said for one in each.sets))
+    union_of = union(*(MessageSet(one.acks) for each in said for one in each.sets))
     assert union_of == rig.machine.topic.states["s"].acks
     assert [one.base is not None for each in said for one in each.sets] == [True] + [False] * (len(said) - 1)
 
@@ -119,7 +119,7 @@ def test_a_failed_write_is_told_again_as_a_full_state():
     assert rig.machine.topic.notices.counters["write_failures"] == 1
     (said,) = rig.pass_time()
     assert said.sets[0].full
-    assert IndexSet(said.sets[0].acks) == bits("a", 0)
+    assert MessageSet(said.sets[0].acks) == bits("a", 0)
 
 
 def test_a_storage_that_takes_nothing_is_tried_again_when_it_is_well():
@@ -132,7 +132,7 @@ def test_a_storage_that_takes_nothing_is_tried_again_when_it_is_well():
     rig.refusing = False
     rig.machine.healed()
     (said,) = rig.pass_time()
-    assert IndexSet(said.sets[0].acks) == bits("a", 0)
+    assert MessageSet(said.sets[0].acks) == bits("a", 0)
 
 
 def test_the_broker_paces_its_topics():
@@ -160,7 +160,7 @@ def test_in_snapshot_mode_it_follows_and_writes_nothing():
     rig.machine.set_writes(True)
     (said,) = rig.pass_time()
     assert said.sets[0].full
-    assert IndexSet(said.sets[0].base) == bits("a", 0, 1)
+    assert MessageSet(said.sets[0].base) == bits("a", 0, 1)
     rig.ack(rig.publish())
     rig.machine.set_writes(False)
     assert rig.pass_time() == []
@@ -192,7 +192,7 @@ def test_a_message_whose_bit_is_here_is_acknowledged_when_it_is_stored():
 def test_a_subscription_is_created_by_the_first_marker():
     rig = Rig()
     rig.publish()
-    rig.hear(marker("b", told(full=True, acks=bits("a", 0), base=IndexSet(), floor=(Mark("a", 0, 0),))))
+    rig.hear(marker("b", told(full=True, acks=bits("a", 0), base=MessageSet(), floor=(Mark("a", 0, 0),))))
     assert rig.asked[0] == ("create", "s")
     assert rig.machine.topic.states["s"].acks == bits("a", 0)
     assert rig.pass_time() == [], "who has it from a marker adds no base of its own"
@@ -218,7 +218,7 @@ def test_bits_that_the_seeking_cluster_cannot_know_stay_and_are_told_again():
     rig.subscribe()
     rig.ack(rig.publish())
     rig.pass_time()
-    rig.hear(marker("b", told(full=True, epoch=SEEK, base=IndexSet(), floor=(Mark("b", 0, 0),))))
+    rig.hear(marker("b", told(full=True, epoch=SEEK, base=MessageSet(), floor=(Mark("b", 0, 0),))))
     assert rig.machine.topic.states["s"].acks == bits("a", 0)
     (said,) = rig.pass_time()
     assert said.sets[0].full
@@ -232,20 +232,20 @@ def test_two_creations_skip_what_both_skip():
     rig.arrive("c", 0)
     rig.subscribe(position=second)
     floor = (Mark("a", 0, 0), Mark("b", 0, 0))
-    rig.hear(marker("b", told(full=True, base=IndexSet(), floor=floor)))
-    assert rig.machine.topic.states["s"].base == IndexSet()
+    rig.hear(marker("b", told(full=True, base=MessageSet(), floor=floor)))
+    assert rig.machine.topic.states["s"].base == MessageSet()
     assert rig.asked[-1][0] == "rebuild", "what had been skipped comes back"
 
 
 def test_relay_in_a_chain():
     rig = Rig(CHAIN)
-    rig.hear(marker("b", told(full=True, base=IndexSet(), floor=(Mark("b", 0, 0),))))
+    rig.hear(marker("b", told(full=True, base=MessageSet(), floor=(Mark("b", 0, 0),))))
     (said,) = rig.pass_time()
     assert said.sets[0].full
     rig.hear(marker("b", told(acks=bits("b", 3))))
     (said,) = rig.pass_time()
     assert not said.sets[0].full
-    assert IndexSet(said.sets[0].acks) == bits("b", 3)
+    assert MessageSet(said.sets[0].acks) == bits("b", 3)
     rig.hear(marker("b", told(acks=bits("b", 3))))
     assert rig.timers == [], "a repeated marker is not repeated"
 
@@ -265,7 +265,7 @@ def test_a_seek_is_answered_when_its_full_state_is_durable():
     (said,) = rig.sync()
     assert answers == [""]
     assert said.sets[0].epoch == Epoch(1, rig.now_ms, "a", INCARNATION)
-    assert IndexSet(said.sets[0].base) == IndexSet()
+    assert MessageSet(said.sets[0].base) == MessageSet()
 
 
 def test_a_seek_that_cannot_be_written_says_so_and_is_told_later():
@@ -323,7 +323,7 @@ def test_seeks_grow_also_behind_a_clock_that_is_ahead():
     rig = Rig()
     rig.subscribe()
     ahead = Epoch(1, rig.now_ms + 3_600_000, "b", 3)
-    rig.hear(marker("b", told(full=True, epoch=ahead, base=IndexSet(), floor=())))
+    rig.hear(marker("b", told(full=True, epoch=ahead, base=MessageSet(), floor=())))
     assert rig.machine.topic.notices.counters["clock_ahead"] == 1
     assert any("3600 s ahead" in text for _, text in rig.notes)
     rig.machine.sought("s", lambda _: None)
@@ -352,7 +352,7 @@ def test_a_restart_replays_markers_and_tells_everything():
     assert rig.asked == [("apply", "s", [first, second], {})]
     (said,) = rig.pass_time()
     assert said.sets[0].full
-    assert IndexSet(said.sets[0].acks) == bits("a", 0, 1)
+    assert MessageSet(said.sets[0].acks) == bits("a", 0, 1)
     assert rig.pass_time(10_000) == []
 
 
@@ -363,7 +363,7 @@ def test_what_was_persisted_and_never_told_is_told():
     rig.persist()
     rig.restart()
     (said,) = rig.pass_time()
-    assert IndexSet(said.sets[0].acks) == bits("a", 0)
+    assert MessageSet(said.sets[0].acks) == bits("a", 0)
 
 
 def test_a_subscription_without_a_state_begins_at_its_cursor():
@@ -447,7 +447,7 @@ def test_one_that_is_not_replicated_any_more_goes_on_from_where_it_was(restarted
     first = rig.publish()
     rig.subscribe(position=LATEST)
     positions = [rig.publish() for _ in range(3)]
-    rig.hear(marker("b", told(full=True, base=IndexSet(), floor=(Mark("a", 0, 0),))))
+    rig.hear(marker("b", told(full=True, base=MessageSet(), floor=(Mark("a", 0, 0),))))
     assert not rig.cursors["s"].is_acked(first), "the other creation wants it"
     rig.ack(positions[0])
     rig.plain["s"] = rig.cursors.pop("s")
@@ -466,9 +466,9 @@ def test_one_that_is_not_replicated_any_more_goes_on_from_where_it_was(restarted
     written = rig.sync()
     assert StateRequest("a", ("s",)) in written
     [full] = [one for found in written if isinstance(found, AckedSetsMarker) for one in found.sets]
-    assert full.full and IndexSet(full.acks) == bits("a", 1, 2) and not full.base
+    assert full.full and MessageSet(full.acks) == bits("a", 1, 2) and not full.base
     assert not rig.machine.pauses("s")
-    rig.hear(marker("b", told(full=True, base=IndexSet(), acks=bits("a", 3))))
+    rig.hear(marker("b", told(full=True, base=MessageSet(), acks=bits("a", 3))))
     assert [rig.cursors["s"].is_acked(at) for at in (first, *positions)] == [False, True, True, True]
 
 
@@ -511,7 +511,7 @@ def test_the_final_state_is_written_in_snapshot_mode_too_and_nothing_else():
     rig.refusing = False
     rig.machine.healed()
     (said,) = rig.pass_time()
-    assert (said.sets[0].fence, said.sets[0].full, IndexSet(said.sets[0].acks)) == (FENCE, True, bits("a", 0))
+    assert (said.sets[0].fence, said.sets[0].full, MessageSet(said.sets[0].acks)) == (FENCE, True, bits("a", 0))
     assert answers == [(rig.log.last, "")]
     rig.ack(rig.publish())
     assert rig.pass_time(10_000) == []
@@ -592,7 +592,7 @@ def test_a_new_life_is_heard_of_from_another_cluster(told_of_it):
     if told_of_it:
         rig.hear(marker("c", low=[LowWater("b", 5, NONE, ())]))
     rig.hear(marker("c", low=[waters("b", 2, c=4)]))
-    assert rig.machine.topic.states["s"].acks == (bits("c", 0, 1, 2, 3) if told_of_it else IndexSet())
+    assert rig.machine.topic.states["s"].acks == (bits("c", 0, 1, 2, 3) if told_of_it else MessageSet())
 
 
 @pytest.mark.parametrize("heard", ["by its link", "by its messages"])
@@ -686,9 +686,9 @@ def test_an_unknown_cluster_is_passed_over():
     ("claimed", "taken"),
     [
         (bits("a", 0, 1, 7), bits("a", 0)),
-        (bits("a", 0, incarnation=TIME_MS_MAX + 1), IndexSet()),
+        (bits("a", 0, incarnation=TIME_MS_MAX + 1), MessageSet()),
         (bits("b", 5, 9, 10), bits("b", 5, 9)),
-        (bits("c", 1, incarnation=TIME_MS_MAX + 1), IndexSet()),
+        (bits("c", 1, incarnation=TIME_MS_MAX + 1), MessageSet()),
         (bits("b", 1, incarnation=2), bits("b", 1, incarnation=2)),
         (bits("c", 1000), bits("c", 1000)),
     ],
@@ -828,7 +828,7 @@ def test_what_an_update_told_is_in_the_set_and_told_when_the_mode_changes():
     assert rig.pass_time(10_000) == []
     rig.machine.set_writes(True)
     (said,) = rig.pass_time()
-    assert IndexSet(said.sets[0].acks) == bits("b", 0, 1)
+    assert MessageSet(said.sets[0].acks) == bits("b", 0, 1)
 
 
 def test_what_an_update_told_before_a_seek_is_not_learnt_again_from_the_log():

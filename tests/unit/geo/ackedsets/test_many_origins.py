@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, OriginKey, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import too_many
 from magnetar.storage.cursor import Cursor
 from magnetar.wire.acksets import CLUSTERS_MAX, ORIGINS_MAX, Epoch, LowWater, Mark
@@ -15,9 +15,9 @@ SEEK = Epoch(1, 2_000_000, "b", 3)
 AHEAD = Epoch(1, 3_000_000, "c", 3)
 
 
-def lives(cluster: str, first: int, count: int = ORIGINS_MAX) -> IndexSet:
+def lives(cluster: str, first: int, count: int = ORIGINS_MAX) -> MessageSet:
     """A message of each of so many lives."""
-    found = IndexSet()
+    found = MessageSet()
     for incarnation in range(first, first + count):
         found.add_range(OriginKey(cluster, incarnation), 0, 1)
     return found
@@ -39,7 +39,7 @@ def a_base_and_claims_and_a_seek_elsewhere(rig: Rig) -> None:
     """What a higher epoch's base does not state stays."""
     rig.hear(marker("b", told(full=True, epoch=SEEK, base=lives("b", 10), floor=())))
     rig.hear(marker("b", told(epoch=SEEK, acks=lives("c", 10))))
-    rig.hear(marker("c", told(full=True, epoch=AHEAD, base=IndexSet(), floor=())))
+    rig.hear(marker("c", told(full=True, epoch=AHEAD, base=MessageSet(), floor=())))
 
 
 def a_base_and_claims_and_a_seek_here(rig: Rig) -> None:
@@ -93,7 +93,7 @@ def test_a_base_from_a_log_of_many_lives_is_read_again() -> None:
     assert sum("left out" in text for _, text in rig.notes) == 2
     newest = lives("b", 15)
     written = [one for found in rig.sync() for one in found.sets if one.base is not None]
-    assert {one.subscription: IndexSet(one.base) for one in written if one.base} == {"s": newest, "t": newest}
+    assert {one.subscription: MessageSet(one.base) for one in written if one.base} == {"s": newest, "t": newest}
     rig.persist()
     rig.restart()
     assert (

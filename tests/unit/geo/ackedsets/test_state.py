@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import (
     Change,
     Reported,
@@ -23,7 +23,7 @@ LATER = Epoch(1, 60, "b", 1)
 
 
 def nothing_held(_messages):
-    return IndexSet()
+    return MessageSet()
 
 
 def all_held(messages):
@@ -141,7 +141,7 @@ def test_a_higher_epoch_is_adopted_and_what_it_cannot_know_stays(told, acks, bas
 
 def test_a_delta_of_an_unknown_epoch_drops_what_was():
     state = SubscriptionState(acks=index_set({("a", 1, 0)}))
-    merged = state.merge(Reported(SEEK, IndexSet(), None, {}), all_held)
+    merged = state.merge(Reported(SEEK, MessageSet(), None, {}), all_held)
     assert Change.BACK in merged.change
     assert not state.consumed()
 

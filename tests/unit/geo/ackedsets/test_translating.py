@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry
@@ -144,7 +144,7 @@ def test_a_long_run_is_one_range():
     log.confirm(append, Location(0, 0))
     translator = Translator(log, "a")
     assert list(translator.spans(NONE, log.last)) == [(OriginKey("a", 7), 0, 20_000)]
-    wanted = IndexSet()
+    wanted = MessageSet()
     wanted.add_range(OriginKey("a", 7), 10, 19_990)
     located = translator.locate(wanted)
     assert list(located.entries.runs()) == [(Position(7, 10), Position(7, 19_989))]

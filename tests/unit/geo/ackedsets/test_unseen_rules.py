@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 from magnetar.core.ids import Position
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.wire.acksets import LowWater, Mark
 from magnetar_sim.plants_exact import EXACT, patches_of
 from tests.unit.geo.ackedsets.rig import INCARNATION, Rig, bits, marker, told
@@ -68,13 +68,13 @@ def consumed_after_two_seeks_at_one_time():
     listener.subscribe()
     listener.arrive("b", 0, 4)
     times = set()
-    for incarnation, acks in ((INCARNATION, bits("b", 0, 1, 2, 3)), (INCARNATION + 1, IndexSet())):
+    for incarnation, acks in ((INCARNATION, bits("b", 0, 1, 2, 3)), (INCARNATION + 1, MessageSet())):
         rig = OfB(incarnation=incarnation)
         rig.subscribe()
         rig.machine.sought("s", lambda _: None)
         epoch = rig.machine.topic.states["s"].epoch
         times.add(epoch.time_ms)
-        listener.hear(marker("b", told(full=True, epoch=epoch, acks=acks, base=IndexSet(), floor=FROM_THE_FIRST)))
+        listener.hear(marker("b", told(full=True, epoch=epoch, acks=acks, base=MessageSet(), floor=FROM_THE_FIRST)))
     assert len(times) == 1, "the clock of the second life repeats the first one's time"
     return listener.machine.topic.states["s"].consumed()
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
 from magnetar.replication.acked_sets.marker_parts import pack, sets_of, split
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.wire.acksets import set_message
 from tests.unit.geo.ackedsets.strategies import ids, index_set, message_sets
@@ -16,7 +16,7 @@ from tests.unit.geo.ackedsets.strategies import ids, index_set, message_sets
 @given(message_sets, st.integers(1, 400))
 def test_parts_are_unions(chosen, bytes_max):
     parts = split(index_set(chosen), bytes_max)
-    union = IndexSet()
+    union = MessageSet()
     for part in parts:
         union |= part
         assert part.bytes() <= bytes_max or len(part) == 1
@@ -26,14 +26,14 @@ def test_parts_are_unions(chosen, bytes_max):
 
 def test_a_large_set_is_split_and_small_again():
     chance = random.Random(1)
-    found = IndexSet()
+    found = MessageSet()
     for cluster in "ab":
         for index in chance.sample(range(1_000_000), 200_000):
             found.add_range(OriginKey(cluster, 1), index, index + 1)
     parts = split(found, 20_000)
     assert all(part.bytes() <= 20_000 for part in parts)
     assert len(parts) < 3 * found.bytes() // 20_000, "halves that are still too large are halved again, no further"
-    union = IndexSet()
+    union = MessageSet()
     for part in parts:
         union |= part
     assert union == found
@@ -51,7 +51,7 @@ def test_a_full_state_has_its_base_in_the_first_part_only():
     (delta,) = sets_of(
         "s", SubscriptionState(acks=state.acks, dirty=index_set({("a", 1, 5)})), full=False, bytes_max=999
     )
-    assert ids(IndexSet(delta.acks)) == {("a", 1, 5)}
+    assert ids(MessageSet(delta.acks)) == {("a", 1, 5)}
     assert delta.base is None
 
 

@@ -293,7 +293,7 @@ def test_what_was_acknowledged_does_not_come_back_with_a_starting_point(host: Ho
     """Seed snapshot 1017 of the simulator, more seeks: it was acknowledged behind a seek, or before a failover brought it."""
     mine, yours = host.publish(), host.arrives("b", 0)
     cursor = host.subscribe(at=LATEST)
-    host.known = [(A, 0, 0)]
+    host.known = [(A, 0, 1)]
     host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
     assert cursor.is_acked(mine)
     assert not cursor.is_acked(yours)
@@ -309,7 +309,7 @@ def test_what_the_other_mode_brought_as_acknowledged_is_no_starting_point(host: 
     host.create("s")
     cursor = host.cursors["s"]
     cursor.ack(positions[:2])
-    host.known = [(B, 0, 1)] if known else []
+    host.known = [(B, 0, 2)] if known else []
     if found:
         host.machine.load("s", None)
     host.told("b", Update("s", {"a": NONE}, Claim({}, {}, (), created=True)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from magnetar.core.ids import EARLIEST, OriginKey, Position
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot, reached
-from magnetar.replication.snapshots.held import Held, acked_above, entries_of, held_by
+from magnetar.replication.snapshots.message_runs import MessageRuns, acked_above, entries_of, held_by
 from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
 from magnetar.storage.cursor import Cursor
 from magnetar.wire.markers import SnapshotResponse
@@ -17,14 +17,14 @@ KEY = OriginKey("a", 1)
 INDEXES = st.sets(st.integers(0, 40))
 
 
-def held(indexes: set[int]) -> Held:
-    found = Held()
+def held(indexes: set[int]) -> MessageRuns:
+    found = MessageRuns()
     for index in sorted(indexes):
         found.add(KEY, index, index + 1)
     return found
 
 
-def members(found: Held) -> set[int]:
+def members(found: MessageRuns) -> set[int]:
     found.validate()
     return {index for first, end in found.origins.get(KEY, []) for index in range(first, end)}
 
@@ -37,7 +37,7 @@ def test_sets_of_messages_are_sets(a: set[int], b: set[int], c: set[int], order:
     union = held(a)
     union.update(held(b))
     assert members(union) == a | b
-    mixed = Held()
+    mixed = MessageRuns()
     for index in order:
         mixed.add(KEY, index, index + 1)
     assert mixed.origins == {KEY: [(0, 12)]}
@@ -76,7 +76,7 @@ def test_entries_of_messages_against_a_dumb_twin(
         said[position] = key, range(first, first + count)
     low, high = Position(7, after - 1), Position(7, up_to)
     inside = {position: said[position] for position in said if low < position <= high}
-    runs = Held()
+    runs = MessageRuns()
     for key in {key for key, _ in said.values()}:
         for index in sorted(wanted):
             runs.add(key, index, index + 1)
@@ -116,12 +116,12 @@ def test_the_cache_spans_the_range() -> None:
     positions = [host.publish() for _ in range(200)]
     cache = Cache(host.log, 5)
     for position in positions[::10]:
-        cache.add(CachedSnapshot(position, {}, Held()))
+        cache.add(CachedSnapshot(position, {}, MessageRuns()))
         cache.validate()
     found = [taken.local.entry for taken in cache.items]
     assert (found[0], found[-1], len(found)) == (0, 190, 5)
     assert max(b - a for a, b in pairwise(found)) <= 100
-    cache.add(CachedSnapshot(positions[5], {}, Held()))
+    cache.add(CachedSnapshot(positions[5], {}, MessageRuns()))
     assert len(cache) == 5, "older than the last: read a second time"
     assert cache.passed(Position(7, -1)) is None
     assert cache.passed(positions[0]) == cache.items[0]

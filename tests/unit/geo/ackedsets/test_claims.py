@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, OriginKey
-from magnetar.replication.acked_sets import learning
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets import claims
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.wire.acksets import INDEX_MAX
 from tests.unit.geo.ackedsets.rig import Rig
 
@@ -18,11 +18,11 @@ FAR = OriginKey("c", 5)
 
 
 def indexes(found):
-    return {(key, index) for key, first, last in found.runs() for index in range(first, last + 1)}
+    return {(key, index) for key, first, end in found.runs() for index in range(first, end)}
 
 
 def of(sets):
-    found = IndexSet()
+    found = MessageSet()
     for key, numbers in sets.items():
         for number in numbers:
             found.add_range(key, number, number + 1)
@@ -32,10 +32,10 @@ def of(sets):
 @given(SETS, SETS, st.integers(0, 40), st.integers(1, 5))
 def test_the_newest_of_what_is_new(claimed, known, most, step):
     runs = {key: [] for key in claimed}
-    for key, first, last in of(claimed).runs():
-        runs[key].append((first, last + 1))
-    with patch.object(learning, "STEP", step):
-        taken, cut = learning.learn(runs, of(known), most)
+    for key, first, end in of(claimed).runs():
+        runs[key].append((first, end))
+    with patch.object(claims, "STEP", step):
+        taken, cut = claims.learn(runs, of(known), most)
     found, everything = indexes(taken), indexes(of(claimed))
     new = everything - indexes(of(known))
     assert found <= everything

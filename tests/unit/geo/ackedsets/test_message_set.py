@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from tests.unit.geo.ackedsets.strategies import ids, index_set, marks, message_sets
 
 A = OriginKey("a", 1)
@@ -44,9 +44,9 @@ def test_below(chosen, at):
 def test_runs(chosen):
     found = index_set(chosen)
     runs = list(found.runs())
-    assert {(*key, index) for key, first, last in runs for index in range(first, last + 1)} == chosen
+    assert {(*key, index) for key, first, end in runs for index in range(first, end)} == chosen
     assert found.count_runs() == len(runs)
-    assert all((*key, last + 1) not in chosen and (*key, first - 1) not in chosen for key, first, last in runs)
+    assert all((*key, end) not in chosen and (*key, first - 1) not in chosen for key, first, end in runs)
 
 
 @given(message_sets, st.integers(0, 12), st.integers(0, 12))
@@ -59,7 +59,7 @@ def test_questions(chosen, first, end):
 
 
 def test_a_million_in_order_cost_a_few_bytes():
-    found = IndexSet()
+    found = MessageSet()
     found.add_range(A, 0, 1_000_000)
     assert found.bytes() < 400
     found.add_range(A, 2**61, 2**61 + 1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from magnetar.core.ids import OriginKey
-from magnetar.replication.acked_sets.index_set import IndexSet
+from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.host import Messages
 
 LEARNT_MAX: Final = 1 << 32
@@ -30,13 +30,13 @@ class Learnt(NamedTuple):
         cut: per cluster of which not everything was taken the point below which nothing was.
     """
 
-    messages: IndexSet
+    messages: MessageSet
     cut: Mapping[str, tuple[int, int]]
 
 
-def learn(claimed: Messages, known: IndexSet, most: int = LEARNT_MAX) -> Learnt:
+def learn(claimed: Messages, known: MessageSet, most: int = LEARNT_MAX) -> Learnt:
     """Take the newest of a claim's messages that are not known, at most `most` of them."""
-    taken, cut = IndexSet(), dict[str, tuple[int, int]]()
+    taken, cut = MessageSet(), dict[str, tuple[int, int]]()
     room = most
     for key in sorted(claimed, reverse=True):  # of each cluster the newest life first
         if key.cluster in cut:
@@ -47,7 +47,7 @@ def learn(claimed: Messages, known: IndexSet, most: int = LEARNT_MAX) -> Learnt:
     return Learnt(taken, cut)
 
 
-def _take(taken: IndexSet, known: IndexSet, key: OriginKey, claimed: Messages, room: int) -> tuple[int, int]:
+def _take(taken: MessageSet, known: MessageSet, key: OriginKey, claimed: Messages, room: int) -> tuple[int, int]:
     """The room that is left, and the index above which everything was taken; 0: everything was."""
     for first, end in reversed(claimed[key]):
         stop = end

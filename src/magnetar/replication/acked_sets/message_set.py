@@ -15,8 +15,9 @@ Marks = Mapping[str, tuple[int, int]]
 
 
 def runs_of(bitmap: BitMap64) -> Iterator[tuple[int, int]]:
-    """The maximal runs of consecutive numbers, as (first, last), ascending."""
-    return zip(bitmap - bitmap.shift(1), bitmap - bitmap.shift(-1), strict=True)
+    """The maximal runs of consecutive numbers, as (first, end), ascending."""
+    behind = bitmap.shift(1)
+    return zip(bitmap - behind, behind - bitmap, strict=True)
 
 
 def count_runs(bitmap: BitMap64) -> int:
@@ -31,7 +32,7 @@ def between(first: int, end: int) -> BitMap64:
     return bitmap
 
 
-class IndexSet:
+class MessageSet:
     """A mutable set of messages.
 
     Attributes:
@@ -52,21 +53,21 @@ class IndexSet:
         return sum(map(len, self.origins.values()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IndexSet) and self.origins == other.origins
+        return isinstance(other, MessageSet) and self.origins == other.origins
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        runs = (f"{key.cluster}.{key.incarnation}:{first}-{last}" for key, first, last in self.runs())
-        return f"IndexSet({' '.join(runs)})"
+        runs = (f"{key.cluster}.{key.incarnation}:{first}-{end - 1}" for key, first, end in self.runs())
+        return f"MessageSet({' '.join(runs)})"
 
     def __contains__(self, message: tuple[OriginKey, int]) -> bool:
         bitmap = self.origins.get(message[0])
         return bitmap is not None and message[1] in bitmap
 
-    def copy(self) -> "IndexSet":
+    def copy(self) -> "MessageSet":
         """One that shares nothing with this."""
-        return IndexSet(self.origins)
+        return MessageSet(self.origins)
 
     def add_range(self, origin: OriginKey, first: int, end: int) -> None:
         """Add messages first..end-1 of an origin."""
@@ -95,7 +96,7 @@ class IndexSet:
 
     # ------------------------------------------------------------------------------------------------------- algebra
 
-    def __ior__(self, other: "IndexSet") -> Self:
+    def __ior__(self, other: "MessageSet") -> Self:
         for key, bitmap in other.origins.items():
             mine = self.origins.get(key)
             if mine is None:
@@ -104,7 +105,7 @@ class IndexSet:
                 mine |= bitmap
         return self
 
-    def difference_update(self, other: "IndexSet") -> None:
+    def difference_update(self, other: "MessageSet") -> None:
         """Remove what is in another."""
         for key in self.origins.keys() & other.origins.keys():
             mine = self.origins[key]
@@ -112,25 +113,25 @@ class IndexSet:
             if not mine:
                 del self.origins[key]
 
-    def __isub__(self, other: "IndexSet") -> Self:
+    def __isub__(self, other: "MessageSet") -> Self:
         self.difference_update(other)
         return self
 
-    def __or__(self, other: "IndexSet") -> "IndexSet":
+    def __or__(self, other: "MessageSet") -> "MessageSet":
         result = self.copy()
         result |= other
         return result
 
-    def __and__(self, other: "IndexSet") -> "IndexSet":
-        result = IndexSet()
+    def __and__(self, other: "MessageSet") -> "MessageSet":
+        result = MessageSet()
         for key in self.origins.keys() & other.origins.keys():
             both = self.origins[key] & other.origins[key]
             if both:
                 result.origins[key] = both
         return result
 
-    def __sub__(self, other: "IndexSet") -> "IndexSet":
-        result = IndexSet()
+    def __sub__(self, other: "MessageSet") -> "MessageSet":
+        result = MessageSet()
         for key, mine in self.origins.items():
             theirs = other.origins.get(key)
             left = mine.copy() if theirs is None else mine - theirs
@@ -138,12 +139,12 @@ class IndexSet:
                 result.origins[key] = left
         return result
 
-    def __le__(self, other: "IndexSet") -> bool:
+    def __le__(self, other: "MessageSet") -> bool:
         return not self - other
 
-    def below(self, marks: Marks) -> "IndexSet":
+    def below(self, marks: Marks) -> "MessageSet":
         """What lies below the marks; of clusters without one nothing."""
-        result = IndexSet()
+        result = MessageSet()
         for key, bitmap in self.origins.items():
             mark = marks.get(key.cluster)
             if mark is None or key.incarnation > mark[0]:
@@ -153,17 +154,17 @@ class IndexSet:
                 result.origins[key] = low
         return result
 
-    def of_clusters(self, clusters: Mapping[str, object]) -> "IndexSet":
+    def of_clusters(self, clusters: Mapping[str, object]) -> "MessageSet":
         """What was published in these clusters."""
-        return IndexSet({key: bitmap for key, bitmap in self.origins.items() if key.cluster in clusters})
+        return MessageSet({key: bitmap for key, bitmap in self.origins.items() if key.cluster in clusters})
 
     # ----------------------------------------------------------------------------------------------------- questions
 
     def runs(self) -> Iterator[tuple[OriginKey, int, int]]:
-        """The maximal runs, as (origin, first, last), ascending."""
+        """The maximal runs, as (origin, first, end), ascending."""
         for key in sorted(self.origins):
-            for first, last in runs_of(self.origins[key]):
-                yield key, first, last
+            for first, end in runs_of(self.origins[key]):
+                yield key, first, end
 
     def count_runs(self) -> int:
         """How many maximal runs there are."""

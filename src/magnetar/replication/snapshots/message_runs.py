@@ -23,12 +23,12 @@ from magnetar.storage.positions import PositionSet, runs_of
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.markers import RANGES_MAX
 
-__all__ = ["RANGES_MAX", "Held", "acked_above", "entries_of", "held_by"]
+__all__ = ["RANGES_MAX", "MessageRuns", "acked_above", "entries_of", "held_by"]
 
 _NONE: Final = BitMap()
 
 
-class Held:
+class MessageRuns:
     """A mutable set of messages.
 
     Args:
@@ -47,12 +47,12 @@ class Held:
         return bool(self.origins)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and self.origins == other.origins
+        return isinstance(other, MessageRuns) and self.origins == other.origins
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"Held({self.origins})"
+        return f"MessageRuns({self.origins})"
 
     def add(self, key: OriginKey, first: int, end: int) -> None:
         """Add indexes first..end-1; in order, the usual case, that makes the last run longer."""
@@ -79,15 +79,15 @@ class Held:
             self.origins[key] = kept
         return sum(end - low for low, end in runs) - sum(end - low for low, end in kept)
 
-    def update(self, other: "Held") -> None:
+    def update(self, other: "MessageRuns") -> None:
         """Add all of another set."""
         for key, runs in other.origins.items():
             mine = self.origins.get(key)
             self.origins[key] = list(runs) if mine is None else merged([*mine, *runs])
 
-    def minus(self, *others: "Held") -> "Held":
+    def minus(self, *others: "MessageRuns") -> "MessageRuns":
         """A new set without the members of others."""
-        found = Held(self.origins)
+        found = MessageRuns(self.origins)
         for other in others:
             for key, taken in other.origins.items():
                 if key in found.origins:
@@ -98,13 +98,13 @@ class Held:
                         del found.origins[key]
         return found
 
-    def common(self, other: "Held") -> "Held":
+    def common(self, other: "MessageRuns") -> "MessageRuns":
         """A new set of what is in both."""
         return self.minus(self.minus(other))
 
-    def copy(self) -> "Held":
+    def copy(self) -> "MessageRuns":
         """A new set, equal."""
-        return Held(self.origins)
+        return MessageRuns(self.origins)
 
     def count_runs(self) -> int:
         """How many runs there are."""
@@ -167,7 +167,7 @@ def _pieces(log: TopicLog, here: str, after: Position, up_to: Position) -> Itera
             yield _Piece(ledger, first, end, key if key.cluster else own, index)
 
 
-def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = LATEST) -> Held:
+def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = LATEST) -> MessageRuns:
     """The messages of the retained entries with after < p <= up_to.
 
     Args:
@@ -180,10 +180,10 @@ def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = 
         count = piece.ledger.messages_in(piece.first, piece.end)
         if count:
             found.setdefault(piece.key, []).append((piece.origin_index, piece.origin_index + count))
-    return Held({key: merged(runs) for key, runs in found.items()})
+    return MessageRuns({key: merged(runs) for key, runs in found.items()})
 
 
-def acked_above(log: TopicLog, here: str, cursor: Cursor) -> Held:
+def acked_above(log: TopicLog, here: str, cursor: Cursor) -> MessageRuns:
     """The messages that a cursor has acknowledged above its mark-delete, those of batches that it has in part, too.
 
     Args:
@@ -204,10 +204,12 @@ def acked_above(log: TopicLog, here: str, cursor: Cursor) -> Held:
         key = OriginKey(message.cluster, message.incarnation) if message.cluster else OriginKey(here, log.incarnation)
         numbers = (number for number in range(part.size) if not part.bits >> number & 1)
         found.setdefault(key, []).extend((message.index + number, message.index + number + 1) for number in numbers)
-    return Held({key: merged(runs) for key, runs in found.items()})
+    return MessageRuns({key: merged(runs) for key, runs in found.items()})
 
 
-def entries_of(log: TopicLog, here: str, held: Held, after: Position = NONE, up_to: Position = LATEST) -> PositionSet:
+def entries_of(
+    log: TopicLog, here: str, held: MessageRuns, after: Position = NONE, up_to: Position = LATEST
+) -> PositionSet:
     """The retained entries with after < p <= up_to of which every message is in a set; no markers.
 
     Args:
