@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline.breaker import BreakerState
 from magnetar.pipeline.handshakes import Greeter
+from magnetar.pipeline.link_channel import LinkChannel
 from magnetar.pipeline.poller import Poller
 from magnetar.pipeline.shared_state import Desk, Pipeline, wall_ms
 from magnetar.pipeline.states import Link
@@ -36,7 +36,7 @@ class Watched(Desk):
         self.meanwhile: Callable[[], None] | None = None
         self.worked_out = 0
 
-    def connection(self, cluster: str, kept: wire.Channel | None = None) -> wire.Channel:
+    def connection(self, cluster: str, kept: LinkChannel | None = None) -> LinkChannel:
         channel = super().connection(cluster, kept)
         if self.meanwhile is not None and self.book.breakers[cluster].state is BreakerState.HALF_OPEN:
             self.meanwhile, act = None, self.meanwhile

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline import messages as m
+from magnetar.pipeline.link_channel import LinkChannel
 from magnetar.pipeline.task_read import read_task
 from magnetar.pipeline.task_write import Courier
 from magnetar.wire import pulsar_pb2 as pb
@@ -63,8 +63,8 @@ class Registry(FakeCluster):
         return super()._answer(command, payload)
 
 
-def fresh(address: str, token: str) -> wire.Channel:
-    return wire.Channel(address, token)
+def fresh(address: str, token: str) -> LinkChannel:
+    return LinkChannel(address, token)
 
 
 def filled(pair: tuple[Registry, Registry], count: int) -> None:
@@ -132,7 +132,7 @@ def test_a_source_that_died_after_it_was_read(pair: tuple[Registry, Registry]) -
     filled(pair, 5)
     work = task(a, b)
 
-    def connect(address: str, token: str) -> wire.Channel:
+    def connect(address: str, token: str) -> LinkChannel:
         return fresh("127.0.0.1:1" if address == a.address else address, token)
 
     courier = Courier(TOKEN, connect=connect)

@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 from magnetar.core.ids import NONE, Position
 from magnetar.jobs.verify_listing import ENTRY as LISTED
 from magnetar.jobs.verify_listing import Part, list_parts
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline import messages as m
 from magnetar.pipeline import rows as rows_module
 from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
+from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.rows import arrow_schema
 from magnetar.pipeline.task_read import read_task
 from magnetar.pipeline.task_write import SENT_COLUMNS, Courier
+from magnetar.runtime.network.link_connection import LinkDown
+from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 
 TOPIC = "persistent://public/default/t"
@@ -37,8 +39,8 @@ def pair() -> Iterator[tuple[FakeCluster, FakeCluster]]:
     b.stop()
 
 
-def fresh(address: str, token: str) -> wire.Channel:
-    return wire.Channel(address, token)
+def fresh(address: str, token: str) -> LinkChannel:
+    return LinkChannel(address, token)
 
 
 def task(a: FakeCluster, b: FakeCluster, *, topics: tuple[str, ...] = (TOPIC,), bytes_max: int = 1 << 30) -> m.Task:
@@ -343,9 +345,13 @@ def test_a_topic_made_anew_after_the_plan_sends_nothing_under_its_old_identity(
 
 def test_a_wrong_token_is_one_line(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, _ = pair
-    channel = wire.Channel(a.address, "guessed")
-    with pytest.raises(wire.LinkDown, match="does not accept this link token"):
-        wire.call(channel, wire.pb.BaseCommand(type=wire.GEO_TOPICS), 5)
+    channel = LinkChannel(a.address, "guessed")
+    with pytest.raises(LinkDown, match="does not accept this link token"):
+        call(
+            channel,
+            pb.BaseCommand(type=pb.GEO_TOPICS, geo_topics=pb.CommandGeoTopics(request_id=1, to="b", counter=0)),
+            5,
+        )
 
 
 def test_a_kept_connection_that_died_is_replaced_unseen(pair: tuple[FakeCluster, FakeCluster]) -> None:

@@ -25,7 +25,7 @@ from magnetar.core.names import TopicName
 from magnetar.jobs import verify_comparing as comparing
 from magnetar.jobs.verify_listing import ANSWER_S, Key, Packed, Part, list_parts
 from magnetar.jobs.verify_planning import Ledger, Wanted, expected, parts
-from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.runtime.security.tls import shown
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -51,7 +51,6 @@ STRETCHES_PER_TASK: Final = 8
 TASKS_MAX: Final = 1024
 """A ceiling on the second stage's tasks."""
 
-PARTITIONED_METADATA: Final = 21
 KINDS: Final = (comparing.MISSING, comparing.DUPLICATED, comparing.REORDERED, comparing.ALTERED)
 COUNTS: Final = (
     "messages", comparing.MISSING, comparing.MISSING_BEFORE_FIRST, comparing.MISSING_AFTER_LAST, comparing.DUPLICATED,
@@ -161,11 +160,11 @@ def partitions_of(address: str, topic: str, token: str) -> int:
     Raises:
         MagnetarError: the cluster does not answer or does not know.
     """
-    channel = wire.Channel(address, token)
+    channel = LinkChannel(address, token)
     try:
-        command = pb.BaseCommand(type=PARTITIONED_METADATA)
-        command.partitionMetadata.topic, command.partitionMetadata.request_id = topic, 1
-        answer = wire.call(channel, command, ANSWER_S).command.partitionMetadataResponse
+        command = pb.BaseCommand(type=pb.PARTITIONED_METADATA)
+        command.partitionMetadata.topic = topic
+        answer = call(channel, command, ANSWER_S).partitionMetadataResponse
         if answer.HasField("error"):
             raise MagnetarError(f"{topic} at {shown(address)}: {answer.message}")
         return answer.partitions
@@ -206,15 +205,15 @@ def look_up(topic: str, *, addresses: Mapping[str, str], token_file: Path) -> in
 
 def _check_there(address: str, topics: Iterable[str], token: str) -> None:
     """Refuse unless a cluster has these topics: they are read up to their beginning."""
-    channel = wire.Channel(address, token)
+    channel = LinkChannel(address, token)
     try:
         for topic in topics:
-            command = pb.BaseCommand(type=wire.GEO_READ)
+            command = pb.BaseCommand(type=pb.GEO_READ)
             ask = command.geo_read
-            ask.request_id, ask.topic, ask.bytes_max = 1, topic, 1
+            ask.topic, ask.bytes_max = topic, 1
             ask.after.ledger, ask.after.entry = NONE
             ask.up_to.ledger, ask.up_to.entry = NONE
-            read = wire.call(channel, command, ANSWER_S).command.geo_read_response
+            read = call(channel, command, ANSWER_S).geo_read_response
             if read.HasField("error") or read.blocked:
                 raise MagnetarError(read.message or read.blocked)
     finally:

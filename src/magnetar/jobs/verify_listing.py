@@ -19,13 +19,15 @@ from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, ProtocolError
 from magnetar.core.ids import Position
-from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.link_channel import LinkChannel, wait
 from magnetar.pipeline.task_read import READ_BYTES_MAX, fits
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.runtime.security.tls import shown
 from magnetar.spark_session.worker import settle
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Response
 
 ANSWER_S: Final = 10.0
 """For one read: verifying is in no hurry, and a broker may be busy with its links."""
@@ -98,12 +100,12 @@ def read_entries(
         ReadFailed: the broker does not answer, or answers with an error.
     """
     try:
-        channel = wire.Channel(address, token)
+        channel = LinkChannel(address, token)
         try:
             _ask(channel, topic, after, up_to)
             while True:
-                answer, payload = _answer(channel)
-                read = answer.geo_read_response
+                answer = _answer(channel)
+                read, payload = answer.command.geo_read_response, answer.payload
                 if read.HasField("error") or read.blocked:
                     raise ReadFailed(f"{topic} at {shown(address)}: {read.message or read.blocked}")
                 if not fits(read, payload):
@@ -121,33 +123,34 @@ def read_entries(
                 after = end
         finally:
             channel.close()
-    except wire.LinkDown as down:
+    except LinkDown as down:
         raise ReadFailed(f"{topic}: {down}") from None
 
 
-def _ask(channel: wire.Channel, topic: str, after: Position, up_to: Position | None) -> None:
-    command = pb.BaseCommand(type=wire.GEO_READ)
+def _ask(channel: LinkChannel, topic: str, after: Position, up_to: Position | None) -> None:
+    command = pb.BaseCommand(type=pb.GEO_READ)
     ask = command.geo_read
-    ask.request_id, ask.topic, ask.bytes_max = 1, topic, READ_BYTES_MAX
+    ask.topic, ask.bytes_max = topic, READ_BYTES_MAX
     ask.after.ledger, ask.after.entry = after
     if up_to is not None:
         ask.up_to.ledger, ask.up_to.entry = up_to
-    channel.send(command)
+    channel.request(command)
     if channel.hello is not None:
         channel.pump(False, True)
 
 
-def _answer(channel: wire.Channel) -> wire.Frame:
+def _answer(channel: LinkChannel) -> Response:
     until = time.monotonic() + ANSWER_S
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise wire.LinkDown(f"{channel.address}: no answer within {ANSWER_S:.0f} s")
-        for _, readable, writable in wire.wait([channel], left):
-            for frame in channel.pump(readable, writable):
-                if frame.command.type == wire.ERROR:
-                    raise wire.LinkDown(f"{channel.address}: {frame.command.error.message}")
-                return frame
+            raise LinkDown(f"{channel.address}: no answer within {ANSWER_S:.0f} s")
+        for _, readable, writable in wait([channel], left):
+            for event in channel.pump(readable, writable):
+                if event.command.type == pb.ERROR:
+                    raise LinkDown(f"{channel.address}: {event.command.error.message}")
+                if isinstance(event, Response):
+                    return event
 
 
 def suffix_of(origin: str) -> bytes:

@@ -1,7 +1,8 @@
 """Tells a source cluster what is in its destinations: GEO_COMMIT with everything owed, commits before what was learned."""
 
-from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.shared_state import Desk
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 
 
@@ -26,8 +27,7 @@ class Teller:
     def run(self) -> None:
         """Until the pipeline stops."""
         source = self._source
-        channel: wire.Channel | None = None
-        request = 0
+        channel: LinkChannel | None = None
         while True:
             with self._desk.changed:
                 self._desk.changed.wait_for(lambda: self._desk.stopping or self._has_news())
@@ -40,23 +40,22 @@ class Teller:
                 for link in owed.keys() | troubles.keys():
                     commits, learned = owed.get(link, ([], []))
                     trouble = troubles.get(link)
-                    request += 1
-                    command = pb.BaseCommand(type=wire.GEO_COMMIT)
+                    command = pb.BaseCommand(type=pb.GEO_COMMIT)
                     commit = command.geo_commit
-                    commit.request_id, commit.to, commit.pipeline = request, link.target, self._desk.pipeline.name
+                    commit.to, commit.pipeline = link.target, self._desk.pipeline.name
                     commit.commits.extend(commits)
                     commit.learned.extend(learned)
                     if trouble is not None:
                         commit.trouble, commit.reason, commit.throttled = trouble
-                    answer = wire.call(channel, command, self._limits.answer_ms / 1000).command.geo_commit_response
+                    answer = call(channel, command, self._limits.answer_ms / 1000).geo_commit_response
                     if answer.HasField("error"):
-                        raise wire.LinkDown(answer.message)
+                        raise LinkDown(answer.message)
                     with self._desk.changed:
                         self._desk.book.told(link, commits, learned, answer.ignored)
                         if trouble is not None:
                             self._desk.book.told_trouble(link, trouble)
                         self._desk.changed.notify_all()
-            except wire.LinkDown as down:
+            except LinkDown as down:
                 if channel is not None:
                     stale, channel = not channel.fresh, None
                     if stale:

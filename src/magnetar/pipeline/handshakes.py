@@ -2,9 +2,10 @@
 
 import time
 
-from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.link_channel import LinkChannel, call, wait
 from magnetar.pipeline.shared_state import TICK_MS, Desk
 from magnetar.pipeline.states import Handshake
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 
 
@@ -20,11 +21,10 @@ class Greeter:
         self._desk = desk
         self._target = target
         self._limits = desk.pipeline.limits
-        self._request = 0
 
     def run(self) -> None:
         """Until the pipeline stops."""
-        channel: wire.Channel | None = None
+        channel: LinkChannel | None = None
         while not self._desk.stopping:
             with self._desk.trying(self._target) as may_try:
                 if may_try:
@@ -32,7 +32,7 @@ class Greeter:
                 else:
                     self._desk.sleep(TICK_MS)
 
-    def _greet(self, channel: wire.Channel | None) -> wire.Channel | None:
+    def _greet(self, channel: LinkChannel | None) -> LinkChannel | None:
         """Ask what is to be asked now, or wait a while for something; returns the connection to keep."""
         target = self._target
         with self._desk.changed:
@@ -49,14 +49,13 @@ class Greeter:
                 self._reach(channel)
             patience = self._limits.progress_ms if broken else self._limits.answer_ms
             for handshake in asked:
-                self._request += 1
-                command = watermarks(self._request, handshake)
-                answer = wire.call(channel, command, patience / 1000).command.geo_watermarks_response
+                command = watermarks(handshake)
+                answer = call(channel, command, patience / 1000).geo_watermarks_response
                 self._handshaken(handshake, answer)
                 patience = self._limits.answer_ms
             channel.fresh = False
             self._desk.worked(target)
-        except wire.LinkDown as down:
+        except LinkDown as down:
             # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
             stale = channel is not None and not channel.fresh and not broken
             if channel is not None:
@@ -66,14 +65,14 @@ class Greeter:
             return None
         return channel
 
-    def _reach(self, channel: wire.Channel) -> None:
+    def _reach(self, channel: LinkChannel) -> None:
         """Wait for CONNECTED."""
         until = time.monotonic() + self._limits.progress_ms / 1000
         while channel.hello is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise wire.LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
-            for _, readable, writable in wire.wait([channel], left):
+                raise LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
+            for _, readable, writable in wait([channel], left):
                 channel.pump(readable, writable)
 
     def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
@@ -81,11 +80,11 @@ class Greeter:
             book.handshake_answered(handshake, answer, self._desk.clock_ms())
 
 
-def watermarks(request: int, handshake: Handshake) -> pb.BaseCommand:
+def watermarks(handshake: Handshake) -> pb.BaseCommand:
     """A GEO_WATERMARKS."""
-    command = pb.BaseCommand(type=wire.GEO_WATERMARKS)
+    command = pb.BaseCommand(type=pb.GEO_WATERMARKS)
     asked = command.geo_watermarks
-    asked.request_id, asked.source, asked.uuid = request, handshake.link.source, handshake.uuid
+    asked.source, asked.uuid = handshake.link.source, handshake.uuid
     asked.counter = handshake.counter
     asked.topics.extend(handshake.topics)
     return command

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.link_channel import LinkChannel, wait
 from magnetar.pipeline.shared_state import TICK_MS, Desk
 from magnetar.pipeline.states import Link
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Response
 
 POLL_MS: Final = 10_000
 """A long poll's length; also how late a counter that was missed is noticed."""
@@ -67,34 +69,32 @@ class Poller:
                 self._poll_links(links, channel)
             finally:
                 channel.close()
-        except wire.LinkDown as down:
+        except LinkDown as down:
             with self._desk.changed:
                 self._desk.book.source_lost(source)
             self._desk.failed(source, str(down))
 
-    def _poll_links(self, links: Sequence[Link], channel: wire.Channel) -> None:
+    def _poll_links(self, links: Sequence[Link], channel: LinkChannel) -> None:
         """Poll all links of a source on one connection until it fails, what it presented changes, or the pipeline stops."""
         source = self._source
         polls = {link.number: Poll(link) for link in links}
         asked: dict[int, Poll] = {}
-        request = 0
         while not self._desk.stopping and channel.presented == self._desk.presented:
             now = time.monotonic()
             for poll in polls.values():
                 if not poll.request and poll.due <= now:
-                    request += 1
-                    channel.send(self._topics(request, poll))
-                    poll.request, asked[request] = request, poll
+                    poll.request = channel.request(self._topics(poll))
+                    asked[poll.request] = poll
                     poll.until = now + (poll.patience_ms + self._limits.answer_ms) / 1000
             waits = [poll.due - now for poll in polls.values() if not poll.request]
-            ready = wire.wait([channel], max(0.0, min([TICK_MS / 1000, *waits])))
+            ready = wait([channel], max(0.0, min([TICK_MS / 1000, *waits])))
             _, readable, writable = ready[0] if ready else (channel, False, False)
-            for command, _ in channel.pump(readable, writable):
-                if command.type == wire.ERROR:
-                    raise wire.LinkDown(f"{source}: {command.error.message}")
-                answered = asked.pop(command.geo_topics_response.request_id, None)
+            for event in channel.pump(readable, writable):
+                if event.command.type == pb.ERROR:
+                    raise LinkDown(f"{source}: {event.command.error.message}")
+                answered = asked.pop(event.request_id, None) if isinstance(event, Response) else None
                 if answered is not None:
-                    self._topics_answered(answered, command.geo_topics_response)
+                    self._topics_answered(answered, event.command.geo_topics_response)
             for poll in list(asked.values()):
                 if poll.until < time.monotonic():
                     self._overdue(poll)
@@ -102,18 +102,18 @@ class Poller:
                     poll.request = 0
             self._ask_everything(polls)
             if not self._trusted():
-                raise wire.LinkDown(self._desk.book.breakers[source].reason)
+                raise LinkDown(self._desk.book.breakers[source].reason)
 
     def _overdue(self, poll: Poll) -> None:
         """A long poll without answer is asked again at once; only silence to *that* means that the source is down."""
         if not poll.patience_ms:
-            raise wire.LinkDown(f"{self._source}: no answer to GEO_TOPICS")
+            raise LinkDown(f"{self._source}: no answer to GEO_TOPICS")
         poll.patience_ms, poll.due = 0, 0.0
 
-    def _topics(self, request: int, poll: Poll) -> pb.BaseCommand:
-        command = pb.BaseCommand(type=wire.GEO_TOPICS)
+    def _topics(self, poll: Poll) -> pb.BaseCommand:
+        command = pb.BaseCommand(type=pb.GEO_TOPICS)
         topics = command.geo_topics
-        topics.request_id, topics.to, topics.counter, topics.boot = request, poll.link.target, poll.counter, poll.boot
+        topics.to, topics.counter, topics.boot = poll.link.target, poll.counter, poll.boot
         topics.wait_ms, topics.pipeline = poll.patience_ms, self._desk.pipeline.name
         topics.lease_ms = self._limits.lease_ms
         return command

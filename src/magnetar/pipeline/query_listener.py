@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline.handshakes import watermarks
+from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.shared_state import TICK_MS, Desk
+from magnetar.runtime.network.link_connection import LinkDown
 
 WAIT_MS: Final = 2_000
 """How long an answer is held: no longer than a stopping pipeline may wait for this thread."""
@@ -24,12 +25,11 @@ class Listener:
     def __init__(self, desk: Desk, target: str) -> None:
         self._desk = desk
         self._target = target
-        self._request = 0
         self._news = 0
 
     def run(self) -> None:
         """Until the pipeline stops."""
-        channel: wire.Channel | None = None
+        channel: LinkChannel | None = None
         while not self._desk.stopping:
             with self._desk.changed:
                 asked = self._desk.book.listens(self._target)
@@ -39,12 +39,11 @@ class Listener:
                     continue
             try:
                 channel = self._desk.connection(self._target, channel)
-                self._request += 1
-                command = watermarks(self._request, asked[0])
+                command = watermarks(asked[0])
                 command.geo_watermarks.wait_ms, command.geo_watermarks.news = WAIT_MS, self._news
                 patience_ms = WAIT_MS + self._desk.pipeline.limits.answer_ms
-                answer = wire.call(channel, command, patience_ms / 1000).command.geo_watermarks_response
-            except wire.LinkDown:  # the greeter says so
+                answer = call(channel, command, patience_ms / 1000).geo_watermarks_response
+            except LinkDown:  # the greeter says so
                 if channel is not None:
                     channel.close()
                 channel = None

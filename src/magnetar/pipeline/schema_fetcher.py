@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.pipeline import link_connection as wire
+from magnetar.pipeline.link_channel import LinkChannel, keep_channel, open_channel
 from magnetar.pipeline.task_read import Connect
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Response
 
 PATIENCE_SHARE: Final = 0.8
 """Of the silence after which a destination is given up: a source must be given up before its destination is."""
@@ -39,12 +41,11 @@ class Enquirer:
     """
 
     def __init__(
-        self, token: str, *, connect: Connect = wire.take, clock: Callable[[], float] = time.monotonic
+        self, token: str, *, connect: Connect = open_channel, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._token, self._connect, self._clock = token, connect, clock
-        self._channels: dict[str, wire.LinkChannel] = {}
+        self._channels: dict[str, LinkChannel] = {}
         self._asked: dict[tuple[str, int], Question] = {}
-        self._request = 0
 
     def ask(self, address: str, wanted: pb.CommandGeoSchemasWanted, patience_ms: int, tell: Tell) -> None:
         """Pass a destination's question on to a source; `tell` is called once, whatever happens."""
@@ -52,24 +53,21 @@ class Enquirer:
         question = Question(wanted, tell, until)
         try:
             channel = self._channels.get(address) or self._connect(address, self._token)
-        except wire.LinkDown as down:
+        except LinkDown as down:
             self._answer(question, str(down))
             return
         self._channels[address] = channel
-        self._request += 1
-        command = pb.BaseCommand(type=wire.GEO_SCHEMAS)
-        command.geo_schemas.request_id, command.geo_schemas.topic = self._request, wanted.topic
-        command.geo_schemas.schemas = wanted.schemas
+        command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
+        command.geo_schemas.topic, command.geo_schemas.schemas = wanted.topic, wanted.schemas
         command.geo_schemas.versions.extend(wanted.versions)
-        self._asked[address, self._request] = question
-        channel.send(command)
+        self._asked[address, channel.request(command)] = question
 
     @staticmethod
     def _answer(question: Question, reason: str) -> None:
         question.tell(pb.CommandGeoSchemasBrought(ticket=question.wanted.ticket, reason=reason))
 
     @property
-    def channels(self) -> dict[wire.LinkChannel, str]:
+    def channels(self) -> dict[LinkChannel, str]:
         """Connections on which an answer is awaited, with their addresses."""
         return {self._channels[address]: address for address, _ in self._asked}
 
@@ -82,19 +80,20 @@ class Enquirer:
         """Go on with one of `channels`."""
         channel = self._channels[address]
         try:
-            frames = channel.pump(readable, writable)
-        except wire.LinkDown as down:
+            events = channel.pump(readable, writable)
+        except LinkDown as down:
             self._lost(address, str(down))
             return
-        for command, _ in frames:
-            if command.type == wire.ERROR:
-                self._lost(address, command.error.message)
+        for event in events:
+            if event.command.type == pb.ERROR:
+                self._lost(address, event.command.error.message)
                 return
-            told = command.geo_schemas_response
-            question = self._asked.pop((address, told.request_id), None)
+            question = self._asked.pop((address, event.request_id), None) if isinstance(event, Response) else None
             if question is not None:
-                ticket = question.wanted.ticket
-                question.tell(pb.CommandGeoSchemasBrought(ticket=ticket, found=told.found, missing=told.missing))
+                response, ticket = event.command.geo_schemas_response, question.wanted.ticket
+                question.tell(
+                    pb.CommandGeoSchemasBrought(ticket=ticket, found=response.found, missing=response.missing)
+                )
 
     def give_up_silent(self) -> None:
         """Answer for sources that took too long."""
@@ -110,8 +109,8 @@ class Enquirer:
     def close(self) -> None:
         """The task is over: keep idle connections for the next one."""
         for address, channel in self._channels.items():
-            if isinstance(channel, wire.Channel) and not any(asked == address for asked, _ in self._asked):
-                wire.keep(channel, self._token)
+            if not any(asked == address for asked, _ in self._asked):
+                keep_channel(channel, self._token)
             else:
                 channel.close()
         self._channels.clear()

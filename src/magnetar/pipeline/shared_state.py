@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.breaker import BreakerState
+from magnetar.pipeline.link_channel import LinkChannel
 from magnetar.pipeline.state import Book
 from magnetar.pipeline.states import Link
 
@@ -107,13 +107,13 @@ class Desk:
             self.presented = token
             self.changed.notify_all()
 
-    def connection(self, cluster: str, kept: wire.Channel | None = None) -> wire.Channel:
+    def connection(self, cluster: str, kept: LinkChannel | None = None) -> LinkChannel:
         """The kept connection, or a new one when there is none or what it presented is out of date. Raises LinkDown."""
         if kept is not None:
             if kept.presented == self.presented:
                 return kept
             kept.close()
-        return wire.Channel(self.pipeline.addresses[cluster], self.presented)
+        return LinkChannel(self.pipeline.addresses[cluster], self.presented)
 
     def failed(self, cluster: str, reason: str) -> None:
         """A cluster did not answer as it should."""

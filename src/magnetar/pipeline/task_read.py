@@ -14,11 +14,13 @@ from typing import Final
 import pyarrow as pa
 
 from magnetar.core.ids import Position
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import CLOSE, OPEN
+from magnetar.pipeline.link_channel import LinkChannel, keep_channel, open_channel, wait
 from magnetar.pipeline.rows import Assembler
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Response
 
 READ_BYTES_MAX: Final = 4 << 20
 """One GEO_READ: large enough to hide the round trip, small enough to overlap reading and sending."""
@@ -26,7 +28,7 @@ READ_BYTES_MAX: Final = 4 << 20
 READS_AHEAD: Final = 8
 """Reads under way at one source: enough to hide the broker's answer time where ranges are small."""
 
-Connect = Callable[[str, str], wire.LinkChannel]
+Connect = Callable[[str, str], LinkChannel]
 
 
 @dataclass(slots=True)
@@ -76,13 +78,12 @@ class Source:
         self._address, self._token, self._connect = address, token, connect
         self._waiting = deque(ranges)
         self._asked: dict[int, Progress] = {}
-        self._request = 0
-        self.channel: wire.LinkChannel | None = None
+        self.channel: LinkChannel | None = None
         self.silent_s = 0.0
         self.over: list[Progress] = []
         try:
             self.channel = connect(address, token)
-        except wire.LinkDown as down:
+        except LinkDown as down:
             self.give_up(str(down))
         else:
             self._fill()
@@ -98,34 +99,32 @@ class Source:
 
     def _ask(self, progress: Progress) -> None:
         assert self.channel is not None
-        self._request += 1
-        command = pb.BaseCommand(type=wire.GEO_READ)
+        command = pb.BaseCommand(type=pb.GEO_READ)
         read = command.geo_read
-        read.request_id, read.topic, read.to = self._request, progress.part.topic, progress.route.target
+        read.topic, read.to = progress.part.topic, progress.route.target
         read.after.ledger, read.after.entry = progress.after
         read.bytes_max = max(1, min(READ_BYTES_MAX, progress.left))
-        self._asked[self._request] = progress
-        self.channel.send(command)
+        self._asked[self.channel.request(command)] = progress
 
     def pump(self, readable: bool, writable: bool) -> list[Answer]:
         """Go on; returns answers with entries. Ranges that ended are in `over`, behind the answer that ended them."""
         assert self.channel is not None
         answers: list[Answer] = []
         try:
-            frames = self.channel.pump(readable, writable)
-        except wire.LinkDown as down:
+            events = self.channel.pump(readable, writable)
+        except LinkDown as down:
             if self._reconnect():
                 return []
             self.give_up(str(down))
             return []
-        for command, payload in frames:
-            read = command.geo_read_response
-            progress = self._asked.pop(read.request_id, None) if command.type == wire.GEO_READ_RESPONSE else None
+        for event in events:
+            if event.command.type == pb.ERROR:
+                self.give_up(event.command.error.message)
+                return answers
+            progress = self._asked.pop(event.request_id, None) if isinstance(event, Response) else None
             if progress is None:
-                if command.type == wire.ERROR:
-                    self.give_up(command.error.message)
-                    return answers
                 continue
+            read, payload = event.command.geo_read_response, event.payload
             if not fits(read, payload):
                 self._waiting.appendleft(progress)
                 self.give_up(
@@ -157,8 +156,8 @@ class Source:
             return False
         self.channel.close()
         try:
-            self.channel = wire.Channel(self._address, self._token)
-        except wire.LinkDown:
+            self.channel = LinkChannel(self._address, self._token)
+        except LinkDown:
             return False
         asked, self._asked = list(self._asked.values()), {}
         for progress in asked:
@@ -190,7 +189,7 @@ def read_task(
     decoded: Sequence[str] = (),
     *,
     filtered: Container[int] | None = None,
-    connect: Connect = wire.take,
+    connect: Connect = open_channel,
     progress_ms: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of one task.
@@ -226,8 +225,8 @@ def read_task(
             _close_ranges(source, assembler)
     yield from assembler.flush()
     for source in sources:
-        if isinstance(source.channel, wire.Channel):
-            wire.keep(source.channel, token)
+        if source.channel is not None:
+            keep_channel(source.channel, token)
 
 
 def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
@@ -238,7 +237,7 @@ def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
     began = time.monotonic()
     channels = {source.channel: source for source in busy if source.channel is not None}
     answers: list[Answer] = []
-    for channel, readable, writable in wire.wait(channels, progress_ms / 1000):
+    for channel, readable, writable in wait(channels, progress_ms / 1000):
         answers += channels[channel].pump(readable, writable)
     waited = time.monotonic() - began
     for channel, source in channels.items():

@@ -19,13 +19,15 @@ from typing import Final
 import pyarrow as pa
 
 from magnetar.core.ids import Position
-from magnetar.pipeline import link_connection as wire
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import BLOCK, CLOSE, ENTRY, OPEN
+from magnetar.pipeline.link_channel import LinkChannel, keep_channel, open_channel, wait
 from magnetar.pipeline.rows import Slices
 from magnetar.pipeline.schema_fetcher import Enquirer
 from magnetar.pipeline.task_read import Connect
+from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Push, Response
 
 PIECE_BYTES_MAX: Final = 1 << 20
 """One GEO_APPEND: below the brokers' frame limit, large enough that its fixed cost vanishes."""
@@ -98,12 +100,12 @@ class Piece:
     messages: int
     oldest_publish_ms: int
 
-    def command(self, request: int) -> pb.BaseCommand:
+    def command(self) -> pb.BaseCommand:
         """The command; the data follows it in the frame."""
         route, part = self.sending.route, self.sending.part
-        command = pb.BaseCommand(type=wire.GEO_APPEND)
+        command = pb.BaseCommand(type=pb.GEO_APPEND)
         append = command.geo_append
-        append.request_id, append.topic, append.source, append.uuid = request, part.topic, route.source, route.uuid
+        append.topic, append.source, append.uuid = part.topic, route.source, route.uuid
         append.incarnation, append.gen = part.incarnation, part.gen
         append.p.ledger, append.p.entry = self.p
         append.schemas = self.sending.schemas
@@ -120,7 +122,7 @@ class Line:
     """The way to one destination; its limits are those of the route that opened it."""
 
     route: m.Route
-    channel: wire.LinkChannel | None = None
+    channel: LinkChannel | None = None
     queue: deque[Piece] = field(default_factory=deque)
     under_way: dict[int, Piece] = field(default_factory=dict)
     queued_bytes: int = 0
@@ -153,7 +155,7 @@ class Courier:
         self,
         token: str,
         *,
-        connect: Connect = wire.take,
+        connect: Connect = open_channel,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         progress_ms: int | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
@@ -162,7 +164,6 @@ class Courier:
         self._progress_ms, self._piece_max = progress_ms, piece_bytes_max
         self._lines: dict[str, Line] = {}
         self._ranges: dict[int, Sending] = {}
-        self._request = 0
         self._enquirer = Enquirer(token, connect=connect)
         self._began_ms = clock_ms()
 
@@ -197,8 +198,8 @@ class Courier:
         while any(line.busy for line in self._lines.values()):
             self._pump(self._patience_s())
         for line in self._lines.values():
-            if isinstance(line.channel, wire.Channel):
-                wire.keep(line.channel, self._token)
+            if line.channel is not None:
+                keep_channel(line.channel, self._token)
         self._enquirer.close()
         ms = self._clock_ms() - self._began_ms
         return m.TaskReport(tuple(sending.report() for sending in self._ranges.values()), ms)
@@ -236,7 +237,7 @@ class Courier:
             line = self._lines[route.target_address] = Line(route)
             try:
                 line.channel = self._connect(route.target_address, self._token)
-            except wire.LinkDown as down:
+            except LinkDown as down:
                 self._give_up(line, str(down))
         return line
 
@@ -248,15 +249,15 @@ class Courier:
             self._fill_window(line)
         sources = self._enquirer.channels
         timeout = min(timeout, self._enquirer.patience_s) if sources else timeout
-        for channel, readable, writable in wire.wait([*lines, *sources], timeout):
+        for channel, readable, writable in wait([*lines, *sources], timeout):
             if channel in sources:
                 self._enquirer.pump(sources[channel], readable, writable)
                 continue
             line = lines[channel]
             try:
-                for command, _ in channel.pump(readable, writable):
-                    self._answered(line, command)
-            except wire.LinkDown as down:
+                for event in channel.pump(readable, writable):
+                    self._answered(line, event)
+            except LinkDown as down:
                 if not self._reconnect(line):
                     self._give_up(line, str(down))
         if sources:
@@ -275,20 +276,19 @@ class Courier:
             if piece.sending.trouble:
                 piece.sending.under_way -= 1
                 continue
-            self._request += 1
-            line.under_way[self._request] = piece
             line.window_bytes += len(piece.data)
-            line.channel.send(piece.command(self._request), [piece.data])
+            line.under_way[line.channel.request(piece.command(), [piece.data])] = piece
 
-    def _answered(self, line: Line, command: pb.BaseCommand) -> None:
-        if command.type == wire.ERROR:
+    def _answered(self, line: Line, event: Response | Push) -> None:
+        command = event.command
+        if command.type == pb.ERROR:
             self._give_up(line, command.error.message)
             return
-        if command.type == wire.GEO_SCHEMAS_WANTED:
+        if command.type == pb.GEO_SCHEMAS_WANTED:
             self._wanted(line, command.geo_schemas_wanted)
             return
         answer = command.geo_append_response
-        piece = line.under_way.pop(answer.request_id, None) if command.type == wire.GEO_APPEND_RESPONSE else None
+        piece = line.under_way.pop(event.request_id, None) if isinstance(event, Response) else None
         if piece is None:
             return
         line.window_bytes -= len(piece.data)
@@ -317,7 +317,7 @@ class Courier:
 
         def tell(brought: pb.CommandGeoSchemasBrought) -> None:
             if line.channel is channel and channel is not None:  # else the piece is given up, and so is its question
-                channel.send(pb.BaseCommand(type=wire.GEO_SCHEMAS_BROUGHT, geo_schemas_brought=brought))
+                channel.send(pb.BaseCommand(type=pb.GEO_SCHEMAS_BROUGHT, geo_schemas_brought=brought))
 
         self._enquirer.ask(address, wanted, self._patience_ms(line), tell)
 
@@ -358,11 +358,11 @@ class Courier:
             return False
         line.channel.close()
         try:
-            line.channel = wire.Channel(line.route.target_address, self._token)
-        except wire.LinkDown:
+            line.channel = LinkChannel(line.route.target_address, self._token)
+        except LinkDown:
             return False
-        for request, piece in line.under_way.items():
-            line.channel.send(piece.command(request), [piece.data])
+        pieces = list(line.under_way.values())
+        line.under_way = {line.channel.request(piece.command(), [piece.data]): piece for piece in pieces}
         return True
 
     def _give_up(self, line: Line, reason: str) -> None:

@@ -1,0 +1,240 @@
+"""A non-blocking shell around `wire.client` for link commands, and a way to wait on several of them.
+
+Why not the blocking client of `runtime`: a task talks to several clusters at once and must not wait for one of them
+(docs/design/pipeline.md#dead-cluster), and a payload of megabytes must reach Arrow without being copied.
+"""
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from magnetar.core.errors import ProtocolError
+from magnetar.runtime.network.link_connection import LinkDown, link_connect
+from magnetar.runtime.security.tls import TlsSocket, shown, target_of
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import ClientConnection, Connected, ConnectRefused, Push, Response
+
+FRAME_BYTES_MAX: Final = 64 << 20
+"""A ceiling for what a broker may send us in one frame: reads ask for at most 8 MiB, topic lists stay below."""
+
+
+class LinkChannel:
+    """A connection by TCP, or TLS when the address says so, authenticated by what links present.
+
+    Args:
+        address: see `runtime.security.tls.target_of`.
+        token: what links present.
+        clock: seconds, monotonic.
+
+    Attributes:
+        address: for error texts.
+        locator: the address as it was given.
+        presented: the token.
+        fresh: whether it was opened for the present task, so that a failure says something about the broker.
+        progress_at: when bytes last went in or out, by `clock`.
+        hello: who the broker is; None until it accepted CONNECT.
+
+    Raises:
+        LinkDown: it cannot be begun.
+    """
+
+    def __init__(self, address: str, token: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.fresh = True
+        self.hello: pb.GeoHello | None = None
+        self._clock = clock
+        self.progress_at = clock()
+        self._connected = False
+        self._client = ClientConnection(FRAME_BYTES_MAX)
+        self._received_before = 0
+        self.presented = token
+        self._target = target_of(address)
+        self.locator = address
+        self.address = address = shown(address)
+        try:
+            family = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)[0]
+            self._socket: socket.socket | TlsSocket = socket.socket(family[0], family[1], family[2])
+        except OSError as error:
+            raise LinkDown(f"{address}: {error.strerror or error}") from None
+        self._socket.setblocking(False)
+        assert isinstance(self._socket, socket.socket)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.connect(family[4])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._socket.close()
+            raise LinkDown(f"{address}: {error.strerror or error}") from None
+        self._client.connect(link_connect(token.encode()))
+
+    def fileno(self) -> int:
+        """Of the socket, for the selector; -1 once closed."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether the selector should look for room to write, or for the end of connecting."""
+        if isinstance(self._socket, TlsSocket) and self._socket.waits_to_read:
+            return False
+        return self._client.has_outgoing or not self._connected
+
+    @property
+    def frames_received(self) -> int:
+        """How many frames came since it was opened, or taken from those that were kept."""
+        return self._client.received_commands - self._received_before
+
+    def taken(self) -> None:
+        """It was idle and is used by another task now."""
+        self.fresh, self._received_before = False, self._client.received_commands
+
+    def request(self, command: pb.BaseCommand, buffers: Sequence[bytes | memoryview] = ()) -> int:
+        """Queue a request (see `ClientConnection.request`); returns its id."""
+        return self._client.request(command, buffers)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Queue a command that has no response."""
+        self._client.send(command)
+
+    def pump(self, readable: bool, writable: bool) -> list[Response | Push]:
+        """Send and receive what goes without waiting.
+
+        Raises:
+            LinkDown: the connection failed, was closed, or what came is no answer of a broker that accepts this link.
+        """
+        try:
+            if writable:
+                self._finish_connecting()
+                self._send_some()
+            events = self._receive_some() if readable else []
+            if self._client.has_outgoing and events:  # what waited for CONNECTED, or came up meanwhile
+                self._send_some()
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise LinkDown(f"{self.address}: {error.strerror or error}") from None
+        except ProtocolError as error:
+            raise LinkDown(f"{self.address}: {error}") from None
+        return events
+
+    def _finish_connecting(self) -> None:
+        if not self._connected:
+            error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+            self._connected = True
+            self.progress_at = self._clock()
+            if self._target.context is not None and isinstance(self._socket, socket.socket):
+                self._socket = TlsSocket(self._socket, self._target.context, self._target.host)
+
+    def _send_some(self) -> None:
+        while buffers := self._client.outgoing():
+            try:
+                sent = self._socket.sendmsg(buffers)
+            except BlockingIOError:
+                return
+            self.progress_at = self._clock()
+            self._client.sent(sent)
+
+    def _receive_some(self) -> list[Response | Push]:
+        events: list[Response | Push] = []
+        while True:
+            room = self._client.get_buffer()
+            try:
+                count = self._socket.recv_into(room)
+            except BlockingIOError:
+                return events
+            if count == 0:
+                if events:
+                    return events  # the end comes again with the next call
+                raise LinkDown(f"{self.address}: connection closed by the broker")
+            self.progress_at = self._clock()
+            full = count == len(room)
+            for event in self._client.received(count):
+                if isinstance(event, Connected):
+                    self._greeted(event.greeting)
+                elif isinstance(event, ConnectRefused):
+                    raise LinkDown(f"{self.address}: {event.error.message}")
+                else:
+                    events.append(event)
+            if not full:
+                return events
+
+    def _greeted(self, greeting: pb.CommandConnected) -> None:
+        if not greeting.HasField("geo"):
+            raise LinkDown(f"{self.address}: the broker does not accept this link token (or is no Magnetar broker)")
+        self.hello = greeting.geo
+        self._send_some()
+
+    def close(self) -> None:
+        """Close the socket; may be called twice."""
+        self._socket.close()
+
+
+def wait(channels: Iterable[LinkChannel], timeout: float) -> list[tuple[LinkChannel, bool, bool]]:
+    """Wait until one of the channels can go on; returns (channel, readable, writable) of each that can."""
+    with selectors.DefaultSelector() as selector:
+        for channel in channels:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
+            selector.register(channel, events, channel)
+        return [
+            (key.data, bool(events & selectors.EVENT_READ), bool(events & selectors.EVENT_WRITE))
+            for key, events in selector.select(timeout)
+        ]
+
+
+def call(
+    channel: LinkChannel, command: pb.BaseCommand, timeout: float, *, clock: Callable[[], float] = time.monotonic
+) -> pb.BaseCommand:
+    """Send one request and wait for its response; for callers that have nothing else to do.
+
+    Raises:
+        LinkDown: no response within `timeout` seconds, or the connection failed, or the broker answered with an error.
+    """
+    request_id = channel.request(command)
+    until = clock() + timeout
+    writable, readable = True, False
+    while True:
+        for event in channel.pump(readable, writable):
+            if event.command.type == pb.ERROR:
+                raise LinkDown(event.command.error.message)
+            if isinstance(event, Response) and event.request_id == request_id:
+                return event.command
+        left = until - clock()
+        if left <= 0:
+            raise LinkDown(f"no answer within {timeout * 1000:.0f} ms")
+        ready = wait([channel], left)
+        _, readable, writable = ready[0] if ready else (channel, False, False)
+
+
+_kept: dict[tuple[str, str], LinkChannel] = {}
+"""Connections kept between the tasks of one executor process; a worker process runs one task at a time."""
+
+
+def open_channel(address: str, token: str) -> LinkChannel:
+    """A connection to a broker: the one kept from the last task if it still lives, else a new one.
+
+    Raises:
+        LinkDown: it cannot be begun.
+    """
+    kept = _kept.pop((address, token), None)
+    if kept is not None:
+        try:
+            kept.pump(True, False)  # answers the pings that came meanwhile, and finds out whether it was closed
+        except LinkDown:
+            kept.close()
+        else:
+            kept.taken()
+            return kept
+    return LinkChannel(address, token)
+
+
+def keep_channel(channel: LinkChannel, token: str) -> None:
+    """Keep an idle connection for the next task."""
+    before = _kept.get((channel.locator, token))
+    if before is not None:
+        before.close()
+    channel.fresh = False
+    _kept[channel.locator, token] = channel
