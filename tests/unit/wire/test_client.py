@@ -158,18 +158,25 @@ def test_events_in_front_of_a_fault_are_told():
 
 
 def test_a_large_frame_is_received_into_a_buffer_of_its_own():
-    taken: list[int] = []
-
-    def memory(size: int) -> memoryview:
-        taken.append(size)
-        return memoryview(bytearray(size))
-
-    client = ClientConnection(1 << 30, receive_bytes=1000, memory=memory)
+    client = ClientConnection(1 << 30, receive_bytes=1000)
     client.connect(hello())
     client.receive(CONNECTED)
+    data = b"".join(encode_with_payload(pb.BaseCommand(type=4711), [bytes(9000)]))
     for _ in range(3):
-        data = b"".join(encode_with_payload(pb.BaseCommand(type=4711), [bytes(9000)]))
-        (event,) = client.receive(data)
+        assert client.receive(data[:700]) == []
+        assert len(client.get_buffer()) == len(data) - 700, "no byte of the next frame"
+        (event,) = client.receive(data[700:])
         assert isinstance(event, Push)
-        assert event.payload == bytes(9000)
-    assert taken == [1000, *[len(data)] * 3], "the usual buffer is kept for what comes next"
+        assert len(event.payload.obj) == len(data), "a view, not a copy"
+        assert len(client.get_buffer()) == 1000
+
+
+def test_the_buffer_of_a_small_frame_is_used_again():
+    client = ClientConnection(1 << 30, receive_bytes=1000)
+    client.connect(hello())
+    client.receive(CONNECTED)
+    data = b"".join(encode_with_payload(pb.BaseCommand(type=4711), [b"x" * 400]))
+    first, second = (client.receive(piece)[0] for piece in (data, data.replace(b"x", b"y")))
+    assert isinstance(first, Push)
+    assert isinstance(second, Push)
+    assert (first.payload, second.payload) == (b"x" * 400, b"y" * 400)
