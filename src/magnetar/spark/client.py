@@ -151,8 +151,8 @@ class Client:
             connection = self.connection(url, proxied)
             command = pb.BaseCommand(type=pb.LOOKUP)
             lookup = command.lookupTopic
-            lookup.topic, lookup.authoritative, lookup.request_id = topic, authoritative, connection.next_id()
-            found = connection.request(command, lookup.request_id).lookupTopicResponse
+            lookup.topic, lookup.authoritative = topic, authoritative
+            found = connection.request(command).lookupTopicResponse
             if found.response == 2:
                 raise _refusal(found.error, found.message, topic)
             target = found.brokerServiceUrlTls if self.access.url.startswith("pulsar+ssl") else found.brokerServiceUrl
@@ -172,8 +172,8 @@ class Client:
         connection = self.connection()
         command = pb.BaseCommand(type=pb.PARTITIONED_METADATA)
         ask = command.partitionMetadata
-        ask.topic, ask.request_id, ask.metadata_auto_creation_enabled = topic, connection.next_id(), create
-        answer = connection.request(command, ask.request_id).partitionMetadataResponse
+        ask.topic, ask.metadata_auto_creation_enabled = topic, create
+        answer = connection.request(command).partitionMetadataResponse
         if answer.response == 1:
             refusal = _refusal(answer.error, answer.message, topic)
             if isinstance(refusal, TopicGone):
@@ -190,12 +190,8 @@ class Client:
         connection = self.connection()
         command = pb.BaseCommand(type=pb.GET_TOPICS_OF_NAMESPACE)
         ask = command.getTopicsOfNamespace
-        ask.request_id, ask.namespace, ask.mode = (
-            connection.next_id(),
-            namespace,
-            _PERSISTENT,
-        )
-        return list(connection.request(command, ask.request_id).getTopicsOfNamespaceResponse.topics)
+        ask.namespace, ask.mode = namespace, _PERSISTENT
+        return list(connection.request(command).getTopicsOfNamespaceResponse.topics)
 
     def schema(self, topic: str, version: bytes = b"") -> pb.Schema | None:
         """A topic's schema by the version that messages carry, or (without one) the newest; None: there is none.
@@ -206,10 +202,10 @@ class Client:
         connection = self.connection()
         command = pb.BaseCommand(type=pb.GET_SCHEMA)
         ask = command.getSchema
-        ask.request_id, ask.topic = connection.next_id(), topic
+        ask.topic = topic
         if version:
             ask.schema_version = version
-        answer = connection.request(command, ask.request_id).getSchemaResponse
+        answer = connection.request(command).getSchemaResponse
         if not answer.HasField("error_code"):
             return answer.schema
         if answer.error_code == ErrorCode.TOPIC_NOT_FOUND:
@@ -313,13 +309,13 @@ class Reader:
         command = pb.BaseCommand(type=pb.SUBSCRIBE)
         ask = command.subscribe
         ask.topic, ask.subscription, ask.consumer_id = self._topic, self._name, self._id
-        ask.subType, ask.request_id, ask.durable = _EXCLUSIVE, connection.next_id(), False
+        ask.subType, ask.durable = _EXCLUSIVE, False
         ask.force_topic_creation, ask.replicate_subscription_state = False, False
         ask.initialPosition = _FROM_EARLIEST
         ledger, entry = self.last_seen or (self._after.ledger, self._after.entry)
         ask.start_message_id.ledgerId, ask.start_message_id.entryId = _unsigned(ledger), _unsigned(entry)
         try:
-            connection.request(command, ask.request_id)
+            connection.request(command)
         except BaseException:
             connection.handlers.pop(("consumer", self._id), None)
             raise
@@ -327,8 +323,8 @@ class Reader:
     def _seek(self, connection: Connection, time_ms: int) -> None:
         command = pb.BaseCommand(type=pb.SEEK)
         ask = command.seek
-        ask.consumer_id, ask.request_id, ask.message_publish_time = self._id, connection.next_id(), max(0, time_ms)
-        connection.request(command, ask.request_id)
+        ask.consumer_id, ask.message_publish_time = self._id, max(0, time_ms)
+        connection.request(command)
         self._subscribe(connection)  # a seek sends the consumers away; the subscription stays, at its new place
         self._time_ms = None if self.last_seen else self._time_ms
 
@@ -339,16 +335,16 @@ class Reader:
         connection.handlers.pop(("consumer", self._id), None)
         if not self._detached:
             command = pb.BaseCommand(type=pb.CLOSE_CONSUMER)
-            command.close_consumer.consumer_id, command.close_consumer.request_id = self._id, connection.next_id()
+            command.close_consumer.consumer_id = self._id
             with contextlib.suppress(Down):
-                connection.send(command)
+                connection.tell(command)
 
     def close(self) -> None:
         """End the subscription; the connection stays."""
         self._detach()
 
     def _received(self, command: pb.BaseCommand, payload: memoryview) -> None:
-        if command.type == 16:
+        if command.type == pb.CLOSE_CONSUMER:
             self._detached = True
             return
         message = command.message
@@ -394,10 +390,8 @@ class Reader:
         if self._connection is None or self._detached:
             raise Down(f"{self._topic}: not connected")
         command = pb.BaseCommand(type=pb.GET_LAST_MESSAGE_ID)
-        ask = command.getLastMessageId
-        ask.consumer_id, ask.request_id = self._id, self._connection.next_id()
-        self._connection.ask(command, ask.request_id)
-        return ask.request_id
+        command.getLastMessageId.consumer_id = self._id
+        return self._connection.ask(command)
 
     def last_answer(self, request_id: int) -> Place:
         """The answer to `ask_last`."""

@@ -1,57 +1,43 @@
-"""A small blocking client of Pulsar's protocol, for one thread: connections.
+"""A blocking shell around `wire.client` for producers and readers, for one thread.
 
-Why not the official client library in the tasks: it hands out one Python object a message, with its bytes copied
-(figures in docs/spark.md). Here a MESSAGE's payload is a view into the receive buffer; it is copied once, into the Arrow
-column. Nothing but the official protocol is used, so that any Pulsar broker will do.
+Why not the official client library in the tasks: it hands out one Python object a message (figures in docs/spark.md). Here a
+MESSAGE's payload stays one buffer until it is copied into the Arrow column. Nothing but the official protocol is used, so that
+any Pulsar broker will do.
 
-Whoever calls does the I/O; between calls nothing happens, but for the kernel's buffers filling up.
+The caller does the I/O: between calls nothing happens, but for the kernel's buffers filling up.
 """
 
-import contextlib
 import select
 import socket
 import ssl
-import struct
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
-
-import numpy as np
-from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ConfigError, ErrorCode, MagnetarError
 from magnetar.core.hosts import is_host, port_of
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import encode, encode_head
+from magnetar.wire.client import ClientConnection, ClientFault, ConnectRefused, Event, Push, Response
+from magnetar.wire.connection import NO_REQUEST
 from magnetar.wire.versions import PROTOCOL_VERSION
 
 FRAME_BYTES_MAX: Final = 128 << 20
 """A ceiling for what a broker may send in one frame: brokers accept messages of 5 MiB by default, and are set higher."""
 
-RECEIVE_BYTES: Final = 2 << 20
-"""One receive buffer: what is copied when a frame stands across two of them is small beside it."""
-
 TIMEOUT_S: Final = 30.0
 """How long an answer may take: the official clients' operation timeout."""
 
-_CONNECT, _CONNECTED, _SEND, _ERROR, _PING, _PONG = 2, 3, 6, 14, 18, 19
-_PONG_BYTES: Final = encode(pb.BaseCommand(type=_PONG, pong=pb.CommandPong()))
-_BUFFERS_PER_SEND: Final = 512  # below the kernel's limit of 1,024
-_LEAST: Final = 8  # two sizes
-
-ANSWERS: Final[dict[int, str]] = {
-    13: "success",
-    14: "error",
-    17: "producer_success",
-    22: "partitionMetadataResponse",
-    24: "lookupTopicResponse",
-    30: "getLastMessageIdResponse",
-    33: "getTopicsOfNamespaceResponse",
-    35: "getSchemaResponse",
-    38: "ackResponse",
+OWNER_OF: Final[dict[int, tuple[str, Callable[[pb.BaseCommand], int]]]] = {
+    pb.MESSAGE: ("consumer", attrgetter("message.consumer_id")),
+    pb.CLOSE_CONSUMER: ("consumer", attrgetter("close_consumer.consumer_id")),
+    pb.SEND_RECEIPT: ("producer", attrgetter("send_receipt.producer_id")),
+    pb.SEND_ERROR: ("producer", attrgetter("send_error.producer_id")),
+    pb.CLOSE_PRODUCER: ("producer", attrgetter("close_producer.producer_id")),
 }
-"""Commands that answer a request by its id, and their fields."""
+"""Commands for a consumer or a producer: for which kind, and where its id is."""
 
 _CODES: Final = frozenset(int(code) for code in ErrorCode)
 
@@ -131,11 +117,6 @@ def _open(url: str, access: Access, timeout_s: float) -> socket.socket:
         raise Down(f"{url}: {error.strerror or error}") from None
 
 
-def _buffer(size: int) -> memoryview:
-    """Memory that is not cleared first."""
-    return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]  # the stubs do not know that arrays are buffers
-
-
 Handler = Callable[[pb.BaseCommand, memoryview], None]
 
 
@@ -154,12 +135,10 @@ class Connection:
         self.handlers: dict[tuple[str, int], Handler] = {}
         self.dead = ""
         self._timeout_s = timeout_s
-        self._answers: dict[int, pb.BaseCommand] = {}
+        self._events: deque[Event] = deque()
+        self._responses: dict[int, Response] = {}
         self._awaited: set[int] = set()
-        self._next_id = 0
-        self._hello: pb.BaseCommand | None = None
-        self._chunk = _buffer(RECEIVE_BYTES)
-        self._start = self._end = 0
+        self._client = ClientConnection(FRAME_BYTES_MAX)
         self._socket = _open(url, access, timeout_s)
         self._shake_hands(access.token, proxied)
 
@@ -170,13 +149,12 @@ class Connection:
             connect.auth_method_name, connect.auth_data = "token", token.encode()
         if proxied:
             connect.proxy_to_broker_url = proxied
-        self.send(pb.BaseCommand(type=_CONNECT, connect=connect))
+        self._client.connect(connect)
+        self._flush()
         until = time.monotonic() + self._timeout_s
-        while self._hello is None:
+        while self._client.greeting is None:
             self.turn(until)
-        if self._hello.type == _ERROR:
-            raise self._die(self._hello.error.message)
-        self.message_bytes_max = self._hello.connected.max_message_size or self.message_bytes_max
+        self.message_bytes_max = self._client.greeting.max_message_size or self.message_bytes_max
 
     def close(self) -> None:
         """Close the socket; what is in flight is forgotten here."""
@@ -191,8 +169,7 @@ class Connection:
 
     def next_id(self) -> int:
         """A number that no other request, producer or consumer of this connection has."""
-        self._next_id += 1
-        return self._next_id
+        return self._client.next_id()
 
     def send(self, command: pb.BaseCommand, payload: Sequence[bytes | memoryview] = ()) -> None:
         """Send one frame; waits while the kernel's buffer is full.
@@ -200,63 +177,64 @@ class Connection:
         Raises:
             Down: see there.
         """
-        self.send_buffers([encode_head(command, sum(map(len, payload))), *payload])
-
-    def send_buffers(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send what is a whole frame, or several.
-
-        Raises:
-            Down: see there.
-        """
         if self.dead:
             raise Down(self.dead)
+        self._client.send(command, payload)
+        self._flush()
+
+    def _flush(self) -> None:
         try:
             self._socket.settimeout(self._timeout_s)
-            if isinstance(self._socket, ssl.SSLSocket):
-                self._socket.sendall(b"".join(buffers))
-                return
-            views = [memoryview(buffer) for buffer in buffers]
-            at = 0
-            while at < len(views):
-                sent = self._socket.sendmsg(views[at : at + _BUFFERS_PER_SEND])
-                while at < len(views) and sent >= len(views[at]):
-                    sent -= len(views[at])
-                    at += 1
-                if sent:
-                    views[at] = views[at][sent:]
+            while buffers := self._client.outgoing():
+                if isinstance(self._socket, ssl.SSLSocket):
+                    self._socket.sendall(b"".join(buffers))
+                    sent = sum(map(len, buffers))
+                else:
+                    sent = self._socket.sendmsg(buffers)
+                self._client.sent(sent)
         except OSError as error:
             raise self._die(error.strerror or str(error) or "no progress") from None
 
-    def request(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
-        """Send a request and wait for its answer.
+    def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
+        """Send a request and wait for its response.
 
         Raises:
             Down, Refused: see there.
         """
-        self.ask(command, request_id)
-        return self.answer(request_id)
+        return self.answer(self.ask(command))
 
-    def ask(self, command: pb.BaseCommand, request_id: int) -> None:
-        """Send a request whose `answer` is taken later."""
+    def ask(self, command: pb.BaseCommand) -> int:
+        """Send a request whose `answer` is taken later; returns its id."""
+        if self.dead:
+            raise Down(self.dead)
+        request_id = self._client.request(command)
         self._awaited.add(request_id)
-        self.send(command)
+        self._flush()
+        return request_id
+
+    def tell(self, command: pb.BaseCommand) -> None:
+        """Send a request whose response nobody waits for."""
+        if self.dead:
+            raise Down(self.dead)
+        self._client.request(command)
+        self._flush()
 
     def answer(self, request_id: int) -> pb.BaseCommand:
-        """Wait for the answer of a request.
+        """Wait for the response to a request.
 
         Raises:
             Down, Refused: see there.
         """
         until = time.monotonic() + self._timeout_s
-        while request_id not in self._answers:
+        while request_id not in self._responses:
             if time.monotonic() >= until:
                 raise self._die(f"no answer within {self._timeout_s:g} s")
             self.turn(until)
-        command = self._answers.pop(request_id)
+        response = self._responses.pop(request_id)
         self._awaited.discard(request_id)
-        if command.type == _ERROR:
-            raise Refused(command.error.error, command.error.message, self.url)
-        return command
+        if response.error is not None:
+            raise Refused(response.error.error, response.error.message, self.url)
+        return response.command
 
     def idle(self) -> None:
         """Answer what came since the last use; finds out whether the broker is still there.
@@ -283,79 +261,48 @@ class Connection:
         """
         if self.dead:
             raise Down(self.dead)
+        if self._events:  # a handler raised, and left these
+            self._handle()
+            return True
         if not self._readable(until - time.monotonic()):
             return False
         try:
-            count = self._socket.recv_into(self._chunk[self._end :])
+            count = self._socket.recv_into(self._client.get_buffer())
         except OSError as error:
             raise self._die(error.strerror or str(error)) from None
         if not count:
             raise self._die("the broker closed the connection")
-        self._end += count
-        self._split()
+        fault: ClientFault | None = None
+        try:
+            self._events.extend(self._client.received(count))
+        except ClientFault as error:
+            fault = error
+            self._events.extend(error.events)
+        self._handle()
+        if fault is not None:
+            raise self._die(str(fault))
+        if self._client.has_outgoing:  # the answer to a PING
+            self._flush()
         return True
 
-    def _split(self) -> None:
-        chunk, need = self._chunk, _LEAST
-        while self._end - self._start >= 4:
-            (size,) = struct.unpack_from(">I", chunk, self._start)
-            if not 4 <= size <= FRAME_BYTES_MAX:
-                raise self._die(f"a frame of {size} bytes is not Pulsar's protocol")
-            if self._end - self._start < 4 + size:
-                need = 4 + size
-                break
-            begin = self._start + 4
-            self._start = begin + size
-            self._accept(chunk[begin : begin + size])
-        if self._start + need > len(chunk) or self._end == len(chunk):
-            # A new buffer, never this one again: what was handed out are views into it.
-            rest = self._end - self._start
-            fresh = _buffer(max(RECEIVE_BYTES, need))
-            fresh[:rest] = chunk[self._start : self._end]
-            self._chunk, self._start, self._end = fresh, 0, rest
+    def _handle(self) -> None:
+        events = self._events
+        while events:
+            event = events.popleft()
+            if isinstance(event, Push):
+                self._pushed(event.command, event.payload)
+            elif isinstance(event, Response):
+                if event.request_id in self._awaited:
+                    self._responses[event.request_id] = event
+            elif isinstance(event, ConnectRefused):
+                raise self._die(event.error.message)
 
-    def _accept(self, body: memoryview) -> None:
-        (size,) = struct.unpack_from(">I", body)
-        try:
-            if size > len(body) - 4:
-                raise DecodeError
-            command = pb.BaseCommand.FromString(body[4 : 4 + size])  # type: ignore[arg-type]  # any buffer will do
-        except DecodeError:
-            raise self._die("a command that cannot be read") from None
-        kind = command.type
-        if kind == 9:
-            self._hand("consumer", command.message.consumer_id, command, body[4 + size :])
-        elif kind == 7:
-            self._hand("producer", command.send_receipt.producer_id, command, body)
-        elif kind == 8:
-            self._hand("producer", command.send_error.producer_id, command, body)
-        elif kind == 15:
-            self._hand("producer", command.close_producer.producer_id, command, body)
-        elif kind == 16:
-            self._hand("consumer", command.close_consumer.consumer_id, command, body)
-        elif kind == _PING:
-            self.send_buffers([_PONG_BYTES])
-        elif self._hello is None and kind in (_CONNECTED, _ERROR):
-            self._hello = command
-        elif kind in ANSWERS:
-            self._answered(command)
-
-    def _answered(self, command: pb.BaseCommand) -> None:
-        answer = getattr(command, ANSWERS[command.type])
-        if command.type == 17 and not answer.producer_ready:
-            return  # queued behind an exclusive producer; the real answer follows
-        if answer.request_id in self._awaited:
-            self._answers[answer.request_id] = command
-        elif command.type == _ERROR and answer.request_id == (1 << 64) - 1:
+    def _pushed(self, command: pb.BaseCommand, payload: memoryview) -> None:
+        owner = OWNER_OF.get(command.type)
+        if owner is not None:
+            kind, number_of = owner
+            handler = self.handlers.get((kind, number_of(command)))
+            if handler is not None:
+                handler(command, payload)
+        elif command.type == pb.ERROR and command.error.request_id == NO_REQUEST:
             raise self._die(command.error.message)
-
-    def _hand(self, kind: str, number: int, command: pb.BaseCommand, payload: memoryview) -> None:
-        handler = self.handlers.get((kind, number))
-        if handler is not None:
-            handler(command, payload)
-
-
-def closed_quietly(connection: Connection) -> None:
-    """Close a connection whose state is unknown."""
-    with contextlib.suppress(OSError):
-        connection.close()

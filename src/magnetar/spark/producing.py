@@ -138,9 +138,9 @@ class Producer:
             return
         connection.handlers.pop(("producer", self._id), None)
         command = pb.BaseCommand(type=pb.CLOSE_PRODUCER)
-        command.close_producer.producer_id, command.close_producer.request_id = self._id, connection.next_id()
+        command.close_producer.producer_id = self._id
         try:
-            connection.request(command, command.close_producer.request_id)
+            connection.request(command)
         except (Down, Refused):
             connection.close()  # the broker then ends the producer with it
 
@@ -186,13 +186,13 @@ class Producer:
         self._id = connection.next_id()
         command = pb.BaseCommand(type=pb.PRODUCER)
         ask = command.producer
-        ask.topic, ask.producer_id, ask.request_id, ask.epoch = self._topic, self._id, connection.next_id(), self._epoch
+        ask.topic, ask.producer_id, ask.epoch = self._topic, self._id, self._epoch
         ask.user_provided_producer_name = self._given
         if self.name:
             ask.producer_name = self.name
         connection.handlers["producer", self._id] = self._received
         try:
-            answer = connection.request(command, ask.request_id).producer_success
+            answer = connection.request(command).producer_success
         except BaseException:
             connection.handlers.pop(("producer", self._id), None)
             raise
@@ -238,10 +238,10 @@ class Producer:
             raise self._trouble
 
     def _received(self, command: pb.BaseCommand, _: memoryview) -> None:
-        if command.type == 15:
+        if command.type == pb.CLOSE_PRODUCER:
             self._trouble = Refused(ErrorCode.SERVICE_NOT_READY, "the broker closed the producer", self._topic)
             return
-        if command.type == 8:
+        if command.type == pb.SEND_ERROR:
             error = command.send_error
             self._trouble = self._trouble or Refused(error.error, error.message, self._topic)
             return

@@ -21,14 +21,16 @@ is larger than the receive buffer is received into a buffer of its own, and its 
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from magnetar.core.errors import ProtocolError
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import FRAME_BYTES_LEAST, bad_sizes, decode_command, encode, encode_head
+from magnetar.wire.frames import FRAME_BYTES_LEAST, bad_sizes, check_command, encode, encode_head
 
 RECEIVE_BYTES: Final = 256 << 10
 """The receive buffer: what one call of the kernel may return while no large frame is under way.
@@ -78,6 +80,10 @@ _NO_PAYLOAD: Final = memoryview(b"")
 
 # Read for each frame: one look-up instead of two.
 _PING_TYPE, _PONG_TYPE, _ERROR, _PRODUCER_SUCCESS = pb.PING, pb.PONG, pb.ERROR, pb.PRODUCER_SUCCESS
+
+
+_ENTRIES: Final = frozenset((pb.MESSAGE, pb.SEND_RECEIPT))
+"""What comes for each entry, and answers no request: nothing is checked of them, and a number that they lack is 0."""
 
 
 class ClientState(Enum):
@@ -284,8 +290,8 @@ class ClientConnection:
         events: list[Event] = []
         try:
             need = self._take(events)
-        except ProtocolError as error:
-            self._fault = str(error)
+        except (ProtocolError, DecodeError) as error:
+            self._fault = str(error) if isinstance(error, ProtocolError) else "command is not a protobuf BaseCommand"
             raise ClientFault(self._fault, events) from None
         self._make_room(need)
         return events
@@ -293,6 +299,8 @@ class ClientConnection:
     def _take(self, events: list[Event]) -> int:
         """Take the complete frames; returns how many bytes the next one has, as far as that is known."""
         buffer, at, end, most = self._buffer, self._start, self._end, self._frame_bytes_max
+        usual, connected = buffer is self._usual, self.state is ClientState.CONNECTED
+        parse: Callable[[memoryview], pb.BaseCommand] = pb.BaseCommand.FromString  # type: ignore[assignment]  # any buffer will do
         while end - at >= 8:
             total, size = _SIZES.unpack_from(buffer, at)
             if total > most or size > total - 4 or not size:
@@ -301,15 +309,21 @@ class ClientConnection:
             if stop > end:
                 return int(4 + total)
             behind = at + 8 + size
-            command = decode_command(buffer[at + 8 : behind].tobytes())
+            raw = buffer[at + 8 : behind]
+            command = parse(raw)
             payload = _NO_PAYLOAD
             if behind != stop:
                 payload = buffer[behind:stop]
-                if buffer is self._usual:
+                if usual:
                     payload = memoryview(payload.tobytes())
             self._start = at = stop
             self.received_commands += 1
+            if connected and command.type in _ENTRIES:
+                events.append(Push(command, payload))
+                continue
+            check_command(command, raw.tobytes())
             self._accept(command, payload, events)
+            connected = self.state is ClientState.CONNECTED
         if end - at >= 4:
             # Sizes that cannot be right are a fault as soon as the first four bytes are there, however they are split.
             (total,) = _TOTAL.unpack_from(buffer, at)

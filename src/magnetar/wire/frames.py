@@ -346,32 +346,27 @@ def bad_sizes(total: int, size: int, most: int) -> FrameError:
     return FrameError(f"command of {size} bytes in a frame of {total}")
 
 
-def decode_command(raw: bytes) -> pb.BaseCommand:
-    """One command that a broker sent.
+def check_command(command: pb.BaseCommand, raw: bytes) -> None:
+    """Check a command that a broker sent, as `FrameDecoder` checks what clients send; only the part that its type names.
 
-    It is checked less than what `FrameDecoder` takes from clients: only the part that its type names, and of the commands that
-    come for each entry (MESSAGE, SEND_RECEIPT) only that this part is there. A required number that they lack is 0.
+    Args:
+        command: what `raw` holds.
+        raw: its bytes.
 
     Raises:
-        FrameError: it cannot be decoded, lacks a required field, or holds text that is not UTF-8.
+        FrameError: it lacks a required field, or holds text that is not UTF-8.
     """
-    try:
-        command = pb.BaseCommand.FromString(raw)
-    except DecodeError:
-        raise FrameError("command is not a protobuf BaseCommand") from None
     kind = command.type
     field = _FIELD_OF_TYPE.get(kind)
     if field is None:
-        return command
+        return
     if not command.HasField(field):  # type: ignore[arg-type]
         raise FrameError(f"command of type {kind} without its '{field}' part")
-    if kind not in _NO_TEXT:
-        part = getattr(command, field)
-        if not part.IsInitialized():
-            raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
-        if not raw.isascii() and not text_is_valid(part):
-            raise FrameError(f"command of type {kind} holds text that is not UTF-8")
-    return command
+    part = getattr(command, field)
+    if not part.IsInitialized():
+        raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
+    if kind not in _NO_TEXT and not raw.isascii() and not text_is_valid(part):
+        raise FrameError(f"command of type {kind} holds text that is not UTF-8")
 
 
 def encode(command: pb.BaseCommand) -> bytes:
