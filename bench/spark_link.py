@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.spark.fakes import TOKEN, Cursor, FakeCluster, Topic, entry_bytes, wire
 
 from magnetar.core.ids import Position
-from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.pipeline.replicate import Queries
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.states import ALL, Link
 from magnetar.spark_session import session
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -159,25 +159,29 @@ def main() -> None:
         app="bench", master=options.master, log=folder / "spark.log",
         settings=dict(setting.split("=", 1) for setting in options.conf),
     )  # fmt: skip
-    conductor = Conductor(pipeline, print).start()
-    queries = Queries(spark, conductor, (ALL,) if options.one_query else (TAIL, BULK), folder / "checkpoint", print)
+    coordinator = PipelineCoordinator(pipeline, print).start()
+    queries = Queries(spark, coordinator, (ALL,) if options.one_query else (TAIL, BULK), folder / "checkpoint", print)
     try:
         measure = tail_latency if options.tail else catch_up
-        result = measure(ours, queries, conductor, options.samples, total * options.topics)
+        result = measure(ours, queries, coordinator, options.samples, total * options.topics)
         print(
             json.dumps({"entry_bytes": options.entries, "topics": options.topics, "master": options.master, **result})
         )
     finally:
-        conductor.drain(10_000)
+        coordinator.drain(10_000)
         queries.stop()
         session.stop(spark, folder / "spark.log")
-        conductor.stop()
+        coordinator.stop()
         ours.send(None)
         brokers.join(5)
 
 
 def catch_up(
-    brokers: "multiprocessing.connection.Connection", queries: Queries, conductor: Conductor, samples: int, total: int
+    brokers: "multiprocessing.connection.Connection",
+    queries: Queries,
+    coordinator: PipelineCoordinator,
+    samples: int,
+    total: int,
 ) -> dict[str, float]:
     """Throughput between the first tenth and the last entry."""
     began, first = 0.0, (0, 0)
@@ -194,13 +198,17 @@ def catch_up(
     return {
         "mb_per_s": round((size - first[1]) / seconds / 1e6, 1),
         "entries_per_s": round((entries - first[0]) / seconds),
-        "batches": sum(conductor.batches.values()),
+        "batches": sum(coordinator.batches.values()),
         "seconds": round(seconds, 2),
     }
 
 
 def tail_latency(
-    brokers: "multiprocessing.connection.Connection", queries: Queries, conductor: Conductor, samples: int, total: int
+    brokers: "multiprocessing.connection.Connection",
+    queries: Queries,
+    coordinator: PipelineCoordinator,
+    samples: int,
+    total: int,
 ) -> dict[str, float]:
     """Publish one entry, wait for it, and so on; the first ten warm up."""
     times = []

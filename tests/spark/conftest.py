@@ -1,4 +1,4 @@
-"""One Spark session for all tests here; clusters in memory and a conductor for each."""
+"""One Spark session for all tests here; clusters in memory and a coordinator for each."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from magnetar.core.settings import ReplicationLimits
-from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.replicate import Queries, prepare_checkpoint
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.states import ALL, Link
 from magnetar.spark_session import session
 from tests.spark.fakes import TOKEN, FakeCluster
 
@@ -58,9 +58,11 @@ class Running:
     ) -> None:
         self.lines: list[str] = []
         addresses = {cluster.name: cluster.address for cluster in clusters}
-        self.conductor = Conductor(Pipeline(links, addresses, TOKEN, 2, "tests", limits), self.lines.append).start()
+        self.coordinator = PipelineCoordinator(
+            Pipeline(links, addresses, TOKEN, 2, "tests", limits), self.lines.append
+        ).start()
         prepare_checkpoint(folder)
-        self.queries = Queries(spark, self.conductor, lanes, folder, self.lines.append)
+        self.queries = Queries(spark, self.coordinator, lanes, folder, self.lines.append)
         # As `magnetar replicate` does: Spark gives a stream's Python process ten seconds to start, and ends the query otherwise.
         self._over = threading.Event()
         self._tending = threading.Thread(target=self._tend, daemon=True)
@@ -73,9 +75,9 @@ class Running:
     def stop(self) -> None:
         self._over.set()
         self._tending.join()
-        self.conductor.drain(10_000)
+        self.coordinator.drain(10_000)
         self.queries.stop()
-        self.conductor.stop()
+        self.coordinator.stop()
 
 
 @pytest.fixture

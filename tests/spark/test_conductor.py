@@ -9,9 +9,9 @@ from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline import poller as module
 from magnetar.pipeline import rpc
-from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.states import ALL, Link
 from magnetar.pipeline.task_read import read_task
 from magnetar.pipeline.task_write import write_task
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
@@ -31,55 +31,55 @@ def pair() -> Iterator[tuple[FakeCluster, FakeCluster]]:
 
 
 @pytest.fixture
-def conduct(pair: tuple[FakeCluster, FakeCluster]) -> Iterator[Callable[[], tuple[Conductor, list[str]]]]:
-    started: list[Conductor] = []
+def conduct(pair: tuple[FakeCluster, FakeCluster]) -> Iterator[Callable[[], tuple[PipelineCoordinator, list[str]]]]:
+    started: list[PipelineCoordinator] = []
     ended = threading.Event()
 
-    def start(token: str = TOKEN, limits: ReplicationLimits = m.DEFAULTS) -> tuple[Conductor, list[str]]:
+    def start(token: str = TOKEN, limits: ReplicationLimits = m.DEFAULTS) -> tuple[PipelineCoordinator, list[str]]:
         lines: list[str] = []
         addresses = {cluster.name: cluster.address for cluster in pair}
         pipeline = Pipeline((Link(0, "a", "b"),), addresses, token, 2, "test", limits)
-        conductor = Conductor(pipeline, lines.append).start()
-        started.append(conductor)
+        coordinator = PipelineCoordinator(pipeline, lines.append).start()
+        started.append(coordinator)
 
         def work() -> None:
             while not ended.is_set():
-                if rpc.request(conductor.socket_path, "wait", ALL, 100):
-                    tasks = [m.decode_task(packed) for packed in rpc.request(conductor.socket_path, "plan", ALL)]
+                if rpc.request(coordinator.socket_path, "wait", ALL, 100):
+                    tasks = [m.decode_task(packed) for packed in rpc.request(coordinator.socket_path, "plan", ALL)]
                     reports = [m.encode(write_task(read_task(task, TOKEN), TOKEN)) for task in tasks]
-                    rpc.request(conductor.socket_path, "committed", ALL, reports)
+                    rpc.request(coordinator.socket_path, "committed", ALL, reports)
 
         worker = threading.Thread(target=work)
         worker.start()
         started_workers.append(worker)
-        return conductor, lines
+        return coordinator, lines
 
     started_workers: list[threading.Thread] = []
     yield start
     ended.set()
     for worker in started_workers:
         worker.join()
-    for conductor in started:
-        conductor.stop()
+    for coordinator in started:
+        coordinator.stop()
 
 
 def test_everything_is_told_to_the_source(
-    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[PipelineCoordinator, list[str]]]
 ) -> None:
     a, b = pair
     for number in range(30):
         a.publish(T, entry_bytes(10, sequence=number))
-    conductor, lines = conduct()
+    coordinator, lines = conduct()
     eventually(lambda: b.identities(T, "a") == list(range(30)))
     eventually(lambda: a.topics[T].cursors["b"].c == a.topics[T].last)
-    assert conductor.settle(5000)
+    assert coordinator.settle(5000)
     assert a.topics[T].cursors["b"].learned == b.destination_counter
     assert not lines
 
 
 def test_a_lost_long_poll_is_no_alarm(
     pair: tuple[FakeCluster, FakeCluster],
-    conduct: Callable[..., tuple[Conductor, list[str]]],
+    conduct: Callable[..., tuple[PipelineCoordinator, list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = pair
@@ -93,7 +93,7 @@ def test_a_lost_long_poll_is_no_alarm(
 
 
 def test_a_restarted_source_is_asked_for_everything(
-    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[PipelineCoordinator, list[str]]]
 ) -> None:
     a, b = pair
     _, lines = conduct()
@@ -107,7 +107,7 @@ def test_a_restarted_source_is_asked_for_everything(
 
 
 def test_a_wrong_token_is_told_in_one_line(
-    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[..., tuple[Conductor, list[str]]]
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[..., tuple[PipelineCoordinator, list[str]]]
 ) -> None:
     _, lines = conduct("guessed")
     eventually(lambda: any("does not accept this link token" in line for line in lines))
@@ -115,27 +115,27 @@ def test_a_wrong_token_is_told_in_one_line(
 
 
 def test_drain_plans_nothing_more(
-    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[Conductor, list[str]]]
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[PipelineCoordinator, list[str]]]
 ) -> None:
     a, b = pair
-    conductor, _ = conduct()
+    coordinator, _ = conduct()
     a.publish(T, entry_bytes(10))
     eventually(lambda: b.identities(T, "a") == [0])
-    assert conductor.drain(5000)
+    assert coordinator.drain(5000)
     a.publish(T, entry_bytes(10, sequence=1))
-    assert not conductor.wait(ALL, 50)
-    assert conductor.plan(ALL) == []
+    assert not coordinator.wait(ALL, 50)
+    assert coordinator.plan(ALL) == []
 
 
 def test_the_socket_is_for_this_user_alone_and_goes_away(pair: tuple[FakeCluster, FakeCluster]) -> None:
     from pathlib import Path
 
     addresses = {cluster.name: cluster.address for cluster in pair}
-    conductor = Conductor(Pipeline((Link(0, "a", "b"),), addresses, TOKEN, 2, "test")).start()
-    folder = Path(conductor.socket_path).parent
+    coordinator = PipelineCoordinator(Pipeline((Link(0, "a", "b"),), addresses, TOKEN, 2, "test")).start()
+    folder = Path(coordinator.socket_path).parent
     assert folder.stat().st_mode & 0o077 == 0
-    assert TOKEN not in repr(conductor.pipeline)
-    conductor.stop()
+    assert TOKEN not in repr(coordinator.pipeline)
+    coordinator.stop()
     assert not folder.exists()
-    with pytest.raises(rpc.ConductorGone, match="does not answer"):
-        rpc.request(conductor.socket_path, "wait", ALL, 1)
+    with pytest.raises(rpc.CoordinatorGone, match="does not answer"):
+        rpc.request(coordinator.socket_path, "wait", ALL, 1)

@@ -8,11 +8,11 @@ import pytest
 
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline.breaker import BreakerState
-from magnetar.pipeline.handshakes import Greeter
+from magnetar.pipeline.handshake_worker import HandshakeWorker
 from magnetar.pipeline.link_channel import LinkChannel
+from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.poller import Poller
-from magnetar.pipeline.shared_state import Desk, Pipeline, wall_ms
-from magnetar.pipeline.states import Link
+from magnetar.pipeline.shared_state import Pipeline, SharedState, wall_ms
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, eventually
 from tests.unit.spark.worlds import report
@@ -20,8 +20,8 @@ from tests.unit.spark.worlds import report
 LIMITS = ReplicationLimits(answer_ms=500)
 
 
-class Watched(Desk):
-    """A desk that lets a test act while a cluster is being probed.
+class Watched(SharedState):
+    """A shared that lets a test act while a cluster is being probed.
 
     Attributes:
         meanwhile: called once, when the first probe has its connection.
@@ -38,7 +38,7 @@ class Watched(Desk):
 
     def connection(self, cluster: str, kept: LinkChannel | None = None) -> LinkChannel:
         channel = super().connection(cluster, kept)
-        if self.meanwhile is not None and self.book.breakers[cluster].state is BreakerState.HALF_OPEN:
+        if self.meanwhile is not None and self.state.breakers[cluster].state is BreakerState.HALF_OPEN:
             self.meanwhile, act = None, self.meanwhile
             act()
         return channel
@@ -71,47 +71,47 @@ def c() -> Iterator[Cut]:
 
 
 @pytest.fixture
-def running() -> Iterator[Callable[[Desk, Poller | Greeter], None]]:
+def running() -> Iterator[Callable[[SharedState, Poller | HandshakeWorker], None]]:
     """Run a poller or a greeter until the test is over."""
-    started: list[tuple[Desk, threading.Thread]] = []
+    started: list[tuple[SharedState, threading.Thread]] = []
 
-    def run(desk: Desk, job: Poller | Greeter) -> None:
+    def run(shared: SharedState, job: Poller | HandshakeWorker) -> None:
         thread = threading.Thread(target=job.run, daemon=True)
-        started.append((desk, thread))
+        started.append((shared, thread))
         thread.start()
 
     yield run
-    for desk, thread in started:
-        desk.stop()
+    for shared, thread in started:
+        shared.stop()
         thread.join()
 
 
 def test_a_token_that_is_replaced_while_its_source_is_probed(
-    clusters: Callable[..., list[FakeCluster]], running: Callable[[Desk, Poller | Greeter], None]
+    clusters: Callable[..., list[FakeCluster]], running: Callable[[SharedState, Poller | HandshakeWorker], None]
 ) -> None:
     [a] = clusters("a")
-    desk = Watched((Link(0, "a", "b"),), "the token before", a)
-    desk.failed("a", "no answer")
-    desk.meanwhile = lambda: desk.present(TOKEN)
-    running(desk, Poller(desk, "a"))
-    eventually(lambda: desk.meanwhile is None, 10)
-    eventually(lambda: desk.book.breakers["a"].closed and desk.book.links[0].reported, 10)
+    shared = Watched((Link(0, "a", "b"),), "the token before", a)
+    shared.failed("a", "no answer")
+    shared.meanwhile = lambda: shared.present(TOKEN)
+    running(shared, Poller(shared, "a"))
+    eventually(lambda: shared.meanwhile is None, 10)
+    eventually(lambda: shared.state.breakers["a"].closed and shared.state.links[0].reported, 10)
 
 
 def test_a_probe_of_which_only_the_first_handshake_is_answered(
-    c: Cut, running: Callable[[Desk, Poller | Greeter], None]
+    c: Cut, running: Callable[[SharedState, Poller | HandshakeWorker], None]
 ) -> None:
-    desk = Watched((Link(0, "a", "c"), Link(1, "b", "c")), TOKEN, c)
-    with desk.changing() as book:
+    shared = Watched((Link(0, "a", "c"), Link(1, "b", "c")), TOKEN, c)
+    with shared.changing() as pipeline_state:
         for number in (0, 1):
-            report(book, link=number, uuid=f"u{number}")
-            book.links[number].target_uuid = c.uuid
-    running(desk, Greeter(desk, "c"))
-    eventually(lambda: desk.worked_out > 0, 10, "the connection is kept")
-    with desk.changing() as book:
+            report(pipeline_state, link=number, uuid=f"u{number}")
+            pipeline_state.links[number].target_uuid = c.uuid
+    running(shared, HandshakeWorker(shared, "c"))
+    eventually(lambda: shared.worked_out > 0, 10, "the connection is kept")
+    with shared.changing() as pipeline_state:
         c.answers_left = 1
-        for state in book.links.values():
+        for state in pipeline_state.links.values():
             state.checked_ms = 0  # both have something to ask
-        book.breakers["c"].failed(wall_ms(), random.Random(1), "no progress within 500 ms")
+        pipeline_state.breakers["c"].failed(wall_ms(), random.Random(1), "no progress within 500 ms")
     eventually(lambda: c.answers_left is None, 10)
-    eventually(lambda: book.breakers["c"].closed, 10)
+    eventually(lambda: pipeline_state.breakers["c"].closed, 10)

@@ -48,7 +48,7 @@ def test_a_mesh_of_three(clusters: Start, pipeline: Pipe) -> None:
     eventually(lambda: all(
         cursor.c == cluster.topics[T].last for cluster in mesh for cursor in cluster.topics[T].cursors.values()
     ))  # fmt: skip
-    status = running.conductor.status()
+    status = running.coordinator.status()
     assert status["links"]["a -> b"]["messages"] == 100
     assert status["links"]["a -> b"]["duplicates"] == 0
     assert status["links"]["a -> b"]["lag_entries"] == 0
@@ -131,7 +131,7 @@ def test_one_blocked_topic_leaves_the_others_alone_and_heals(clusters: Start, pi
     eventually(arrived(b, a, 5))
     eventually(lambda: a.topics[bad].cursors["b"].blocked == "size", what="told to the source")
     assert any(f"a -> b, {bad}: blocked: size: entry of 6 MB" in line for line in running.lines)
-    once = Once(running.conductor)
+    once = Once(running.coordinator)
     eventually(lambda: once.left() is not None)
     left = once.left()
     assert left is not None
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_is_gone_costs_nothing(clusters: Start, pipeline: Pipe
     publish(a, 10, start=10)
     second = pipeline(a, b, links=("a:b",))
     eventually(arrived(b, a, 20))
-    assert second.conductor.status()["links"]["a -> b"]["duplicates"] == 0
+    assert second.coordinator.status()["links"]["a -> b"]["duplicates"] == 0
 
 
 def test_a_paused_link_and_a_throttled_one(clusters: Start, pipeline: Pipe) -> None:

@@ -22,10 +22,10 @@ from magnetar.core.config import load
 from magnetar.core.errors import ConfigError
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import replicate
-from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.pipeline.shared_state import Pipeline, wall_ms
-from magnetar.pipeline.states import ALL, Link
 from magnetar.spark_session import session
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
@@ -251,8 +251,8 @@ def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest
     monkeypatch.setattr(replicate, "start_query", start_query)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 20)
     lines: list[str] = []
-    conductor: Any = SimpleNamespace(query_ended=lambda _lane: None)
-    queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
+    coordinator: Any = SimpleNamespace(query_ended=lambda _lane: None)
+    queries = replicate.Queries(None, coordinator, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     eventually(lambda: queries.tend() or queries.running[ALL] is query, 5)  # type: ignore[func-returns-value]
     ended, refused = lines
     assert "restarting" in ended
@@ -266,24 +266,28 @@ def test_a_batch_that_its_query_did_not_report_is_over_with_it(
 ) -> None:
     query = SimpleNamespace(isActive=True, exception=lambda: None, stop=lambda: None)
     monkeypatch.setattr(replicate, "start_query", lambda *_: query)
-    conductor = Conductor(Pipeline((Link(0, "a", "b"),), dict.fromkeys("ab", "127.0.0.1:1"), TOKEN, 2, "test"))
-    queries = replicate.Queries(None, conductor, (TAIL, BULK), tmp_path, lambda _line: None)  # type: ignore[arg-type]
-    book, now = conductor.book, wall_ms()
-    report(book, state("near"), state("far", size=100 << 20))
-    shake(book, now=now)
-    assert conductor.plan(TAIL) and conductor.plan(BULK)
-    report(book, state("near"), state("far", c=8, s=8, size=1000))  # told by another pipeline; of the tail by now
+    coordinator = PipelineCoordinator(
+        Pipeline((Link(0, "a", "b"),), dict.fromkeys("ab", "127.0.0.1:1"), TOKEN, 2, "test")
+    )
+    queries = replicate.Queries(None, coordinator, (TAIL, BULK), tmp_path, lambda _line: None)  # type: ignore[arg-type]
+    pipeline_state, now = coordinator.state, wall_ms()
+    report(pipeline_state, state("near"), state("far", size=100 << 20))
+    shake(pipeline_state, now=now)
+    assert coordinator.plan(TAIL) and coordinator.plan(BULK)
+    report(
+        pipeline_state, state("near"), state("far", c=8, s=8, size=1000)
+    )  # told by another pipeline; of the tail by now
     later = now + ReplicationLimits().handshake_idle_ms
-    shake(book, counter=4, now=later)  # the destination was started again
-    assert not conductor.wait(TAIL, 0) and not conductor.wait(BULK, 0)
+    shake(pipeline_state, counter=4, now=later)  # the destination was started again
+    assert not coordinator.wait(TAIL, 0) and not coordinator.wait(BULK, 0)
     query.isActive = how != "it failed"
     if query.isActive:
         queries.renew()
     else:
         queries.tend()
-    [asked] = shake(book, w={"far": 8}, counter=4, now=later)
+    [asked] = shake(pipeline_state, w={"far": 8}, counter=4, now=later)
     assert {one.topic for one in asked.topics} == {"near", "far"}
-    assert {part.topic for task in conductor.plan(TAIL) for part in task.ranges} == {"near", "far"}
+    assert {part.topic for task in coordinator.plan(TAIL) for part in task.ranges} == {"near", "far"}
 
 
 def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -291,26 +295,26 @@ def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.M
     monkeypatch.setattr(replicate, "start_query", lambda *_: dead)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 10)
     lines: list[str] = []
-    conductor: Any = SimpleNamespace(
+    coordinator: Any = SimpleNamespace(
         pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict, query_ended=lambda _lane: None
     )
     monkeypatch.setattr(replicate.Once, "left", lambda _: None)
-    queries = replicate.Queries(None, conductor, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
+    queries = replicate.Queries(None, coordinator, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     options = replicate.ReplicateOptions(config=load(None), once=True)
-    assert replicate._watch(options, conductor, queries, tmp_path / "pipeline.jsonl", lines.append) == 1
+    assert replicate._watch(options, coordinator, queries, tmp_path / "pipeline.jsonl", lines.append) == 1
     assert "given up: the query ended 3 times" in lines[-1]
 
 
 def test_the_metrics_file_is_rotated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.jsonl"
     path.write_bytes(b"x" * (16 << 20))
-    conductor: Any = SimpleNamespace(
+    coordinator: Any = SimpleNamespace(
         pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=lambda: {"pipeline": "p"}
     )
     monkeypatch.setattr(replicate.Once, "left", lambda _: [])
     queries: Any = SimpleNamespace(tend=lambda: None, failures=0)
     options = replicate.ReplicateOptions(config=load(None), once=True)
-    assert replicate._watch(options, conductor, queries, path, lambda _line: None) == 0
+    assert replicate._watch(options, coordinator, queries, path, lambda _line: None) == 0
     assert path.stat().st_size < 1000
     assert {json.loads(line)["pipeline"] for line in path.read_text().splitlines()} == {"p"}
     assert (tmp_path / "pipeline.jsonl.1").stat().st_size == 16 << 20

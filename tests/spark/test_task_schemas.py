@@ -7,7 +7,7 @@ import pytest
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.link_channel import LinkChannel
 from magnetar.pipeline.task_read import read_task
-from magnetar.pipeline.task_write import Courier
+from magnetar.pipeline.task_write import LinkSink
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 
@@ -83,12 +83,12 @@ def task(a: Registry, b: Registry) -> m.Task:
     return m.Task((m.Route(0, "a", "b", a.address, b.address, a.uuid),), (part,))
 
 
-def carry(work: m.Task, *, piece_bytes_max: int = 1 << 20, progress_ms: int = 5000) -> dict[str, m.RangeReport]:
+def carry(work: m.Task, *, append_bytes_max: int = 1 << 20, progress_ms: int = 5000) -> dict[str, m.RangeReport]:
     """Run one task as Spark would."""
-    courier = Courier(TOKEN, connect=fresh, piece_bytes_max=piece_bytes_max, progress_ms=progress_ms)
+    sink = LinkSink(TOKEN, connect=fresh, append_bytes_max=append_bytes_max, progress_ms=progress_ms)
     for batch in read_task(work, TOKEN, connect=fresh, progress_ms=progress_ms):
-        courier.feed(batch)
-    return {report.topic: report for report in courier.finish().ranges}
+        sink.feed(batch)
+    return {report.topic: report for report in sink.finish().ranges}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def pair() -> Iterator[tuple[Registry, Registry]]:
 def test_a_question_is_passed_on_and_its_answer_back(pair: tuple[Registry, Registry]) -> None:
     a, b = pair
     filled(pair, 40)
-    report = carry(task(a, b), piece_bytes_max=500)[TOPIC]
+    report = carry(task(a, b), append_bytes_max=500)[TOPIC]
     assert report.done, report
     assert b.identities(TOPIC, "a") == list(range(40))
     assert not b.violations
@@ -135,10 +135,10 @@ def test_a_source_that_died_after_it_was_read(pair: tuple[Registry, Registry]) -
     def connect(address: str, token: str) -> LinkChannel:
         return fresh("127.0.0.1:1" if address == a.address else address, token)
 
-    courier = Courier(TOKEN, connect=connect)
+    sink = LinkSink(TOKEN, connect=connect)
     for batch in list(read_task(work, TOKEN, connect=fresh)):
-        courier.feed(batch)
-    (report,) = courier.finish().ranges
+        sink.feed(batch)
+    (report,) = sink.finish().ranges
     assert report.trouble == m.RETRY
     assert "127.0.0.1:1" in report.reason
 

@@ -23,7 +23,7 @@ from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
 from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.rows import arrow_schema
 from magnetar.pipeline.task_read import read_task
-from magnetar.pipeline.task_write import SENT_COLUMNS, Courier
+from magnetar.pipeline.task_write import SENT_COLUMNS, LinkSink
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
@@ -61,14 +61,14 @@ def carry(
     wanted: Callable[[dict[str, object]], bool] | None = None,
     *,
     rows_max: int = 10_000,
-    piece_bytes_max: int = 1 << 20,
+    append_bytes_max: int = 1 << 20,
     progress_ms: int = 5000,
 ) -> dict[str, m.RangeReport]:
     """Run one task as Spark would: read, filter, cut into batches of another size, write.
 
     Without a filter entries travel in blocks.
     """
-    courier = Courier(TOKEN, connect=fresh, piece_bytes_max=piece_bytes_max, progress_ms=progress_ms)
+    sink = LinkSink(TOKEN, connect=fresh, append_bytes_max=append_bytes_max, progress_ms=progress_ms)
     filtered = frozenset[int]() if wanted is None else None
     for whole in read_task(work, TOKEN, filtered=filtered, connect=fresh, progress_ms=progress_ms):
         batch = whole
@@ -77,12 +77,12 @@ def carry(
             rows = batch.drop_columns(["data"]).to_pylist()
             batch = batch.filter(pa.array([row["kind"] != ENTRY or wanted(row) for row in rows]))
         for start in range(0, batch.num_rows, rows_max):
-            courier.feed(batch.slice(start, rows_max).select(list(SENT_COLUMNS)))
-    return {report.topic: report for report in courier.finish().ranges}
+            sink.feed(batch.slice(start, rows_max).select(list(SENT_COLUMNS)))
+    return {report.topic: report for report in sink.finish().ranges}
 
 
 def settle(a: FakeCluster, reports: dict[str, m.RangeReport]) -> None:
-    """What the conductor does with a report: move the cursor."""
+    """What the coordinator does with a report: move the cursor."""
     for report in reports.values():
         cursor = a.topics[report.topic].cursors["b"]
         if report.c is not None and report.gen == cursor.gen and m.position(report.c) > cursor.c:
@@ -113,7 +113,7 @@ def test_everything_arrives_once_and_in_order(pair: tuple[FakeCluster, FakeClust
 
 def test_the_bytes_are_the_clients_own(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, b = filled(pair, 3, size=70_000)
-    carry(task(a, b), piece_bytes_max=100_000)
+    carry(task(a, b), append_bytes_max=100_000)
     sums = {}
     for number, cluster in enumerate((a, b)):
         part = Part(0, number, 0, cluster.address, TOPIC, NONE, None, 0)
@@ -163,7 +163,7 @@ def test_a_task_ahead_of_the_watermark_is_refused(pair: tuple[FakeCluster, FakeC
     settle(a, carry(task(a, b, bytes_max=300)))
     b.lose_everything()
     b.create(TOPIC)
-    reports = carry(task(a, b), piece_bytes_max=200)
+    reports = carry(task(a, b), append_bytes_max=200)
     assert reports[TOPIC].trouble == m.REFUSED
     assert reports[TOPIC].c is None
     assert b.identities(TOPIC, "a") == []
@@ -193,7 +193,7 @@ def test_any_filter_in_any_pieces_delivers_like_its_dumb_twin(
             work = task(a, b, bytes_max=range_bytes)
             for _ in range(1 + twice[step % len(twice)]):
                 reports = carry(
-                    work, lambda row: kinds[row["first_index"]][0], rows_max=rows_max, piece_bytes_max=piece
+                    work, lambda row: kinds[row["first_index"]][0], rows_max=rows_max, append_bytes_max=piece
                 )
                 assert not reports[TOPIC].trouble
             settle(a, reports)
@@ -231,8 +231,8 @@ def test_blocks_deliver_what_single_rows_deliver(
         with patch.multiple(rows_module, BLOCK_BYTES_MAX=block, BLOCK_ENTRIES_MAX=block_entries):
             while a.topics[TOPIC].cursors["b"].c < last:
                 work = task(a, b, bytes_max=range_bytes)
-                singles = carry(work, lambda row: True, rows_max=rows_max, piece_bytes_max=piece)[TOPIC]
-                blocks = carry(work, rows_max=rows_max, piece_bytes_max=piece)[TOPIC]
+                singles = carry(work, lambda row: True, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
+                blocks = carry(work, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
                 assert (blocks.c, blocks.s, blocks.messages, blocks.bytes) == (
                     singles.c, singles.s, singles.messages, singles.bytes
                 )  # fmt: skip
@@ -266,7 +266,7 @@ def test_many_topics_in_one_task_and_one_of_them_blocked(pair: tuple[FakeCluster
 def test_a_failed_append_is_tried_again_from_what_was_confirmed(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, b = filled(pair, 10)
     b.append_hook = lambda asked: setattr(b, "fail_appends", int(b.appends == 2))
-    reports = carry(task(a, b), lambda row: True, piece_bytes_max=250)
+    reports = carry(task(a, b), lambda row: True, append_bytes_max=250)
     assert reports[TOPIC].trouble == m.RETRY
     held = b.identities(TOPIC, "a")
     assert reports[TOPIC].c == reports[TOPIC].s == m.pair(a.topics[TOPIC].log[len(held) - 1].position)
@@ -298,10 +298,10 @@ def test_a_dead_destination_is_reported_and_does_not_stop_the_others() -> None:
         routes = (*toward_b.routes, m.Route(1, "a", "c", a.address, c.address, a.uuid))
         [part] = toward_b.ranges
         other = m.Range(1, 1, part.topic, part.incarnation, part.gen, part.after, part.s, part.up_to, part.bytes_max)
-        courier = Courier(TOKEN, connect=fresh, progress_ms=300)
+        sink = LinkSink(TOKEN, connect=fresh, progress_ms=300)
         for batch in read_task(m.Task(routes, (part, other)), TOKEN, connect=fresh):
-            courier.feed(batch)
-        reports = {report.link: report for report in courier.finish().ranges}
+            sink.feed(batch)
+        reports = {report.link: report for report in sink.finish().ranges}
         assert reports[0].done
         assert b.identities(TOPIC, "a") == list(range(5))
         assert reports[1].trouble == m.TARGET_DOWN
@@ -357,10 +357,10 @@ def test_a_wrong_token_is_one_line(pair: tuple[FakeCluster, FakeCluster]) -> Non
 def test_a_kept_connection_that_died_is_replaced_unseen(pair: tuple[FakeCluster, FakeCluster]) -> None:
     a, b = filled(pair, 4)
     for round_ in range(3):
-        courier = Courier(TOKEN)
+        sink = LinkSink(TOKEN)
         for batch in read_task(task(a, b), TOKEN):
-            courier.feed(batch)
-        [report] = courier.finish().ranges
+            sink.feed(batch)
+        [report] = sink.finish().ranges
         assert report.done, report.reason
         settle(a, {TOPIC: report})
         for cluster in pair:
@@ -373,7 +373,7 @@ def test_a_dropped_control_row_is_our_own_mistake(pair: tuple[FakeCluster, FakeC
     a, b = filled(pair, 3)
     batches = list(read_task(task(a, b), TOKEN, connect=fresh))
     with pytest.raises(ValueError, match="without their opening row"):
-        Courier(TOKEN, connect=fresh).feed(batches[0].filter(pc.equal(batches[0].column("kind"), ENTRY)))
+        LinkSink(TOKEN, connect=fresh).feed(batches[0].filter(pc.equal(batches[0].column("kind"), ENTRY)))
 
 
 def test_filters_of_several_links_become_one_condition() -> None:
@@ -399,7 +399,7 @@ def test_the_frame_decoder_takes_any_split(pair: tuple[FakeCluster, FakeCluster]
     a, b = filled(pair, 6, size=300_000)  # larger than the scratch buffer, and several in one answer
     for number in range(200):
         a.publish(TOPIC, entry_bytes(number, sequence=100 + number))
-    reports = carry(task(a, b), piece_bytes_max=1 << 19)
+    reports = carry(task(a, b), append_bytes_max=1 << 19)
     assert reports[TOPIC].done
     assert b.identities(TOPIC, "a") == list(range(206))
     assert not b.violations

@@ -5,7 +5,7 @@
                          +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
                             or is left without a word
 
-Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the conductor's own threads,
+Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the coordinator's own threads,
 never by a batch. A probe that works closes the breaker but forgets no failures: a cluster that answers probes and stalls
 batches is tried ever more rarely; only a batch that went through (`confirmed`) starts the count anew. One failure opens
 it: a task has already waited for its deadline when it reports one, and every further attempt would cost every other link
@@ -91,41 +91,3 @@ class Breaker:
         """A batch went through."""
         if self.state is BreakerState.CLOSED:
             self.failures = 0
-
-
-@dataclass(slots=True)
-class TokenBucket:
-    """A limit in bytes per second, paid afterwards: a batch may overdraw it, and the next ones wait.
-
-    Paying afterwards is what lets an entry larger than a second's allowance pass at all.
-    """
-
-    rate: int = 0
-    tokens: int = 0
-    at_ms: int = 0
-
-    def set_rate(self, rate: int, now_ms: int) -> None:
-        """Change the limit; 0 is none. A new limit starts with one second's allowance."""
-        if rate != self.rate:
-            self.rate, self.tokens, self.at_ms = rate, rate, now_ms
-
-    def allowance(self, now_ms: int) -> int | None:
-        """Bytes that may be planned now: None without a limit, 0 while in debt."""
-        if self.rate == 0:
-            return None
-        gained = self.rate * max(0, now_ms - self.at_ms) // 1000
-        if gained:
-            self.tokens = min(self.rate, self.tokens + gained)
-            self.at_ms = now_ms
-        return max(0, self.tokens)
-
-    def spend(self, size: int) -> None:
-        """So many bytes went over the link."""
-        if self.rate:
-            self.tokens -= size
-
-    def ready_at_ms(self, now_ms: int) -> int:
-        """When there is an allowance again."""
-        if self.rate == 0 or self.allowance(now_ms):
-            return now_ms
-        return self.at_ms + (1 - self.tokens) * 1000 // self.rate + 1

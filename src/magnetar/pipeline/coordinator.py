@@ -1,14 +1,14 @@
-"""The one place of a pipeline process that talks to brokers outside batches, and that plans the batches.
+"""The coordinator of a pipeline process: it talks to brokers outside batches, and plans the batches.
 
-Threads, all asleep unless something happens:
+Its threads sleep unless something happens:
 
-- a *poller* for each source cluster: GEO_TOPICS of all its links on one connection, long polls;
-- a *teller* for each source cluster: GEO_COMMIT with everything owed, commits before what was learned;
-- a *greeter* for each destination cluster: handshakes, the idle comparison, probes of a broken cluster;
-- a *listener* for each destination cluster: while it refuses topics, a long poll for the end of that.
+- a `Poller` for each source cluster: GEO_TOPICS of all its links on one connection, long polls;
+- a `CommitSender` for each source cluster: GEO_COMMIT with everything owed, commits before what was learned;
+- a `HandshakeWorker` for each destination cluster: handshakes, the idle comparison, probes of a broken cluster;
+- a `RefusalWatcher` for each destination cluster: while it refuses topics, a long poll for the end of that.
 
-Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the book; nobody holds it
-while talking to a broker.
+Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the pipeline's state; no thread
+holds it while it talks to a broker.
 """
 
 import random
@@ -18,17 +18,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.commit_sender import Teller
-from magnetar.pipeline.handshakes import Greeter
+from magnetar.pipeline.commit_sender import CommitSender
+from magnetar.pipeline.handshake_worker import HandshakeWorker
+from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.poller import Poller
-from magnetar.pipeline.query_listener import Listener
+from magnetar.pipeline.refusal_watcher import RefusalWatcher
 from magnetar.pipeline.rpc import Server
-from magnetar.pipeline.shared_state import Desk, Pipeline, wall_ms
-from magnetar.pipeline.state import Book
+from magnetar.pipeline.shared_state import Pipeline, SharedState, wall_ms
 
 
-class Conductor:
-    """Runs the threads, owns the book."""
+class PipelineCoordinator:
+    """Runs the threads, owns the state."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Conductor:
         self.pipeline = pipeline
         self._clock = clock_ms
         self._limits = pipeline.limits
-        self._desk = Desk(pipeline, on_line, rng or random.Random(), clock_ms)  # noqa: S311 - for jitter
-        self._changed = self._desk.changed
-        self.book = self._desk.book
+        self._shared = SharedState(pipeline, on_line, rng or random.Random(), clock_ms)  # noqa: S311 - for jitter
+        self._changed = self._shared.changed
+        self.state = self._shared.state
         self._draining = False
         self._threads: list[threading.Thread] = []
         self._server: Server | None = None
@@ -55,11 +55,11 @@ class Conductor:
 
     @property
     def socket_path(self) -> str:
-        """Where Spark's workers reach this conductor."""
-        assert self._server is not None, "the conductor was not started"
+        """Where Spark's workers reach this coordinator."""
+        assert self._server is not None, "the coordinator was not started"
         return self._server.path
 
-    def start(self) -> "Conductor":
+    def start(self) -> "PipelineCoordinator":
         """Open the socket and start the threads."""
         self._server = Server(
             {"wait": self.wait, "plan": self._plan_packed, "committed": self._committed_packed, "token": self._token}
@@ -67,10 +67,10 @@ class Conductor:
         sources = sorted({link.source for link in self.pipeline.links})
         targets = sorted({link.target for link in self.pipeline.links})
         jobs: list[tuple[str, Callable[[], None]]] = [
-            *((f"poll-{name}", Poller(self._desk, name).run) for name in sources),
-            *((f"tell-{name}", Teller(self._desk, name).run) for name in sources),
-            *((f"greet-{name}", Greeter(self._desk, name).run) for name in targets),
-            *((f"listen-{name}", Listener(self._desk, name).run) for name in targets),
+            *((f"poll-{name}", Poller(self._shared, name).run) for name in sources),
+            *((f"tell-{name}", CommitSender(self._shared, name).run) for name in sources),
+            *((f"greet-{name}", HandshakeWorker(self._shared, name).run) for name in targets),
+            *((f"listen-{name}", RefusalWatcher(self._shared, name).run) for name in targets),
         ]
         for name, job in jobs:
             thread = threading.Thread(target=job, name=f"magnetar-{name}", daemon=True)
@@ -79,9 +79,9 @@ class Conductor:
         return self
 
     def stop(self) -> None:
-        """End the threads; what is owed is told first, if its source answers."""
+        """End the threads; what is owed to sources is sent first, if they answer."""
         self.settle(self._limits.answer_ms)
-        self._desk.stop()
+        self._shared.stop()
         for thread in self._threads:
             thread.join(self._limits.answer_ms / 1000 + 1)
         if self._server is not None:
@@ -91,7 +91,7 @@ class Conductor:
         """Wait until nothing is owed to any source; returns whether that came true."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not any(state.owed or state.learned for state in self.book.links.values()), timeout_ms / 1000
+                lambda: not any(state.owed or state.learned for state in self.state.links.values()), timeout_ms / 1000
             )
 
     def drain(self, timeout_ms: int) -> bool:
@@ -100,7 +100,7 @@ class Conductor:
             self._draining = True
             self._changed.notify_all()
             return self._changed.wait_for(
-                lambda: not any(state.flying for state in self.book.links.values()), timeout_ms / 1000
+                lambda: not any(state.flying for state in self.state.links.values()), timeout_ms / 1000
             )
 
     def resume(self) -> None:
@@ -111,7 +111,7 @@ class Conductor:
 
     def present(self, token: str) -> None:
         """Present another token from now on; connections that presented the one before are given up."""
-        self._desk.present(token)
+        self._shared.present(token)
 
     # --------------------------------------------------------------------------------------- what Spark's workers ask
 
@@ -135,9 +135,9 @@ class Conductor:
         with self._changed:
             if lane in self._cold:
                 return True
-            while not (self._desk.stopping or self._draining):
+            while not (self._shared.stopping or self._draining):
                 now = self._clock()
-                works, wake = self.book.available(lane, now)
+                works, wake = self.state.available(lane, now)
                 if works:
                     return True
                 if now >= until:
@@ -148,17 +148,17 @@ class Conductor:
     def plan(self, lane: str) -> list[m.Task]:
         """Plan the next batch of a lane."""
         with self._changed:
-            if self._desk.stopping or self._draining:
+            if self._shared.stopping or self._draining:
                 return []
-            planned = self.book.plan(lane, self._routes, self._clock())
+            planned = self.state.plan(lane, self._routes, self._clock())
             if not planned and lane in self._cold:
                 return [m.Task((), ())]
             return planned
 
     def committed(self, lane: str, reports: Sequence[m.TaskReport]) -> None:
         """Take what the tasks of a lane's batch confirmed."""
-        with self._desk.changing() as book:
-            book.batch_reported(lane, reports, self._clock())
+        with self._shared.changing() as pipeline_state:
+            pipeline_state.batch_reported(lane, reports, self._clock())
             self.batches[lane] = self.batches.get(lane, 0) + 1
             self._cold.discard(lane)
 
@@ -167,8 +167,8 @@ class Conductor:
 
         Else it would be in flight until the lane's next plan, which may wait for what cannot happen while it is: a handshake.
         """
-        with self._desk.changing() as book:
-            book.batch_over(lane)
+        with self._shared.changing() as pipeline_state:
+            pipeline_state.batch_over(lane)
 
     def _plan_packed(self, lane: str) -> list[bytes]:
         return [m.encode(task) for task in self.plan(lane)]
@@ -177,17 +177,17 @@ class Conductor:
         self.committed(lane, [m.decode_report(report) for report in reports])
 
     def _token(self) -> str:
-        return self._desk.presented
+        return self._shared.presented
 
     @contextmanager
-    def reading(self) -> Iterator[Book]:
-        """The book, held still."""
+    def reading(self) -> Iterator[PipelineState]:
+        """The pipeline's state, which does not change meanwhile."""
         with self._changed:
-            yield self.book
+            yield self.state
 
     def troubles(self) -> dict[str, str]:
         """Every trouble there is, in words."""
-        return self._desk.troubles()
+        return self._shared.troubles()
 
     def status(self) -> dict[str, Any]:
         """The pipeline in figures: plain values, for `status`, metrics and tests."""
@@ -198,8 +198,8 @@ class Conductor:
                 "batches": dict(self.batches),
                 "clusters": {
                     name: {"state": breaker.state.value, "reason": breaker.reason, "since_ms": breaker.since_ms}
-                    for name, breaker in self.book.breakers.items()
+                    for name, breaker in self.state.breakers.items()
                 },
-                "links": {str(state.link): state.figures(now) for state in self.book.links.values()},
+                "links": {str(state.link): state.figures(now) for state in self.state.links.values()},
                 "troubles": troubles,
             }

@@ -1,9 +1,9 @@
 """The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
 
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
-conductor's, moving bytes is `reading`'s and `writing`'s: only tasks import those (see `columns`).
+coordinator's, moving bytes is done by `task_read` and `task_write`, which only tasks import (see `columns`).
 
-Options: `conductor` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
+Options: `coordinator` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
 (numbers of the links with a filter; entries of the others travel in blocks).
 """
 
@@ -90,14 +90,14 @@ class PulsarEntries(DataSource):
 
 
 class EntriesReader(DataSourceStreamReader):
-    """Plans on the driver's machine by asking the conductor; reads in tasks.
+    """Plans on the driver's machine by asking the coordinator; reads in tasks.
 
     The token goes to the tasks within this object, which Spark pickles: not in options, arguments or settings.
     """
 
-    def __init__(self, conductor: str, lane: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
-        self._conductor, self._lane, self._columns, self._filtered = conductor, lane, tuple(columns), filtered
-        self._token: str = rpc.request(conductor, "token")
+    def __init__(self, coordinator: str, lane: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
+        self._coordinator, self._lane, self._columns, self._filtered = coordinator, lane, tuple(columns), filtered
+        self._token: str = rpc.request(coordinator, "token")
 
     def initialOffset(self) -> offsets.Offset:  # noqa: N802
         """Nothing was read yet."""
@@ -105,7 +105,7 @@ class EntriesReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: "ReadLimit") -> offsets.Offset:  # noqa: N802
         """The same offset, or the next one if there is something to do; waits for it for a while."""
-        if rpc.request(self._conductor, "wait", self._lane, WAIT_MS):
+        if rpc.request(self._coordinator, "wait", self._lane, WAIT_MS):
             return offsets.following(start)
         return offsets.offset(offsets.counter(start))
 
@@ -113,7 +113,7 @@ class EntriesReader(DataSourceStreamReader):
         """One partition a task, planned from the cursors as they are now."""
         if offsets.counter(start) == offsets.counter(end):
             return []
-        return [TaskPartition(task) for task in rpc.request(self._conductor, "plan", self._lane)]
+        return [TaskPartition(task) for task in rpc.request(self._coordinator, "plan", self._lane)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
@@ -125,11 +125,11 @@ class EntriesReader(DataSourceStreamReader):
 
 
 class EntriesWriter(DataSourceStreamArrowWriter):
-    """Sends in tasks; tells the conductor how far the destinations confirmed."""
+    """Sends in tasks; tells the coordinator how far the destinations confirmed."""
 
-    def __init__(self, conductor: str, lane: str) -> None:
-        self._conductor, self._lane = conductor, lane
-        self._token: str = rpc.request(conductor, "token")
+    def __init__(self, coordinator: str, lane: str) -> None:
+        self._coordinator, self._lane = coordinator, lane
+        self._token: str = rpc.request(coordinator, "token")
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Send the rows of one task."""
@@ -140,7 +140,7 @@ class EntriesWriter(DataSourceStreamArrowWriter):
         return Committed(m.encode(write_task(iterator, self._token)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Hand over what the tasks reported; the conductor tells the sources."""
+        """Hand over what the tasks reported; the coordinator tells the sources."""
         settle()
         self._tell(messages)
 
@@ -150,4 +150,4 @@ class EntriesWriter(DataSourceStreamArrowWriter):
 
     def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
         packed = [message.packed for message in messages if isinstance(message, Committed)]
-        rpc.request(self._conductor, "committed", self._lane, packed)
+        rpc.request(self._coordinator, "committed", self._lane, packed)

@@ -1,7 +1,7 @@
 """What travels between the parts of the pipeline: planner, tasks, sink, planner again.
 
 Everything is a msgspec struct, encoded as MessagePack arrays: into Spark's input partitions, into the bytes of control
-rows, into the commit messages of tasks, and over the conductor's socket. Positions travel as pairs `(ledger, entry)`.
+rows, into the commit messages of tasks, and over the coordinator's socket. Positions travel as pairs `(ledger, entry)`.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
         target: name of the destination cluster.
         source_address: `host:port` that tasks connect to.
         target_address: likewise.
-        uuid: of the source cluster, as its broker told it.
+        uuid: of the source cluster, as its broker reported it.
         progress_ms, window_bytes, buffer_bytes_max: see `core.settings.ReplicationLimits`.
     """
 
@@ -59,7 +59,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         up_to: the newest position known when it was planned; reading may go past it, and ends once it is reached.
         bytes_max: reading ends once this many bytes were read. A bound for the length of a batch, not a ceiling: the
             read in which it is reached is used whole.
-        life: of its lane (`book.Book.batch_over`).
+        query_generation: of its lane (`pipeline_state.PipelineState.batch_over`).
     """
 
     number: int
@@ -71,7 +71,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
     s: Pair
     up_to: Pair
     bytes_max: int
-    life: int = 0
+    query_generation: int = 0
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -140,7 +140,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
         confirmed_ms: clock when the last confirmation came; 0: none.
         at: position of the entry that blocks, if it is one.
         conflict: a GeoSchemaConflict's bytes, if it is one of schemas.
-        life: as planned.
+        query_generation: as planned.
     """
 
     link: int
@@ -162,7 +162,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
     confirmed_ms: int = 0
     at: Pair | None = None
     conflict: Packed = b""
-    life: int = 0
+    query_generation: int = 0
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):

@@ -4,43 +4,47 @@ import time
 from collections.abc import Callable, Iterable
 
 from magnetar.core.ids import Position
-from magnetar.pipeline.coordinator import Conductor
-from magnetar.pipeline.states import LinkState, TopicState
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import LinkState, TopicState
 
 Key = tuple[int, str]
 
 
 class Once:
-    """Watches a conductor.
+    """Watches a coordinator.
 
     The target of each topic is its newest position at its link's first report. A topic that a link learns of later was
     not there at the start.
 
     Args:
-        conductor: started.
+        coordinator: started.
         clock: seconds, monotonic.
         patience_ms: None: as `[replication.limits]` says.
     """
 
     def __init__(
-        self, conductor: Conductor, *, clock: Callable[[], float] = time.monotonic, patience_ms: int | None = None
+        self,
+        coordinator: PipelineCoordinator,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        patience_ms: int | None = None,
     ) -> None:
-        self._conductor, self._clock = conductor, clock
-        self._patience_ms = conductor.pipeline.limits.patience_ms if patience_ms is None else patience_ms
+        self._coordinator, self._clock = coordinator, clock
+        self._patience_ms = coordinator.pipeline.limits.patience_ms if patience_ms is None else patience_ms
         self._targets: dict[Key, Position] = {}
         self._known: set[int] = set()
         self._moved = clock()
 
     def left(self) -> list[str] | None:
         """None while work goes on; else a line about each thing that could not be replicated: none if all was."""
-        with self._conductor.reading() as book:
-            for number, state in book.links.items():
+        with self._coordinator.reading() as pipeline_state:
+            for number, state in pipeline_state.links.items():
                 if state.reported and number not in self._known:
                     self._known.add(number)
                     self._targets.update({(number, name): topic.last for name, topic in state.topics.items()})
             waiting, stuck = [], []
             for (number, name), last in self._targets.items():
-                state = book.links[number]
+                state = pipeline_state.links[number]
                 topic = state.topics.get(name)
                 if topic is None or (topic.cursor.c >= last and topic.last >= last):
                     continue
@@ -49,8 +53,8 @@ class Once:
                     stuck.append(f"{state.link}, {name}: {why}")
                 else:
                     waiting.append(number)
-            waiting += book.links.keys() - self._known
-            if any(book.open(book.links[number]) for number in waiting):
+            waiting += pipeline_state.links.keys() - self._known
+            if any(pipeline_state.open(pipeline_state.links[number]) for number in waiting):
                 self._moved = self._clock()
         if not waiting:
             return sorted(stuck)
@@ -60,8 +64,8 @@ class Once:
 
     def _reasons(self, waiting: Iterable[int]) -> list[str]:
         """Why nothing moves: what ails whole clusters and links, or else which links they are."""
-        lines = [f"{what}: {why}" for what, why in self._conductor.troubles().items() if "blocked: " not in why]
-        names = {link.number: str(link) for link in self._conductor.pipeline.links}
+        lines = [f"{what}: {why}" for what, why in self._coordinator.troubles().items() if "blocked: " not in why]
+        names = {link.number: str(link) for link in self._coordinator.pipeline.links}
         return lines or [f"link {names[number]}: does not move" for number in sorted(set(waiting))]
 
 

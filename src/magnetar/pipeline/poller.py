@@ -7,8 +7,8 @@ from typing import Final
 
 from magnetar.pipeline.breaker import BreakerState
 from magnetar.pipeline.link_channel import LinkChannel, wait
-from magnetar.pipeline.shared_state import TICK_MS, Desk
-from magnetar.pipeline.states import Link
+from magnetar.pipeline.link_state import Link
+from magnetar.pipeline.shared_state import TICK_MS, SharedState
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response
@@ -40,46 +40,46 @@ class Poller:
     """The poller of one source cluster.
 
     Args:
-        desk: of the pipeline.
+        shared: of the pipeline.
         source: the cluster's name.
     """
 
-    def __init__(self, desk: Desk, source: str) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, source: str) -> None:
+        self._shared = shared
         self._source = source
-        self._limits = desk.pipeline.limits
+        self._limits = shared.pipeline.limits
 
     def run(self) -> None:
         """Until the pipeline stops."""
         source = self._source
-        links = [link for link in self._desk.pipeline.links if link.source == source]
-        while not self._desk.stopping:
-            with self._desk.trying(source) as may_try:
+        links = [link for link in self._shared.pipeline.links if link.source == source]
+        while not self._shared.stopping:
+            with self._shared.trying(source) as may_try:
                 if may_try:
                     self._connected(links)
                 else:
-                    self._desk.sleep(TICK_MS)
+                    self._shared.sleep(TICK_MS)
 
     def _connected(self, links: Sequence[Link]) -> None:
         """Poll all links on a new connection, for as long as it is of use."""
         source = self._source
         try:
-            channel = self._desk.connection(source)
+            channel = self._shared.connection(source)
             try:
                 self._poll_links(links, channel)
             finally:
                 channel.close()
         except LinkDown as down:
-            with self._desk.changed:
-                self._desk.book.source_lost(source)
-            self._desk.failed(source, str(down))
+            with self._shared.changed:
+                self._shared.state.source_lost(source)
+            self._shared.failed(source, str(down))
 
     def _poll_links(self, links: Sequence[Link], channel: LinkChannel) -> None:
         """Poll all links of a source on one connection until it fails, what it presented changes, or the pipeline stops."""
         source = self._source
         polls = {link.number: Poll(link) for link in links}
         asked: dict[int, Poll] = {}
-        while not self._desk.stopping and channel.presented == self._desk.presented:
+        while not self._shared.stopping and channel.presented == self._shared.presented:
             now = time.monotonic()
             for poll in polls.values():
                 if not poll.request and poll.due <= now:
@@ -102,7 +102,7 @@ class Poller:
                     poll.request = 0
             self._ask_everything(polls)
             if not self._trusted():
-                raise LinkDown(self._desk.book.breakers[source].reason)
+                raise LinkDown(self._shared.state.breakers[source].reason)
 
     def _overdue(self, poll: Poll) -> None:
         """A long poll without answer is asked again at once; only silence to *that* means that the source is down."""
@@ -114,23 +114,23 @@ class Poller:
         command = pb.BaseCommand(type=pb.GEO_TOPICS)
         topics = command.geo_topics
         topics.to, topics.counter, topics.boot = poll.link.target, poll.counter, poll.boot
-        topics.wait_ms, topics.pipeline = poll.patience_ms, self._desk.pipeline.name
+        topics.wait_ms, topics.pipeline = poll.patience_ms, self._shared.pipeline.name
         topics.lease_ms = self._limits.lease_ms
         return command
 
     def _topics_answered(self, poll: Poll, response: pb.CommandGeoTopicsResponse) -> None:
-        with self._desk.changing() as book:
-            book.source_reported(poll.link.number, response, self._desk.clock_ms())
+        with self._shared.changing() as pipeline_state:
+            pipeline_state.source_reported(poll.link.number, response, self._shared.clock_ms())
         poll.request, poll.due = 0, time.monotonic() + POLL_PAUSE_MS / 1000
         poll.counter, poll.boot, poll.patience_ms = response.counter, response.boot, POLL_MS
-        self._desk.worked(self._source)
+        self._shared.worked(self._source)
 
     def _ask_everything(self, polls: dict[int, Poll]) -> None:
         """Forget the counters of links whose commits were ignored: what we know of them is void."""
-        with self._desk.changed:
+        with self._shared.changed:
             for number, poll in polls.items():
-                if self._desk.book.links[number].doubtful:
-                    self._desk.book.links[number].doubtful = False
+                if self._shared.state.links[number].doubtful:
+                    self._shared.state.links[number].doubtful = False
                     poll.counter = 0
 
     def _trusted(self) -> bool:
@@ -138,5 +138,5 @@ class Poller:
 
         Half-open is trusted: until its first answer, this connection is the probe.
         """
-        with self._desk.changed:
-            return self._desk.book.breakers[self._source].state is not BreakerState.OPEN
+        with self._shared.changed:
+            return self._shared.state.breakers[self._source].state is not BreakerState.OPEN

@@ -1,6 +1,6 @@
 """`magnetar replicate`: the pipeline between the clusters, from start to stop.
 
-One Spark session, one conductor, a streaming query for each lane. A query that ends (a task failed four times, the disk
+One Spark session, one coordinator, a streaming query for each lane. A query that ends (a task failed four times, the disk
 of the checkpoint is full) is started again after a pause: the cursors are the truth, nothing is lost with it.
 """
 
@@ -20,13 +20,13 @@ from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.pipeline import offsets
 from magnetar.pipeline.columns import decoded_columns, keep, spark_schema
-from magnetar.pipeline.coordinator import Conductor
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.link_token import LOOK_MS, LinkToken
 from magnetar.pipeline.metrics_file import MetricsFile
 from magnetar.pipeline.once import Once
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.states import ALL, Link
 from magnetar.pipeline.task_write import SENT_COLUMNS
 from magnetar.runtime.security.secret_file import read_link_token
 from magnetar.spark_session import session
@@ -123,15 +123,17 @@ def _refuse_foreign(folder: Path) -> None:
         raise ConfigError(f"checkpoint folder {folder} holds {foreign[0]!r}: it is no checkpoint; name an empty folder")
 
 
-def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
+def start_query(
+    spark: "SparkSession", coordinator: PipelineCoordinator, lane: str, checkpoint: Path
+) -> "StreamingQuery":
     """Start the streaming query of one lane."""
     from magnetar.pipeline.datasource import FORMAT as ENTRIES
     from magnetar.pipeline.datasource import register
 
     session.activate(spark)
     register(spark)
-    filters = {link.number: link.filter for link in conductor.pipeline.links if link.filter}
-    ends = {"conductor": conductor.socket_path, "lane": lane}
+    filters = {link.number: link.filter for link in coordinator.pipeline.links if link.filter}
+    ends = {"conductor": coordinator.socket_path, "lane": lane}
     columns = ",".join(decoded_columns(list(filters.values())))
     filtered = ",".join(map(str, sorted(filters)))
     frame = spark.readStream.format(ENTRIES).options(**ends, columns=columns, filtered=filtered).load()
@@ -148,7 +150,9 @@ def start_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
     )
 
 
-def begin_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoint: Path) -> "StreamingQuery":
+def begin_query(
+    spark: "SparkSession", coordinator: PipelineCoordinator, lane: str, checkpoint: Path
+) -> "StreamingQuery":
     """Start the query of one lane; a second time, with a new checkpoint, if that fails.
 
     A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway. And
@@ -161,11 +165,11 @@ def begin_query(spark: "SparkSession", conductor: Conductor, lane: str, checkpoi
     from pyspark.errors import PySparkException
 
     try:
-        return start_query(spark, conductor, lane, checkpoint)
+        return start_query(spark, coordinator, lane, checkpoint)
     except (PySparkException, Py4JError):
         shutil.rmtree(checkpoint / lane, ignore_errors=True)
     try:
-        return start_query(spark, conductor, lane, checkpoint)
+        return start_query(spark, coordinator, lane, checkpoint)
     except (PySparkException, Py4JError) as error:
         raise ConfigError(f"query {lane} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
 
@@ -194,7 +198,7 @@ class Queries:
 
     Args:
         spark: the session.
-        conductor: started.
+        coordinator: started.
         lanes: a query for each.
         checkpoint: prepared folder.
         on_line: for the operator.
@@ -203,15 +207,15 @@ class Queries:
     def __init__(
         self,
         spark: "SparkSession",
-        conductor: Conductor,
+        coordinator: PipelineCoordinator,
         lanes: tuple[str, ...],
         checkpoint: Path,
         on_line: Callable[[str], None],
     ) -> None:
-        self._spark, self._conductor, self._checkpoint, self._say = spark, conductor, checkpoint, on_line
+        self._spark, self._coordinator, self._checkpoint, self._say = spark, coordinator, checkpoint, on_line
         self._failures = dict.fromkeys(lanes, 0)
         self._again_at = dict.fromkeys(lanes, 0.0)
-        self.running = {lane: begin_query(spark, conductor, lane, checkpoint) for lane in lanes}
+        self.running = {lane: begin_query(spark, coordinator, lane, checkpoint) for lane in lanes}
 
     @property
     def failures(self) -> int:
@@ -225,7 +229,7 @@ class Queries:
             if query.isActive:
                 continue
             if self._again_at[lane] == 0.0:
-                self._conductor.query_ended(lane)
+                self._coordinator.query_ended(lane)
                 error = query.exception()
                 self._pause(lane, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
             elif now >= self._again_at[lane]:
@@ -233,7 +237,7 @@ class Queries:
                 # Whatever was wrong with the checkpoint, it is worth nothing.
                 shutil.rmtree(self._checkpoint / lane, ignore_errors=True)
                 try:
-                    self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+                    self.running[lane] = begin_query(self._spark, self._coordinator, lane, self._checkpoint)
                 except ConfigError as error:
                     self._pause(lane, f"does not start: {error}")
 
@@ -244,17 +248,17 @@ class Queries:
         self._say(f"query {lane} {what}")
 
     def renew(self) -> None:
-        """Start all queries anew; the conductor has let the batches end."""
+        """Start all queries anew; the coordinator has let the batches end."""
         for lane, query in list(self.running.items()):
             query.stop()
-            self._conductor.query_ended(lane)  # a batch that did not end in time is abandoned
+            self._coordinator.query_ended(lane)  # a batch that did not end in time is abandoned
             try:
-                self.running[lane] = begin_query(self._spark, self._conductor, lane, self._checkpoint)
+                self.running[lane] = begin_query(self._spark, self._coordinator, lane, self._checkpoint)
             except ConfigError as error:
                 self._pause(lane, f"does not start: {error}")
 
     def stop(self) -> None:
-        """Stop the queries; the conductor has let the batches end."""
+        """Stop the queries; the coordinator has let the batches end."""
         for query in self.running.values():
             query.stop()
 
@@ -279,7 +283,7 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
     prepare_checkpoint(checkpoint)
     beside = checkpoint.parent
     with signals(options.stop):
-        conductor = Conductor(pipeline, on_line).start()
+        coordinator = PipelineCoordinator(pipeline, on_line).start()
         try:
             spark = session.build(
                 app="magnetar replicate",
@@ -291,34 +295,38 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
                 check_filters(spark, pipeline)
                 # A run that ends has no tail to protect: one query starts faster than two.
                 lanes = (ALL,) if options.once else options.lanes
-                conductor.warm(lanes)
-                queries = Queries(spark, conductor, lanes, checkpoint, on_line)
-                while not (conductor.warmed() or options.stop.wait(0.05)):
+                coordinator.warm(lanes)
+                queries = Queries(spark, coordinator, lanes, checkpoint, on_line)
+                while not (coordinator.warmed() or options.stop.wait(0.05)):
                     queries.tend()
                 place = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""
                 on_line(f"replicating {len(pipeline.links)} link(s){place}")
-                code = _watch(options, conductor, queries, options.metrics or beside / "pipeline.jsonl", on_line)
-                if not conductor.drain(STOP_MS):
+                code = _watch(options, coordinator, queries, options.metrics or beside / "pipeline.jsonl", on_line)
+                if not coordinator.drain(STOP_MS):
                     on_line("a batch did not end in time and is abandoned; it will be sent again")
                 queries.stop()
             finally:
-                conductor.settle(2_000)
+                coordinator.settle(2_000)
                 session.stop(spark, beside / "spark.log")
         finally:
-            conductor.stop()
+            coordinator.stop()
     return code
 
 
 def _watch(
-    options: ReplicateOptions, conductor: Conductor, queries: Queries, metrics: Path, on_line: Callable[[str], None]
+    options: ReplicateOptions,
+    coordinator: PipelineCoordinator,
+    queries: Queries,
+    metrics: Path,
+    on_line: Callable[[str], None],
 ) -> int:
     """Tend the queries until told to stop; with `once`, until what is there is replicated."""
-    once = Once(conductor) if options.once else None
-    token = LinkToken(options.config.replication.token_file, conductor.pipeline.token, on_line)
+    once = Once(coordinator) if options.once else None
+    token = LinkToken(options.config.replication.token_file, coordinator.pipeline.token, on_line)
     written = looked = 0.0
 
     def measure() -> None:
-        file.write({"at_ms": time.time_ns() // 1_000_000, **conductor.status()})
+        file.write({"at_ms": time.time_ns() // 1_000_000, **coordinator.status()})
 
     with closing(MetricsFile(metrics, on_line)) as file, ExitStack() as at_end:
         at_end.callback(measure)
@@ -327,11 +335,11 @@ def _watch(
             if time.monotonic() - looked >= LOOK_MS / 1000:
                 looked = time.monotonic()
                 if token.changed():
-                    conductor.present(token.value)
-                    if not conductor.drain(STOP_MS):
+                    coordinator.present(token.value)
+                    if not coordinator.drain(STOP_MS):
                         on_line("a batch did not end in time and is abandoned; it will be sent again")
                     queries.renew()
-                    conductor.resume()
+                    coordinator.resume()
             if time.monotonic() - written >= METRICS_MS / 1000:
                 written = time.monotonic()
                 measure()

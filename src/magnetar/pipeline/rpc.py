@@ -1,6 +1,6 @@
 """A tiny request/answer protocol over a Unix socket between the driver and the Python workers beside it.
 
-Spark runs a data source's planning and its commits in processes of their own on the driver's machine; the conductor lives
+Spark runs a data source's planning and its commits in processes of their own on the driver's machine; the coordinator lives
 in the driver. A request is a MessagePack array `[method, arguments…]`, an answer `[error or "", result]`, each with its
 length (4 bytes, big endian) before it. The socket lies in a folder that only the user may enter.
 """
@@ -25,8 +25,8 @@ MESSAGE_BYTES_MAX: Final = 64 << 20
 Handler = Callable[..., Any]
 
 
-class ConductorGone(MagnetarError):
-    """The driver's conductor does not answer: it has stopped, or this is not its machine."""
+class CoordinatorGone(MagnetarError):
+    """The driver's coordinator does not answer: it has stopped, or this is not its machine."""
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -103,14 +103,14 @@ class Server:
 
 
 _clients: dict[str, socket.socket] = {}
-"""One connection to each conductor, kept for the life of a worker process."""
+"""One connection to each coordinator, kept for the life of a worker process."""
 
 
 def request(path: str, method: str, *arguments: Any) -> Any:
-    """Call the conductor.
+    """Call the coordinator.
 
     Raises:
-        ConductorGone: it does not answer, or answers with an error.
+        CoordinatorGone: it does not answer, or answers with an error.
     """
     for attempt in (0, 1):
         connection = _clients.pop(path, None)
@@ -126,11 +126,11 @@ def request(path: str, method: str, *arguments: Any) -> Any:
                 connection.close()
             if kept and attempt == 0:
                 continue
-            raise ConductorGone(
-                f"the pipeline's conductor at {path} does not answer: {str(failure) or 'it stopped'}"
+            raise CoordinatorGone(
+                f"the pipeline's coordinator at {path} does not answer: {str(failure) or 'it stopped'}"
             ) from None
         _clients[path] = connection
         if error:
-            raise ConductorGone(error)
+            raise CoordinatorGone(error)
         return result
     raise AssertionError("unreachable")

@@ -19,19 +19,19 @@ from magnetar.wire.client import Response
 PATIENCE_SHARE: Final = 0.8
 """Of the silence after which a destination is given up: a source must be given up before its destination is."""
 
-Tell = Callable[[pb.CommandGeoSchemasBrought], None]
+Reply = Callable[[pb.CommandGeoSchemasBrought], None]
 
 
 @dataclass(slots=True)
-class Question:
-    """What a destination wants to know, and how to tell it."""
+class SchemaRequest:
+    """What a destination wants to know, and how to reply."""
 
     wanted: pb.CommandGeoSchemasWanted
-    tell: Tell
+    reply: Reply
     until: float
 
 
-class Enquirer:
+class SchemaFetcher:
     """Asks sources for schemas, for one task.
 
     Args:
@@ -45,26 +45,26 @@ class Enquirer:
     ) -> None:
         self._token, self._connect, self._clock = token, connect, clock
         self._channels: dict[str, LinkChannel] = {}
-        self._asked: dict[tuple[str, int], Question] = {}
+        self._asked: dict[tuple[str, int], SchemaRequest] = {}
 
-    def ask(self, address: str, wanted: pb.CommandGeoSchemasWanted, patience_ms: int, tell: Tell) -> None:
-        """Pass a destination's question on to a source; `tell` is called once, whatever happens."""
+    def ask(self, address: str, wanted: pb.CommandGeoSchemasWanted, patience_ms: int, reply: Reply) -> None:
+        """Pass a destination's request on to a source; `reply` is called once, whatever happens."""
         until = self._clock() + patience_ms / 1000 * PATIENCE_SHARE
-        question = Question(wanted, tell, until)
+        request = SchemaRequest(wanted, reply, until)
         try:
             channel = self._channels.get(address) or self._connect(address, self._token)
         except LinkDown as down:
-            self._answer(question, str(down))
+            self._answer(request, str(down))
             return
         self._channels[address] = channel
         command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
         command.geo_schemas.topic, command.geo_schemas.schemas = wanted.topic, wanted.schemas
         command.geo_schemas.versions.extend(wanted.versions)
-        self._asked[address, channel.request(command)] = question
+        self._asked[address, channel.request(command)] = request
 
     @staticmethod
-    def _answer(question: Question, reason: str) -> None:
-        question.tell(pb.CommandGeoSchemasBrought(ticket=question.wanted.ticket, reason=reason))
+    def _answer(request: SchemaRequest, reason: str) -> None:
+        request.reply(pb.CommandGeoSchemasBrought(ticket=request.wanted.ticket, reason=reason))
 
     @property
     def channels(self) -> dict[LinkChannel, str]:
@@ -74,7 +74,7 @@ class Enquirer:
     @property
     def patience_s(self) -> float:
         """How long to wait for the answer that is due next."""
-        return max(0.0, min((question.until for question in self._asked.values()), default=0.0) - self._clock())
+        return max(0.0, min((request.until for request in self._asked.values()), default=0.0) - self._clock())
 
     def pump(self, address: str, readable: bool, writable: bool) -> None:
         """Go on with one of `channels`."""
@@ -88,18 +88,18 @@ class Enquirer:
             if event.command.type == pb.ERROR:
                 self._lost(address, event.command.error.message)
                 return
-            question = self._asked.pop((address, event.request_id), None) if isinstance(event, Response) else None
-            if question is not None:
-                response, ticket = event.command.geo_schemas_response, question.wanted.ticket
-                question.tell(
+            request = self._asked.pop((address, event.request_id), None) if isinstance(event, Response) else None
+            if request is not None:
+                response, ticket = event.command.geo_schemas_response, request.wanted.ticket
+                request.reply(
                     pb.CommandGeoSchemasBrought(ticket=ticket, found=response.found, missing=response.missing)
                 )
 
     def give_up_silent(self) -> None:
         """Answer for sources that took too long."""
         now = self._clock()
-        for address in {address for (address, _), question in self._asked.items() if question.until <= now}:
-            self._lost(address, "the source did not tell the schemas in time")
+        for address in {address for (address, _), request in self._asked.items() if request.until <= now}:
+            self._lost(address, "the source did not reply the schemas in time")
 
     def _lost(self, address: str, reason: str) -> None:
         self._channels.pop(address).close()

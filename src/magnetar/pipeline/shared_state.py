@@ -1,4 +1,4 @@
-"""What the threads of a conductor share: the book, one lock, and whom they may talk to."""
+"""What the threads of a coordinator share: the pipeline's state, one lock, and which clusters they may talk to."""
 
 import random
 import threading
@@ -12,8 +12,8 @@ from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.breaker import BreakerState
 from magnetar.pipeline.link_channel import LinkChannel
-from magnetar.pipeline.state import Book
-from magnetar.pipeline.states import Link
+from magnetar.pipeline.link_state import Link
+from magnetar.pipeline.pipeline_state import PipelineState
 
 TICK_MS: Final = 250
 """How often a sleeping thread looks at its breaker."""
@@ -45,12 +45,12 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Desk:
-    """The book of a pipeline, and the lock that guards it; nobody holds it while talking to a broker.
+class SharedState:
+    """The state of a pipeline, and the lock that guards it. No thread holds the lock while it talks to a broker.
 
     Attributes:
         pipeline: what it is made of.
-        book: what is known of all links.
+        state: what is known of all links.
         changed: the lock; notified after each change.
         stopping: whether the threads are to end.
         presented: the token of the links that is presented now.
@@ -65,7 +65,7 @@ class Desk:
         self, pipeline: Pipeline, on_line: Callable[[str], None], rng: random.Random, clock_ms: Callable[[], int]
     ) -> None:
         self.pipeline = pipeline
-        self.book = Book(pipeline.links, rng, pipeline.cores, pipeline.limits)
+        self.state = PipelineState(pipeline.links, rng, pipeline.cores, pipeline.limits)
         self.changed = threading.Condition()
         self.stopping = False
         self.presented = pipeline.token
@@ -74,11 +74,11 @@ class Desk:
         self._say = on_line
 
     @contextmanager
-    def changing(self) -> Iterator[Book]:
-        """The book, to be changed: troubles that come or go by it are said, and all that wait look at it again."""
+    def changing(self) -> Iterator[PipelineState]:
+        """The state, to be changed. Troubles that come or go by the change are reported, and waiting threads look again."""
         with self.changed:
             before = self._troubles()
-            yield self.book
+            yield self.state
             self._announce(before)
             self.changed.notify_all()
 
@@ -117,25 +117,25 @@ class Desk:
 
     def failed(self, cluster: str, reason: str) -> None:
         """A cluster did not answer as it should."""
-        with self.changing() as book:
-            book.breakers[cluster].failed(self.clock_ms(), self._rng, reason)
+        with self.changing() as pipeline_state:
+            pipeline_state.breakers[cluster].failed(self.clock_ms(), self._rng, reason)
 
     def worked(self, cluster: str) -> None:
         """A cluster answered."""
         with self.changed:
-            if self.book.breakers[cluster].state is BreakerState.CLOSED:
+            if self.state.breakers[cluster].state is BreakerState.CLOSED:
                 return
-            with self.changing() as book:
-                book.breakers[cluster].worked()
+            with self.changing() as pipeline_state:
+                pipeline_state.breakers[cluster].worked()
 
     @contextmanager
     def trying(self, cluster: str) -> Iterator[bool]:
         """Whether a cluster may be talked to outside batches; while it is broken, one probe at a time.
 
-        A probe of which nobody said that it failed or worked has failed: else there would never be another one.
+        A probe that ends without a word has failed: else there would never be another one.
         """
         with self.changed:
-            breaker = self.book.breakers[cluster]
+            breaker = self.state.breakers[cluster]
             closed, probe = breaker.closed, breaker.probe(self.clock_ms())
         try:
             yield closed or probe > 0
@@ -153,13 +153,13 @@ class Desk:
 
     def _troubles(self) -> dict[str, str]:
         """Every trouble there is, by what it is about; the lock is held."""
-        book = self.book
+        pipeline_state = self.state
         troubles = {
             f"cluster {name}": f"down: {breaker.reason}"
-            for name, breaker in book.breakers.items()
+            for name, breaker in pipeline_state.breakers.items()
             if breaker.state is not BreakerState.CLOSED
         }
-        for state in book.links.values():
+        for state in pipeline_state.links.values():
             if state.blocked:
                 troubles[f"link {state.link}"] = f"blocked: {state.blocked}: {state.reason}"
             elif not state.lease:

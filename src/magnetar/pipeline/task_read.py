@@ -32,7 +32,7 @@ Connect = Callable[[str, str], LinkChannel]
 
 
 @dataclass(slots=True)
-class Progress:
+class RangeReading:
     """How far one range was read."""
 
     part: m.Range
@@ -68,19 +68,19 @@ class Progress:
         return m.encode(m.Closing(m.pair(self.after), self.trouble, self.kind, self.reason))
 
 
-Answer = tuple[Progress, pb.CommandGeoReadResponse, memoryview]
+Answer = tuple[RangeReading, pb.CommandGeoReadResponse, memoryview]
 
 
-class Source:
+class SourceReader:
     """One source broker's share of a task."""
 
-    def __init__(self, address: str, token: str, ranges: Sequence[Progress], connect: Connect) -> None:
+    def __init__(self, address: str, token: str, ranges: Sequence[RangeReading], connect: Connect) -> None:
         self._address, self._token, self._connect = address, token, connect
         self._waiting = deque(ranges)
-        self._asked: dict[int, Progress] = {}
+        self._asked: dict[int, RangeReading] = {}
         self.channel: LinkChannel | None = None
         self.silent_s = 0.0
-        self.over: list[Progress] = []
+        self.over: list[RangeReading] = []
         try:
             self.channel = connect(address, token)
         except LinkDown as down:
@@ -97,7 +97,7 @@ class Source:
         while self._waiting and len(self._asked) < READS_AHEAD:
             self._ask(self._waiting.popleft())
 
-    def _ask(self, progress: Progress) -> None:
+    def _ask(self, progress: RangeReading) -> None:
         assert self.channel is not None
         command = pb.BaseCommand(type=pb.GEO_READ)
         read = command.geo_read
@@ -206,15 +206,15 @@ def read_task(
         Batches of rows: each range opens and closes with a control row, whatever happens.
     """
     routes = {route.link: route for route in task.routes}
-    by_address: dict[str, list[Progress]] = {}
+    by_address: dict[str, list[RangeReading]] = {}
     for part in task.ranges:
         route = routes[part.link]
-        progress = Progress(part, route, m.position(part.after), part.bytes_max)
+        progress = RangeReading(part, route, m.position(part.after), part.bytes_max)
         by_address.setdefault(route.source_address, []).append(progress)
     if progress_ms is None:
         progress_ms = max((route.progress_ms for route in task.routes), default=0)
     assembler = Assembler(decoded, filtered)
-    sources = [Source(address, token, ranges, connect) for address, ranges in by_address.items()]
+    sources = [SourceReader(address, token, ranges, connect) for address, ranges in by_address.items()]
     for source in sources:
         _close_ranges(source, assembler)
     while busy := [source for source in sources if source.busy]:
@@ -229,7 +229,7 @@ def read_task(
             keep_channel(source.channel, token)
 
 
-def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
+def _step(busy: Sequence[SourceReader], progress_ms: int) -> list[Answer]:
     """Wait for one of the sources, take what came, and give up those that were silent for too long.
 
     Only time spent waiting here counts as silence: Spark may hold this generator back for long.
@@ -247,7 +247,7 @@ def _step(busy: Sequence[Source], progress_ms: int) -> list[Answer]:
     return answers
 
 
-def _open_range(progress: Progress, assembler: Assembler) -> None:
+def _open_range(progress: RangeReading, assembler: Assembler) -> None:
     if not progress.opened:
         progress.opened = True
         assembler.control(
@@ -255,7 +255,7 @@ def _open_range(progress: Progress, assembler: Assembler) -> None:
         )
 
 
-def _close_ranges(source: Source, assembler: Assembler) -> None:
+def _close_ranges(source: SourceReader, assembler: Assembler) -> None:
     for progress in source.over:
         _open_range(progress, assembler)
         assembler.control(CLOSE, progress.part, progress.closing())

@@ -1,12 +1,13 @@
 """The circuit breaker, the pauses and the token bucket."""
 
 import random
-from dataclasses import replace
+from copy import deepcopy
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerState, TokenBucket, backoff_ms
+from magnetar.pipeline.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerState, backoff_ms
+from magnetar.pipeline.link_state import Throttle
 
 
 def test_one_failure_opens_it_and_one_probe_at_a_time_closes_it() -> None:
@@ -68,7 +69,7 @@ def test_pauses_are_bounded_and_jittered(failures: int, seed: int) -> None:
 def test_a_bucket_never_lets_more_through_than_its_rate_and_one_overdraft(
     rate: int, steps: list[tuple[int, int]]
 ) -> None:
-    bucket = TokenBucket()
+    bucket = Throttle()
     bucket.set_rate(rate, 0)
     now = spent = largest = 0
     for wait, size in steps:
@@ -80,10 +81,10 @@ def test_a_bucket_never_lets_more_through_than_its_rate_and_one_overdraft(
         else:
             ready = bucket.ready_at_ms(now)
             assert ready > now
-            assert replace(bucket).allowance(ready), "when it says it is ready, it is"
+            assert deepcopy(bucket).allowance(ready), "when it says it is ready, it is"
     assert spent <= rate + rate * now / 1000 + largest
 
 
 def test_no_rate_no_bound() -> None:
-    assert TokenBucket().allowance(5) is None
-    assert TokenBucket().ready_at_ms(5) == 5
+    assert Throttle().allowance(5) is None
+    assert Throttle().ready_at_ms(5) == 5

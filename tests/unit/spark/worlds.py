@@ -4,16 +4,17 @@ import random
 
 from magnetar.core.ids import NONE, Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.state import Book
-from magnetar.pipeline.states import Handshake, Link, geo
+from magnetar.pipeline.link_state import Handshake, Link
+from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_to_proto
 
 ROUTES = {0: ("a:1", "b:1"), 1: ("b:1", "a:1"), 2: ("a:1", "c:1")}
 LINKS = (Link(0, "a", "b"), Link(1, "b", "a"), Link(2, "a", "c"))
 
 
-def book(*links: Link, cores: int = 2) -> Book:
-    return Book(links or LINKS[:1], random.Random(7), cores)
+def pipeline_state(*links: Link, cores: int = 2) -> PipelineState:
+    return PipelineState(links or LINKS[:1], random.Random(7), cores)
 
 
 def at(entry: int, ledger: int = 5) -> Position:
@@ -24,13 +25,13 @@ def state(
     topic: str = "t", *, c: int = -1, s: int = -1, gen: int = 1, last: int = 9, size: int = 1000, **more: object
 ) -> pb.GeoTopicState:
     return pb.GeoTopicState(
-        topic=topic, incarnation=more.pop("incarnation", 5), partitions=0, last=geo(at(last)),
-        cursor=pb.GeoCursor(c=geo(at(c)), s=geo(at(s)), gen=gen),
+        topic=topic, incarnation=more.pop("incarnation", 5), partitions=0, last=position_to_proto(at(last)),
+        cursor=pb.GeoCursor(c=position_to_proto(at(c)), s=position_to_proto(at(s)), gen=gen),
         pending_entries=max(0, last - c), pending_bytes=max(0, last - c) * size, **more,
     )  # fmt: skip
 
 
-def report(of: Book, *states: pb.GeoTopicState, link: int = 0, now: int = 0, **more: object) -> None:
+def report(of: PipelineState, *states: pb.GeoTopicState, link: int = 0, now: int = 0, **more: object) -> None:
     of.source_reported(
         link,
         pb.CommandGeoTopicsResponse(request_id=1, counter=1, topics=states, uuid=more.pop("uuid", "ua"), **more),
@@ -39,13 +40,20 @@ def report(of: Book, *states: pb.GeoTopicState, link: int = 0, now: int = 0, **m
 
 
 def shake(
-    of: Book, target: str = "b", *, w: dict[str, int] | None = None, counter: int = 3, now: int = 0, **more: object
+    of: PipelineState,
+    target: str = "b",
+    *,
+    w: dict[str, int] | None = None,
+    counter: int = 3,
+    now: int = 0,
+    **more: object,
 ) -> list[Handshake]:
     """Carry out every handshake that is due; returns what was asked."""
     asked = of.handshakes(target, now)
     for handshake in asked:
         marks = [
-            pb.GeoWatermark(topic=q.topic, persisted=geo(at((w or {}).get(q.topic, -1)))) for q in handshake.topics
+            pb.GeoWatermark(topic=q.topic, persisted=position_to_proto(at((w or {}).get(q.topic, -1))))
+            for q in handshake.topics
         ]
         answer = pb.CommandGeoWatermarksResponse(
             request_id=1, counter=counter, uuid=more.get("uuid", "ub"), topics=marks,
@@ -55,9 +63,9 @@ def shake(
     return asked
 
 
-def ready(*links: Link, states: tuple[pb.GeoTopicState, ...] = (), w: dict[str, int] | None = None) -> Book:
-    """A book whose links have reported and shaken hands."""
-    of = book(*links)
+def ready(*links: Link, states: tuple[pb.GeoTopicState, ...] = (), w: dict[str, int] | None = None) -> PipelineState:
+    """A pipeline_state whose links have reported and shaken hands."""
+    of = pipeline_state(*links)
     for link in links or LINKS[:1]:
         report(of, *(states or (state(),)), link=link.number)
     for target in {link.target for link in links or LINKS[:1]}:
@@ -65,7 +73,7 @@ def ready(*links: Link, states: tuple[pb.GeoTopicState, ...] = (), w: dict[str, 
     return of
 
 
-def ranges(of: Book, lane: str = "all", now: int = 0) -> list[m.Range]:
+def ranges(of: PipelineState, lane: str = "all", now: int = 0) -> list[m.Range]:
     return [part for task in of.plan(lane, ROUTES, now) for part in task.ranges]
 
 
@@ -75,9 +83,9 @@ def outcome(
     position = None if c is None else m.pair(at(c))
     return m.RangeReport(
         part.link, part.topic, part.incarnation, part.gen, position, m.pair(at(s)) if s is not None else part.s,
-        done=c is not None and not trouble, trouble=trouble, life=part.life, **more,
+        done=c is not None and not trouble, trouble=trouble, query_generation=part.query_generation, **more,
     )  # fmt: skip
 
 
-def told(of: Book, lane: str, *outcomes: m.RangeReport, now: int = 0) -> None:
+def told(of: PipelineState, lane: str, *outcomes: m.RangeReport, now: int = 0) -> None:
     of.batch_reported(lane, [m.TaskReport(outcomes, 10)], now)

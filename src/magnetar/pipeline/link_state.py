@@ -1,10 +1,10 @@
-"""What the book keeps of links, topics and destinations: data, and the small rules that belong to one of them."""
+"""What `PipelineState` keeps of links, topics and destinations: data, and the small rules that belong to one of them."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from magnetar.core.ids import NONE, LinkCursor, Position
-from magnetar.pipeline.breaker import TokenBucket
+from magnetar.core.rates import TokenBucket
 from magnetar.pipeline.planner import RANGE_BYTES_MIN
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -86,6 +86,34 @@ class TopicState:
         return self.cursor.c < self.last
 
 
+class Throttle:
+    """A link's limit in bytes per second, paid afterwards: a batch may overdraw it, and the next ones wait.
+
+    Paying afterwards is what lets an entry pass that is larger than a second's allowance.
+    """
+
+    def __init__(self) -> None:
+        self._bucket: TokenBucket | None = None
+
+    def set_rate(self, rate: int, now_ms: int) -> None:
+        """Change the limit; 0 is none. A new limit starts with one second's allowance."""
+        if rate != (self._bucket.tokens if self._bucket is not None else 0):
+            self._bucket = TokenBucket(rate, 1000, now_ms) if rate else None
+
+    def allowance(self, now_ms: int) -> int | None:
+        """Bytes that may be planned now: None without a limit, 0 while in debt."""
+        return None if self._bucket is None else max(0, self._bucket.room(now_ms))
+
+    def spend(self, size: int) -> None:
+        """So many bytes went over the link."""
+        if self._bucket is not None:
+            self._bucket.take(size)
+
+    def ready_at_ms(self, now_ms: int) -> int:
+        """When there is an allowance again."""
+        return now_ms if self._bucket is None else now_ms + self._bucket.wait_ms(now_ms)
+
+
 @dataclass(slots=True)
 class LinkState:
     """One link, its topics, and what is owed to its source."""
@@ -95,7 +123,7 @@ class LinkState:
     lease: bool = True
     lease_holder: str = ""
     paused: bool = False
-    bucket: TokenBucket = field(default_factory=TokenBucket)
+    throttle: Throttle = field(default_factory=Throttle)
     blocked: str = ""
     reason: str = ""
     failures: int = 0
@@ -117,7 +145,7 @@ class LinkState:
     bytes: int = 0
     duplicates: int = 0
     last_lag_ms: int = 0
-    told: Trouble | None = None
+    reported_trouble: Trouble | None = None
 
     @property
     def flying(self) -> bool:
@@ -168,13 +196,3 @@ class Destination:
         """A batch went through without complaint: the next may be a quarter larger."""
         if self.pace_bytes:
             self.pace_bytes = 0 if self.pace_bytes >= self.batch_bytes_max else self.pace_bytes * 5 // 4
-
-
-def geo(position: Position) -> pb.GeoPosition:
-    """A position as the wire has it."""
-    return pb.GeoPosition(ledger=position.ledger, entry=position.entry)
-
-
-def place(value: pb.GeoPosition) -> Position:
-    """A position of the wire as itself."""
-    return Position(value.ledger, value.entry)

@@ -10,8 +10,8 @@ import pytest
 
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
+from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.planner import BULK, TAIL
-from magnetar.pipeline.state import Book
 from magnetar.replication.link.chain import judge
 from tests.unit.spark.worlds import at, outcome, ranges, ready, report, shake, state, told
 
@@ -52,7 +52,7 @@ def _carry(rng: random.Random, part: m.Range, wanted: set[int], there: Destinati
     return outcome(part, trouble=m.RETRY)
 
 
-def _settled(of: Book, wanted: set[int], there: Destination) -> None:
+def _settled(of: PipelineState, wanted: set[int], there: Destination) -> None:
     settled = of.links[0].topics["t"].cursor.c.entry
     lost = [one for one in wanted if one <= settled and one not in there.stored]
     assert not lost, f"settled up to {settled}, but the destination never got {lost}"

@@ -3,48 +3,48 @@
 import time
 
 from magnetar.pipeline.link_channel import LinkChannel, call, wait
-from magnetar.pipeline.shared_state import TICK_MS, Desk
-from magnetar.pipeline.states import Handshake
+from magnetar.pipeline.link_state import Handshake
+from magnetar.pipeline.shared_state import TICK_MS, SharedState
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 
 
-class Greeter:
-    """The greeter of one destination cluster.
+class HandshakeWorker:
+    """Shakes hands with one destination cluster.
 
     Args:
-        desk: of the pipeline.
+        shared: of the pipeline.
         target: the cluster's name.
     """
 
-    def __init__(self, desk: Desk, target: str) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedState, target: str) -> None:
+        self._shared = shared
         self._target = target
-        self._limits = desk.pipeline.limits
+        self._limits = shared.pipeline.limits
 
     def run(self) -> None:
         """Until the pipeline stops."""
         channel: LinkChannel | None = None
-        while not self._desk.stopping:
-            with self._desk.trying(self._target) as may_try:
+        while not self._shared.stopping:
+            with self._shared.trying(self._target) as may_try:
                 if may_try:
-                    channel = self._greet(channel)
+                    channel = self._shake_hands(channel)
                 else:
-                    self._desk.sleep(TICK_MS)
+                    self._shared.sleep(TICK_MS)
 
-    def _greet(self, channel: LinkChannel | None) -> LinkChannel | None:
+    def _shake_hands(self, channel: LinkChannel | None) -> LinkChannel | None:
         """Ask what is to be asked now, or wait a while for something; returns the connection to keep."""
         target = self._target
-        with self._desk.changed:
-            broken = not self._desk.book.breakers[target].closed
-            asked = self._desk.book.handshakes(target, self._desk.clock_ms())
+        with self._shared.changed:
+            broken = not self._shared.state.breakers[target].closed
+            asked = self._shared.state.handshakes(target, self._shared.clock_ms())
             if broken and not asked:
-                asked = self._desk.book.probes(target)
+                asked = self._shared.state.probes(target)
             if not asked and not broken:
-                self._desk.changed.wait(TICK_MS / 1000)
+                self._shared.changed.wait(TICK_MS / 1000)
                 return channel
         try:
-            channel = self._desk.connection(target, channel)
+            channel = self._shared.connection(target, channel)
             if not asked:  # nothing is known of any source yet: reaching the broker has to do as the probe
                 self._reach(channel)
             patience = self._limits.progress_ms if broken else self._limits.answer_ms
@@ -54,14 +54,14 @@ class Greeter:
                 self._handshaken(handshake, answer)
                 patience = self._limits.answer_ms
             channel.fresh = False
-            self._desk.worked(target)
+            self._shared.worked(target)
         except LinkDown as down:
             # An idle connection may have been closed meanwhile: that is worth a new one, not an alarm.
             stale = channel is not None and not channel.fresh and not broken
             if channel is not None:
                 channel.close()
             if not stale:
-                self._desk.failed(target, str(down))
+                self._shared.failed(target, str(down))
             return None
         return channel
 
@@ -76,8 +76,8 @@ class Greeter:
                 channel.pump(readable, writable)
 
     def _handshaken(self, handshake: Handshake, answer: pb.CommandGeoWatermarksResponse) -> None:
-        with self._desk.changing() as book:
-            book.handshake_answered(handshake, answer, self._desk.clock_ms())
+        with self._shared.changing() as pipeline_state:
+            pipeline_state.handshake_answered(handshake, answer, self._shared.clock_ms())
 
 
 def watermarks(handshake: Handshake) -> pb.BaseCommand:

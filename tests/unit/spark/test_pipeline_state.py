@@ -7,19 +7,20 @@ import pytest
 from magnetar.core.ids import NONE, LinkCursor
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
+from magnetar.pipeline.link_state import ALL
+from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.planner import BULK, TAIL
-from magnetar.pipeline.state import Book
-from magnetar.pipeline.states import ALL, geo
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_to_proto
 
-from .worlds import LINKS, ROUTES, at, book, outcome, ranges, ready, report, shake, state, told
+from .worlds import LINKS, ROUTES, at, outcome, pipeline_state, ranges, ready, report, shake, state, told
 
 MB = 1 << 20
 IDLE_MS = ReplicationLimits().handshake_idle_ms
 
 
 def test_nothing_is_planned_before_the_handshake() -> None:
-    of = book()
+    of = pipeline_state()
     assert not ranges(of)
     report(of, state())
     assert not ranges(of)
@@ -36,7 +37,7 @@ def test_the_handshake_is_told_to_the_source_until_it_answers() -> None:
     assert not commits
     assert [(one.topic, one.counter) for one in learned] == [("t", 3)]
     assert of.owed("a"), "it stays owed until it is told"
-    of.told(link, commits, learned, ())
+    of.commit_answered(link, commits, learned, ())
     assert not of.owed("a")
 
 
@@ -60,18 +61,18 @@ def test_a_watermark_behind_s_waits_for_the_source_to_rewind() -> None:
 
 def test_an_answer_is_about_the_generation_that_was_asked_for() -> None:
     """The source may rewind while it is on its way: then it says nothing, and the question is asked again."""
-    of = book()
+    of = pipeline_state()
     report(of, state(c=5, s=5))
     [asked] = of.handshakes("b", 0)
     report(of, state(c=2, s=2, gen=2))
-    marks = [pb.GeoWatermark(topic="t", persisted=geo(at(5)), foreign=True)]
+    marks = [pb.GeoWatermark(topic="t", persisted=position_to_proto(at(5)), foreign=True)]
     blocked = pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=marks, blocked="identity")
     of.handshake_answered(asked, blocked, 0)
     [(_, _, [learn])] = of.owed("a")
     assert (learn.foreign, learn.gen) == (True, 1)
-    of.told(LINKS[0], [], [learn], ())
+    of.commit_answered(LINKS[0], [], [learn], ())
     answer = pb.CommandGeoWatermarksResponse(
-        request_id=1, counter=3, uuid="ub", topics=[pb.GeoWatermark(topic="t", persisted=geo(NONE))]
+        request_id=1, counter=3, uuid="ub", topics=[pb.GeoWatermark(topic="t", persisted=position_to_proto(NONE))]
     )
     of.handshake_answered(asked, answer, 0)
     assert of.owed("a") == []
@@ -115,7 +116,7 @@ def test_a_commit_that_changed_meanwhile_stays_owed() -> None:
     [(link, commits, learned)] = of.owed("a")
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=7, s=7))
-    of.told(link, commits, learned, ())
+    of.commit_answered(link, commits, learned, ())
     [(_, [commit], _)] = of.owed("a")
     assert commit.cursor.c.entry == 7
 
@@ -125,7 +126,7 @@ def test_an_ignored_commit_voids_what_was_folded_until_the_source_reports() -> N
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=4, s=4))
     [(link, commits, learned)] = of.owed("a")
-    of.told(link, commits, learned, ["t"])
+    of.commit_answered(link, commits, learned, ["t"])
     assert not ranges(of)
     assert of.links[0].doubtful
     report(of, state(c=1, s=1, gen=2))
@@ -138,7 +139,7 @@ def test_an_ignored_commit_does_not_void_a_newer_report() -> None:
     told(of, ALL, outcome(part, c=4, s=4))
     [(link, commits, learned)] = of.owed("a")
     report(of, state(c=1, s=1, gen=2))
-    of.told(link, commits, learned, ["t"])
+    of.commit_answered(link, commits, learned, ["t"])
     assert ranges(of)[0].gen == 2
 
 
@@ -234,7 +235,7 @@ def test_a_blocked_topic_is_told_to_the_source_and_tried_again_ever_more_rarely(
 
 
 def test_a_topic_blocked_at_the_handshake() -> None:
-    of = book()
+    of = pipeline_state()
     report(of, state())
     [asked] = of.handshakes("b", 0)
     mark = pb.GeoWatermark(
@@ -250,7 +251,7 @@ def test_a_topic_blocked_at_the_handshake() -> None:
 
 
 def test_a_destination_that_may_let_a_topic_in_is_asked_at_once() -> None:
-    of = book()
+    of = pipeline_state()
     report(of, state())
     assert not of.listens("b"), "it knows nothing of this source yet"
     [asked] = of.handshakes("b", 0)
@@ -288,13 +289,13 @@ def test_a_new_topic_need_not_wait_for_the_batches_of_others() -> None:
 
 
 def test_the_first_handshake_of_all_waits_for_no_batch_of_a_former_life() -> None:
-    of = book()
+    of = pipeline_state()
     report(of, state())
     assert len(of.handshakes("b", 0)) == 1
 
 
 def test_a_blocked_link_is_tried_again() -> None:
-    of = book()
+    of = pipeline_state()
     report(of, state())
     shake(of, blocked="identity", reason="two uuids")
     assert of.links[0].blocked == "identity"
@@ -428,14 +429,14 @@ def test_new_partitions_are_told_to_the_destination() -> None:
 
 def test_limits_reach_tasks_and_batches() -> None:
     limits = ReplicationLimits(progress_ms=7, window_bytes=8, buffer_bytes_max=9, tail_batch_bytes_max=MB)
-    of = Book(LINKS[:1], random.Random(7), 2, limits)
+    of = PipelineState(LINKS[:1], random.Random(7), 2, limits)
     report(of, state(size=MB))
     shake(of)
     [task] = of.plan(ALL, ROUTES, 0)
     [route] = task.routes
     assert (route.progress_ms, route.window_bytes, route.buffer_bytes_max) == (7, 8, 9)
     assert sum(part.bytes_max for part in task.ranges) == MB
-    of = Book(LINKS[:1], random.Random(7), 2)
+    of = PipelineState(LINKS[:1], random.Random(7), 2)
     report(of, state(size=MB))
     shake(of)
     assert sum(part.bytes_max for part in of.plan(ALL, ROUTES, 0)[0].ranges) > MB

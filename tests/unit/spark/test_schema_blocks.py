@@ -1,9 +1,9 @@
 """A topic that a schema holds up: told with both sides, and tried again so soon that whoever mends it sees it go on."""
 
 from magnetar.pipeline import messages as m
+from magnetar.pipeline.link_state import ALL
+from magnetar.pipeline.pipeline_state import BLOCKED_SCHEMA_MS_MAX
 from magnetar.pipeline.planner import RANGE_BYTES_MIN
-from magnetar.pipeline.state import BLOCKED_SCHEMA_MS_MAX
-from magnetar.pipeline.states import ALL
 from magnetar.wire import pulsar_pb2 as pb
 
 from .worlds import outcome, ranges, ready, state, told

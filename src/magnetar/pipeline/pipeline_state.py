@@ -11,8 +11,8 @@ A topic is planned only when it is *ready*: since this pipeline started, and sin
 with what the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves, every
 topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from
 before the destination's loss, told to the source after the comparison, would hide that loss. For the same reason
-nothing counts that is reported of a batch that was taken as over: a lane has a *life* for each of its queries, and
-ranges say of which they are.
+nothing counts that is reported of a batch that was taken as over: each query of a lane has a number (`query_generation`), and
+each range says of which query it is.
 
 Time (`now_ms`) and chance (`rng`) come in from outside.
 """
@@ -26,8 +26,7 @@ from magnetar.core.ids import NONE, LinkCursor
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.breaker import Breaker, backoff_ms
-from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
-from magnetar.pipeline.states import (
+from magnetar.pipeline.link_state import (
     ALL,
     NOWHERE,
     Destination,
@@ -36,10 +35,10 @@ from magnetar.pipeline.states import (
     LinkState,
     TopicState,
     Trouble,
-    geo,
-    place,
 )
+from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto, position_to_proto
 
 HANDSHAKE_FULL_EVERY: Final = 120
 """Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
@@ -61,13 +60,13 @@ RETRY_MS_MAX: Final = 5_000
 """Passing troubles (a failed write, no room, nothing read) are tried again after pauses between these."""
 
 AWAIT_MS_MAX: Final = 2_000
-"""How long to wait for a source to report the rewind it was told to make, before asking the destination again."""
+"""How long to wait for a source to report the rewind that it was asked to make, before asking the destination again."""
 
 BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
 """What catching up gets of a batch that also carries tails, where one query serves both lanes."""
 
 
-class Book:
+class PipelineState:
     """All links of one pipeline process.
 
     Args:
@@ -86,7 +85,7 @@ class Book:
         self.destinations = {link.target: Destination(self._limits.bulk_batch_bytes_max) for link in links}
         self._rng = rng
         self._cores = max(1, cores)
-        self._lives: dict[str, int] = {}
+        self._query_generations: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------------- what sources report
 
@@ -95,10 +94,10 @@ class Book:
         state = self.links[number]
         state.reported = True
         if response.uuid != state.uuid:
-            state.uuid, state.target_uuid, state.told = response.uuid, "", None
+            state.uuid, state.target_uuid, state.reported_trouble = response.uuid, "", None
             state.unready.update(state.topics)
         state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
-        state.bucket.set_rate(response.throttle_bytes_per_second, now_ms)
+        state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
         for reported in response.topics:
             self._topic_reported(state, reported)
 
@@ -122,12 +121,14 @@ class Book:
             state.unready.add(name)
         elif topic.partitions != reported.partitions:
             state.unready.add(name)  # the destination must hear of the new partitions
-        cursor = LinkCursor(place(reported.cursor.c), place(reported.cursor.s), reported.cursor.gen)
+        cursor = LinkCursor(
+            position_from_proto(reported.cursor.c), position_from_proto(reported.cursor.s), reported.cursor.gen
+        )
         if cursor.gen != topic.cursor.gen or cursor.c >= topic.cursor.c:
             topic.cursor = cursor
         if topic.awaited_gen and cursor.gen >= topic.awaited_gen:
             topic.awaited_gen = topic.retry_at_ms = 0
-        topic.partitions, topic.last = reported.partitions, place(reported.last)
+        topic.partitions, topic.last = reported.partitions, position_from_proto(reported.last)
         topic.pending_entries, topic.pending_bytes = reported.pending_entries, reported.pending_bytes
         topic.oldest_ms, topic.gap, topic.paused = reported.oldest_ms, reported.gap, reported.paused
         topic.retained = tuple(reported.retained)
@@ -162,7 +163,9 @@ class Book:
     def _handshake(self, state: LinkState, now_ms: int) -> Handshake | None:
         names: Iterable[str] = ()
         if state.unready:
-            names = list(islice((n for n in state.unready if self._may_greet(state, n, now_ms)), HANDSHAKE_TOPICS_MAX))
+            names = list(
+                islice((n for n in state.unready if self._may_compare(state, n, now_ms)), HANDSHAKE_TOPICS_MAX)
+            )
         # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
         # new source is, and it can judge that only by positions.
         if not names and (not state.target_uuid or now_ms < state.checked_ms + self._limits.handshake_idle_ms):
@@ -177,7 +180,7 @@ class Book:
         return Handshake(state.link, state.uuid, state.counter, queries, gens)
 
     @staticmethod
-    def _may_greet(state: LinkState, name: str, now_ms: int) -> bool:
+    def _may_compare(state: LinkState, name: str, now_ms: int) -> bool:
         """Whether a topic may be compared now: with nothing of the link in flight, for no confirmation may come behind that.
 
         Of a topic that was never planned there can be none: it need not wait for the others, and is made there at once.
@@ -190,8 +193,8 @@ class Book:
     @staticmethod
     def _query(topic: TopicState) -> pb.GeoWatermarkQuery:
         return pb.GeoWatermarkQuery(
-            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=geo(topic.last),
-            start=geo(topic.cursor.c), retained=topic.retained,
+            topic=topic.topic, incarnation=topic.incarnation, partitions=topic.partitions, last=position_to_proto(topic.last),
+            start=position_to_proto(topic.cursor.c), retained=topic.retained,
         )  # fmt: skip
 
     def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:
@@ -238,7 +241,7 @@ class Book:
                 )
 
     def _watermark_learned(self, state: LinkState, topic: TopicState, answer: pb.GeoWatermark, now_ms: int) -> None:
-        name, watermark = topic.topic, place(answer.persisted)
+        name, watermark = topic.topic, position_from_proto(answer.persisted)
         state.learned[name] = pb.GeoLearnTopic(
             topic=name, incarnation=topic.incarnation, watermark=answer.persisted, counter=state.counter,
             gen=topic.cursor.gen, foreign=answer.foreign, there=answer.incarnation,
@@ -292,7 +295,7 @@ class Book:
                 if topic.retry_at_ms > now_ms:
                     wake = min(wake or topic.retry_at_ms, topic.retry_at_ms)
                     continue
-                if topic.awaited_gen:  # the source never told of the rewind: compare again
+                if topic.awaited_gen:  # the source never reported the rewind: compare again
                     topic.awaited_gen = 0
                     state.unready.add(name)
                 if topic.paused or name in state.unready or name in elsewhere:
@@ -309,7 +312,7 @@ class Book:
 
     def _link_wait(self, state: LinkState, now_ms: int) -> int:
         """When a link may send again; 0: now."""
-        until = max(self.destinations[state.link.target].quiet_until_ms, state.bucket.ready_at_ms(now_ms))
+        until = max(self.destinations[state.link.target].quiet_until_ms, state.throttle.ready_at_ms(now_ms))
         return until if until > now_ms else 0
 
     def plan(self, lane: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
@@ -325,7 +328,7 @@ class Book:
         works, _ = self.available(lane, now_ms)
         bounds = self._bounds(works, now_ms)
         tasks = self._tasks(lane, works, bounds)
-        number, life = 0, self._lives.get(lane, 0)
+        number, query_generation = 0, self._query_generations.get(lane, 0)
         planned = []
         for grants in tasks:
             ranges = []
@@ -337,17 +340,19 @@ class Book:
                 # What was published since the source's last report should go with the rest, unless somebody counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
                 most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
-                ranges.append(self._range(number, link, topic, most, life))
+                ranges.append(self._range(number, link, topic, most, query_generation))
                 number += 1
             used = sorted({r.link for r in ranges})
             planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
         return planned
 
     @staticmethod
-    def _range(number: int, link: int, topic: TopicState, bytes_max: int, life: int) -> m.Range:
+    def _range(number: int, link: int, topic: TopicState, bytes_max: int, query_generation: int) -> m.Range:
         c, s, gen = topic.cursor
         after, sent, up_to = m.pair(c), m.pair(s), m.pair(topic.last)
-        return m.Range(number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max, life)
+        return m.Range(
+            number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max, query_generation
+        )
 
     def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
         state = self.links[number]
@@ -362,7 +367,7 @@ class Book:
         bounds: dict[int, int] = {}
         for number in {work.link for work in works}:
             state = self.links[number]
-            limits = [state.bucket.allowance(now_ms), self.destinations[state.link.target].pace_bytes or None]
+            limits = [state.throttle.allowance(now_ms), self.destinations[state.link.target].pace_bytes or None]
             known = [limit for limit in limits if limit is not None]
             if known:
                 bounds[number] = min(known)
@@ -392,26 +397,26 @@ class Book:
 
     def batch_over(self, lane: str) -> None:
         """A lane's query ended: what its last batch did not report by now is over, and counts no more should it come."""
-        self._lives[lane] = self._lives.get(lane, 0) + 1
+        self._query_generations[lane] = self._query_generations.get(lane, 0) + 1
         for state in self.links.values():
             state.in_flight.pop(lane, None)
 
     def batch_reported(self, lane: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
         """Fold what the tasks of a lane's batch reported."""
-        life = self._lives.get(lane, 0)
-        late = [one for report in reports for one in report.ranges if one.life != life]
+        query_generation = self._query_generations.get(lane, 0)
+        late = [one for report in reports for one in report.ranges if one.query_generation != query_generation]
         for one in late:
-            self.links[one.link].bucket.spend(one.bytes)
+            self.links[one.link].throttle.spend(one.bytes)
         if late:
-            return  # those of one batch are all of one life
+            return  # the ranges of a batch are of one query
         for state in self.links.values():
             state.in_flight.pop(lane, None)
         troubled: set[str] = set()
-        heard: set[str] = set()
+        targets: set[str] = set()
         for report in reports:
             for one in report.ranges:
                 state = self.links[one.link]
-                heard.add(state.link.target)
+                targets.add(state.link.target)
                 if one.throttle_ms:
                     troubled.add(state.link.target)
                     destination = self.destinations[state.link.target]
@@ -420,11 +425,11 @@ class Book:
                 if one.done and one.entries:
                     self.breakers[state.link.source].confirmed()
                     self.breakers[state.link.target].confirmed()
-        for target in heard - troubled:
+        for target in targets - troubled:
             self.destinations[target].accepted()
 
     def _range_reported(self, state: LinkState, report: m.RangeReport, now_ms: int) -> None:
-        state.bucket.spend(report.bytes)
+        state.throttle.spend(report.bytes)
         state.messages += report.messages
         state.bytes += report.bytes
         state.duplicates += report.duplicates
@@ -463,7 +468,9 @@ class Book:
         if moved or unblocked or report.trouble == m.BLOCKED:
             c, s, gen = topic.cursor
             owed = pb.GeoCommitTopic(
-                topic=topic.topic, incarnation=topic.incarnation, cursor=pb.GeoCursor(c=geo(c), s=geo(s), gen=gen)
+                topic=topic.topic,
+                incarnation=topic.incarnation,
+                cursor=pb.GeoCursor(c=position_to_proto(c), s=position_to_proto(s), gen=gen),
             )
             if unblocked or topic.blocked:
                 owed.blocked, owed.reason = topic.blocked, topic.reason
@@ -488,7 +495,7 @@ class Book:
     # --------------------------------------------------------------------------------------------- what is owed to sources
 
     def owed(self, source: str) -> list[tuple[Link, list[pb.GeoCommitTopic], list[pb.GeoLearnTopic]]]:
-        """What a source has to be told, a GEO_COMMIT for each link; it stays owed until `told`."""
+        """What a source has to know, a GEO_COMMIT for each link; it stays owed until `commit_answered`."""
         return [
             (state.link, list(state.owed.values()), list(state.learned.values()))
             for state in self.links.values()
@@ -496,11 +503,13 @@ class Book:
         ]
 
     def troubles(self, source: str) -> list[tuple[Link, Trouble]]:
-        """What ails a source's links, where that changed since it was told."""
+        """What ails a source's links, where the source does not know it yet."""
         return [
             (state.link, trouble)
             for state in self.links.values()
-            if state.link.source == source and state.reported and (trouble := self._trouble(state)) != state.told
+            if state.link.source == source
+            and state.reported
+            and (trouble := self._trouble(state)) != state.reported_trouble
         ]
 
     def _trouble(self, state: LinkState) -> Trouble:
@@ -510,11 +519,11 @@ class Book:
             return Trouble("down", breaker.reason, throttled)
         return Trouble(state.blocked, state.reason, throttled)
 
-    def told_trouble(self, link: Link, trouble: Trouble) -> None:
-        """A source knows what ails a link."""
-        self.links[link.number].told = trouble
+    def trouble_reported(self, link: Link, trouble: Trouble) -> None:
+        """A source was sent what ails a link."""
+        self.links[link.number].reported_trouble = trouble
 
-    def told(
+    def commit_answered(
         self,
         link: Link,
         commits: Sequence[pb.GeoCommitTopic],
@@ -533,7 +542,7 @@ class Book:
         for name in ignored:
             topic = state.topics.get(name)
             if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
-                # Another generation or incarnation lives there: what was folded is void until the source has told it.
+                # Another generation or incarnation lives there: what was folded is void until the source has reported it.
                 topic.cursor = NOWHERE
                 topic.last = NONE
                 self._note_pending(state, topic)
