@@ -42,6 +42,7 @@ from magnetar.broker.statistics.latency import Connections, PublishLatency
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.damaged_entries import Damage
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
@@ -212,7 +213,7 @@ class Broker:
             machines or Machines(),
         )
         self.deduplications = Deduplications(
-            self.context, self.topics, self.keeper, deduplication, self.clients.close_producer
+            self.context, self.topics, self.keeper, deduplication, self.clients.close_producer, stored
         )
         self.idempotencies = Idempotencies(
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
@@ -230,6 +231,18 @@ class Broker:
             catalog=lambda: self.catalog,
             changes=lambda: self.changes,
         )
+        self.parts: tuple[TopicPart, ...] = (
+            self.limits,
+            self.links,
+            self.replication,
+            self.deduplications,
+            self.idempotencies,
+            self.compactions,
+            self.fences,
+            self.metasync,
+            self.watches,
+        )
+        """In the order in which they hear of a topic."""
         recovered = by_present_name(stored, recovered)
         self.proofs = Proofs(outbox, cluster, stored, recovered)
         self.loaded = LoadedTopics(
@@ -243,13 +256,8 @@ class Broker:
             series=self.series,
             limits=self.limits,
             links=self.links,
-            replication=self.replication,
-            deduplications=self.deduplications,
-            idempotencies=self.idempotencies,
-            compactions=self.compactions,
             fences=self.fences,
-            watches=self.watches,
-            metasync=self.metasync,
+            parts=self.parts,
         )
         self.catalog = Catalog(
             self.context,
@@ -262,7 +270,6 @@ class Broker:
             keeper=self.keeper,
             links=self.links,
             replication=self.replication,
-            deduplications=self.deduplications,
             compactions=self.compactions,
             schemas=self.schemas,
             fences=self.fences,
@@ -302,7 +309,6 @@ class Broker:
         if self.proofs.dead:
             outbox.put(Drop(tuple(self.proofs.dead)))
         self.loaded.load(stored, recovered)
-        self.idempotencies.started()
         self.fences.started()
         self.metasync.started()
         self.upkeep = Upkeep(
@@ -315,10 +321,7 @@ class Broker:
             self.clients,
             lambda: self.healthy,
             links=self.links,
-            replication=self.replication,
-            deduplications=self.deduplications,
-            idempotencies=self.idempotencies,
-            compactions=self.compactions,
+            parts=self.parts,
         )
         # Whose session an answer finds that comes when its connection is gone, see `broker.session.part`.
         self.nobody = Session(self, NOBODY_NUMBER, "")
@@ -445,9 +448,9 @@ class Broker:
 
     def shut_down(self) -> None:
         """Before the end: cursors are stored without waiting for their interval."""
-        self.replication.flush()
+        for part in self.parts:
+            part.flush()
         self.keeper.flush()
-        self.links.flush()
 
     # --------------------------------------------------------------------------------------------------------- helpers
 
@@ -549,24 +552,22 @@ class Broker:
         """
         self.access.policies_changed(change)
         topics = concerned(change, self.topics)
-        self.limits.policies_changed(topics, concerned(change, self.nonpersistent.topics))
+        self.limits.passing_changed(concerned(change, self.nonpersistent.topics))
         if limits_alone:
+            self.limits.policies_changed(topics)
             return
-        self.links.policies_changed(change)
-        self.replication.policies_changed(topics)
-        self.deduplications.policies_changed(topics)
-        self.idempotencies.policies_changed(topics)
+        self.links.change_in_force(change)
+        for part in self.parts:
+            part.policies_changed(topics)
 
     def validate(self) -> None:
         """Check what must hold after every event (tests and the simulator call it)."""
         for topic in self.topics.values():
             topic.validate()
-        self.links.validate()
-        self.replication.validate()
-        self.fences.validate()
+        for part in self.parts:
+            part.validate()
         self.schemas.validate()
         self.nonpersistent.validate()
-        self.watches.validate()
         self.client_bytes.validate(self.sessions)
         self.openings.validate()
         assert self._pending_bytes >= 0, "more bytes settled than sent"

@@ -156,7 +156,7 @@ class Adoption:
             raise Conflict(f"topic {first} exists: {name} cannot become it")
         if self._metasync.machine is not None and self._metasync.text == str(name):
             raise PreconditionFailed(f"{name} is the topic of synchronisation: it has no partitions")
-        if self._fences.deletion(topic.text):
+        if self._fences.deletion_keys(topic):
             raise PreconditionFailed(f"subscriptions of {name} are moving or were moved by a failover; end that first")
         if topic.idempotency is not None:
             off = self._context.command("topics", "set-idempotency", str(name), "--off")
@@ -189,17 +189,17 @@ class Adoption:
             if state is not None:
                 moving.links[target] = state.record()
                 moving.puts[link_cursor_key(first, target)] = moving.links[target].encode()
-        moving.deletes += self._links.deletion(topic.name)
+        moving.deletes += self._links.deletion_keys(topic)
         deduplication = topic.deduplication
         if deduplication is not None and deduplication.status is Status.ENABLED:
             moving.deduplication = deduplication.encode()
             moving.puts[cursor_key(first, CURSOR_NAME)] = moving.deduplication
-        moving.deletes += self._deduplications.deletion(topic)
-        moving.deletes += self._replication.deletion(topic)
+        moving.deletes += self._deduplications.deletion_keys(topic)
+        moving.deletes += self._replication.deletion_keys(topic)
         if topic.compacted.horizon != NONE:
             moving.compacted = topic.compacted.encode()
             moving.puts[COMPACTED_PREFIX + first] = moving.compacted
-        moving.deletes += self._compactions.deletion(topic)
+        moving.deletes += self._compactions.deletion_keys(topic)
         return moving
 
     def _store(self, topic: Topic, partitions: int, change: Change, done: Done) -> None:
@@ -242,7 +242,6 @@ class Adoption:
     def _failed(self, topic: Topic, change: Change) -> None:
         """The store refused: the topic is what it was."""
         topic.deleting = False
-        self._deduplications.added(topic)
         self._loaded.deletion_failed(topic)
         self._resources.abort(change)
         self._metasync.aborted(change)
@@ -258,9 +257,9 @@ class Adoption:
         for subscription, data in moving.cursors.items():
             cursor = Cursor.decode(made.log, data)
             made.subscriptions[subscription] = self._loaded.make_subscription(made, subscription, cursor, durable=True)
-        self._replication.added(made)
+        self._replication.topic_loaded(made)
         self._deduplications.added(made, moving.deduplication)
-        self._idempotencies.added(made)
+        self._idempotencies.topic_loaded(made)
         if moving.compacted is not None:
             made.compacted.load(moving.compacted)
-        self._watches.added(made)
+        self._watches.topic_loaded(made)

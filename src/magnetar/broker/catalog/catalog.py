@@ -21,7 +21,6 @@ from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
-from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.security.logins import host_of
 from magnetar.broker.subscriptions.acknowledging import position_of
@@ -111,7 +110,6 @@ class Catalog:
         keeper: CursorKeeper,
         links: Links,
         replication: Replication,
-        deduplications: Deduplications,
         compactions: Compactions,
         schemas: Schemas,
         fences: Fences,
@@ -132,7 +130,6 @@ class Catalog:
         self._keeper = keeper
         self._links = links
         self._replication = replication
-        self._deduplications = deduplications
         self._compactions = compactions
         self._schemas = schemas
         self._fences = fences
@@ -518,12 +515,8 @@ class Catalog:
                 key = cursor_key(topic.text, name)
                 self._keeper.forget(key)
                 deletes.append(key)
-        deletes += self._deduplications.deletion(topic)
-        deletes += self._links.deletion(topic.name)
-        deletes += self._fences.deletion(topic.text)
-        deletes += self._replication.deletion(topic)
+        deletes += self._loaded.deletion_keys(topic)
         deletes += self._schemas.deletion(topic)
-        deletes += self._compactions.deletion(topic)
         mark = self.mark(topic.name)
         puts = self._proofs.deletion(topic)
         if mark is not None:
@@ -533,7 +526,6 @@ class Catalog:
             self._schemas.deleted(topic, failed=bool(error))
             if error:
                 topic.deleting = False
-                self._deduplications.added(topic)
                 self._loaded.deletion_failed(topic)
                 done(_problem(error))
                 return

@@ -8,20 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar.broker.catalog.policy_limits import Limits
-from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
-from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.publish.deduplication import CURSOR_NAME
-from magnetar.broker.publish.deduplication_policy import Deduplications
-from magnetar.broker.publish.idempotency.policy import Idempotencies
-from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.compaction_runs import Compactions
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import NameNotValid, StorageError
 from magnetar.core.names import TopicName
@@ -46,8 +41,8 @@ class LoadedTopics:
         clients: of the broker.
         keeper: stores cursors.
         series: counts what is gone.
-        limits, links, replication, deduplications, idempotencies, compactions, fences, watches, metasync: the parts that keep
-            something of every topic, or of every one that they concern.
+        limits, links, fences: parts that are asked for more than what every part is.
+        parts: all that keep something of topics, in the order in which they hear of one.
 
     Attributes:
         left_out: stored topics that have no valid name, and why: they were not loaded.
@@ -68,13 +63,8 @@ class LoadedTopics:
         series: Series,
         limits: Limits,
         links: Links,
-        replication: Replication,
-        deduplications: Deduplications,
-        idempotencies: Idempotencies,
-        compactions: Compactions,
         fences: Fences,
-        watches: TopicWatches,
-        metasync: MetadataSync,
+        parts: tuple[TopicPart, ...],
     ) -> None:
         self._context = context
         self._outbox = context.outbox
@@ -87,13 +77,8 @@ class LoadedTopics:
         self._series = series
         self._limits = limits
         self._links = links
-        self._replication = replication
-        self._deduplications = deduplications
-        self._idempotencies = idempotencies
-        self._compactions = compactions
         self._fences = fences
-        self._watches = watches
-        self._metasync = metasync
+        self._parts = parts
         self.left_out: dict[str, str] = {}
         self.left_out_lives: dict[str, int] = {}
         self.ranges_left_out = 0
@@ -137,12 +122,10 @@ class LoadedTopics:
                         raise StorageError(f"subscription {name_of} of {text}: {error}") from error
                     topic.subscriptions[name_of] = self.make_subscription(topic, name_of, cursor, durable=True)
         for topic in self._topics.values():
-            self._replication.added(topic)
-            self._deduplications.added(topic, stored.get(self._deduplications.key(topic)))
-            self._idempotencies.added(topic)
-            self._compactions.added(topic)
-        self._compactions.started()
-        self._replication.started()
+            for part in self._parts:
+                part.topic_loaded(topic)
+        for part in self._parts:
+            part.all_loaded()
 
     def add(
         self, name: TopicName, record: TopicRecord, recovered: RecoveredTopic | None = None, *, fresh: bool = True
@@ -174,14 +157,12 @@ class LoadedTopics:
         )
         topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._confirmed)
         self._topics[text] = topic
-        self._limits.added(topic)
         topic.durable = config.fsync == "always" or self._links.replicated(name)
-        self._links.added(topic)
+        for part in self._parts:
+            part.topic_added(topic)
         if fresh:
-            self._replication.added(topic)
-            self._deduplications.added(topic)
-            self._idempotencies.added(topic)
-            self._watches.added(topic)
+            for part in self._parts:
+                part.topic_loaded(topic)
         return topic
 
     def _confirmed(self, topic: Topic) -> None:
@@ -195,20 +176,20 @@ class LoadedTopics:
             subscription.close("topic deleted")
             self.forget_subscription(topic, subscription)
         self._series.topics.gone(topic.text, topic.traffic())
-        self._fences.removed(topic.text)
-        self._links.removed(topic)
-        self._idempotencies.removed(topic)
-        self._compactions.removed(topic)
-        self._replication.removed(topic)
-        self._metasync.topic_removed(topic.name)
-        self._watches.removed(topic)
+        for part in self._parts:
+            part.topic_removed(topic)
+
+    def deletion_keys(self, topic: Topic) -> list[str]:
+        """What the transaction that deletes a topic has to delete for all parts, see `TopicPart.deletion_keys`."""
+        return [key for part in self._parts for key in part.deletion_keys(topic)]
 
     def deletion_failed(self, topic: Topic) -> None:
         """The store refused a topic's deletion: what was not stored for its sake is stored soon."""
         for subscription in topic.subscriptions.values():
             if subscription.durable:
                 self._cursor_dirty(subscription)
-        self._replication.deletion_failed(topic)
+        for part in self._parts:
+            part.deletion_failed(topic)
 
     # -------------------------------------------------------------------------------------------------- subscriptions
 

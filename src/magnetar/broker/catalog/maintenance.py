@@ -21,11 +21,8 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.links import Links
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
-from magnetar.broker.publish.deduplication_policy import Deduplications
-from magnetar.broker.publish.idempotency.policy import Idempotencies
-from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.topics.compaction_runs import Compactions
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import QuotaStop, Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -140,7 +137,8 @@ class Upkeep:
         cache: recent entries of all topics.
         clients: of the broker.
         healthy: whether the storage takes writes.
-        the others: parts that need what retention may delete, or have work of their own now and then.
+        links: which topics they concern.
+        parts: all that keep something of topics, and hold back retention or have work now and then.
 
     Attributes:
         totals, cache: of the last round that ended.
@@ -158,10 +156,7 @@ class Upkeep:
         healthy: Callable[[], bool],
         *,
         links: Links,
-        replication: Replication,
-        deduplications: Deduplications,
-        idempotencies: Idempotencies,
-        compactions: Compactions,
+        parts: tuple[TopicPart, ...],
     ) -> None:
         self._context = context
         self._outbox = context.outbox
@@ -174,10 +169,7 @@ class Upkeep:
         self._clients = clients
         self._healthy = healthy
         self._links = links
-        self._replication = replication
-        self._deduplications = deduplications
-        self._idempotencies = idempotencies
-        self._compactions = compactions
+        self._parts = parts
         self._trimming: set[str] = set()
         self.totals = Totals()
         self.cache = CacheRates()
@@ -211,7 +203,7 @@ class Upkeep:
             self._summed = self._summed.plus(unkept)
         self.totals, self._summed = self._summed, Totals()
         self._look_at_cache(now_ms)
-        self._links.tick(self._outbox.day_ms)
+        self._links.look_after(self._outbox.day_ms)
         self._context.timer(max(self._next_ms, now_ms + 1), self._round)
 
     def _look_at_cache(self, now_ms: int) -> None:
@@ -231,11 +223,8 @@ class Upkeep:
         if topic.log.last == NONE or topic.deleting:
             return
         self.enforce(topic, day_ms)
-        self._deduplications.tick(topic, now_ms)
-        self._idempotencies.tick(topic, now_ms)
-        self._compactions.tick(topic)
-        if topic.replicated is not None:
-            topic.replicated.tick(now_ms, now_ms - self._context.config.retention_interval_ms)
+        for part in self._parts:
+            part.tick(topic, now_ms)
         self.trim(topic)
 
     def forget_readers(self, topic: Topic, now_ms: int) -> None:
@@ -394,13 +383,7 @@ class Upkeep:
         A subscription that was put back, by a seek that is not stored and answered yet, needs what is behind its new place.
         """
         marks = [min(one.durable_mark_delete, one.mark_delete) for one in topic.durable_subscriptions()]
-        lows = (
-            self._links.durable_low(topic),
-            self._deduplications.durable_low(topic),
-            self._idempotencies.durable_low(topic),
-            self._compactions.durable_low(topic),
-            self._replication.durable_low(topic),
-        )
+        lows = (part.durable_low(topic) for part in self._parts)
         return min([*marks, *(low for low in lows if low is not None)], default=None)
 
     def _retention(self, topic: Topic) -> Retention:
@@ -468,8 +451,8 @@ class Upkeep:
             topic.log.forget(trim)
             topic.withdrawals.trim()
             topic.compacted.trim()
-            self._links.trimmed(topic)
-            self._replication.trimmed(topic)
+            for part in self._parts:
+                part.trimmed(topic)
             self._outbox.put(Drop(tuple(trim.ledgers)))
             answer("")
 

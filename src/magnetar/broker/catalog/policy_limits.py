@@ -4,7 +4,7 @@ A change of policies is worked into every topic that it concerns in the event th
 administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from magnetar.broker.context import BrokerContext
@@ -13,6 +13,7 @@ from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.broker.subscriptions.subscribe_rate import subscribing_of
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.limits import TopicLimits, limits_of
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.names import TopicName
 from magnetar.core.rates import Rate, rate_of
@@ -25,7 +26,7 @@ UPKEEP_TOPICS: Final = 50
 """Topics looked at in one event after a change of their policies: what expiry and quotas cost must not hold up a publish."""
 
 
-class Limits:
+class Limits(TopicPart):
     """The limits of all topics of a broker.
 
     Args:
@@ -73,8 +74,8 @@ class Limits:
 
     # ------------------------------------------------------------------------------------------------------ following
 
-    def added(self, topic: Topic) -> None:
-        """A topic exists."""
+    def topic_added(self, topic: Topic) -> None:
+        """Apply its policies."""
         self._apply(topic, self.of(topic.name))
 
     def made(self, topic: Topic, subscription: Subscription) -> None:
@@ -85,10 +86,13 @@ class Limits:
         """A topic that stores nothing exists."""
         self._follow_publishing(topic, self.of(topic.name))
 
-    def policies_changed(self, topics: Iterable[Topic], passing: Iterable[NonPersistentTopic]) -> None:
-        """A change of policies of these topics, of those that store nothing among them, is in force."""
+    def passing_changed(self, passing: Iterable[NonPersistentTopic]) -> None:
+        """A change of policies of topics that store nothing is in force."""
         for one in passing:
             self._follow_publishing(one, self.of(one.name))
+
+    def policies_changed(self, topics: Sequence[Topic]) -> None:
+        """Topics follow at once; expiry and quotas a few at a time."""
         resources = self._resources
         for topic in topics:
             self._follow(topic)

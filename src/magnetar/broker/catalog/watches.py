@@ -31,6 +31,7 @@ from magnetar.broker.clients import ClientSession
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.security.access import Access
 from magnetar.broker.security.authorization import Operation
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
@@ -308,7 +309,7 @@ class _Round:
     parts: list[tuple[list[str], list[str]]]
 
 
-class TopicWatches:
+class TopicWatches(TopicPart):
     """All lists of a broker that are watched.
 
     Args:
@@ -547,7 +548,7 @@ class TopicWatches:
 
     # ------------------------------------------------------------------------------------------------------- changes
 
-    def added(self, topic: Topic) -> None:
+    def topic_loaded(self, topic: Topic) -> None:
         """A topic exists from now on."""
         if self._making is not None:
             self._making.notice(topic, there=True)
@@ -557,7 +558,7 @@ class TopicWatches:
                 found.put(topic.text)
                 self._tell_later(found)
 
-    def removed(self, topic: Topic) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
         if self._making is not None:
             self._making.notice(topic, there=False)

@@ -24,6 +24,7 @@ from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_
 from magnetar.broker.failover.redirect import redirect
 from magnetar.broker.failover.waiting import Waits
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.hints import command
@@ -45,7 +46,7 @@ CHANGES_MAX: Final = 100
 Key = tuple[str, str]
 
 
-class Fences:
+class Fences(TopicPart):
     """What every subscription's fence says, and what follows from it.
 
     Args:
@@ -543,15 +544,17 @@ class Fences:
             self._outbox.put(Store({}, (fence_key(*key),), None))
             self._waits.wake(text)
 
-    def removed(self, text: str) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone; its keys went with it."""
+        text = topic.text
         for key in [key for key in self._fences if key[0] == text]:
             del self._fences[key]
         self._writing = {key for key in self._writing if key[0] != text}
         self._waits.wake(text)
 
-    def deletion(self, text: str) -> tuple[str, ...]:
+    def deletion_keys(self, topic: Topic) -> tuple[str, ...]:
         """Keys that the transaction that deletes a topic has to delete."""
+        text = topic.text
         return tuple(fence_key(*key) for key in self._fences.keys() | self._changes.keys() if key[0] == text)
 
     def redirects(

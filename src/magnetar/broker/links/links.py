@@ -14,6 +14,7 @@ from magnetar.broker.links.reports import LinkConnection, LinkReporter
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.links.states import SkipPreview
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -45,7 +46,7 @@ class LinkRates(Protocol):
         ...
 
 
-class Links:
+class Links(TopicPart):
     """All links of one broker.
 
     Args:
@@ -187,9 +188,9 @@ class Links:
             puts |= self.sources[target].creation(text, incarnation)
         return puts
 
-    def deletion(self, name: TopicName) -> list[str]:
-        """Keys that the transaction that deletes a topic has to delete for its links."""
-        return [key for source in self.sources.values() for key in source.deletion(str(name))]
+    def deletion_keys(self, topic: Topic) -> list[str]:
+        """The cursors of its links."""
+        return [key for source in self.sources.values() for key in source.deletion(topic.text)]
 
     def incarnations(self, name: TopicName) -> dict[str, int]:
         """What is known here of a topic's incarnations elsewhere: by source cluster the highest ledger id."""
@@ -225,7 +226,7 @@ class Links:
                 self._unknown.remove(waiting)
                 done()
 
-    def added(self, topic: Topic) -> None:
+    def topic_added(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         created = self._created.pop(topic.text, frozenset())
         wanted = self.targets(topic.name)
@@ -241,7 +242,7 @@ class Links:
         for source in self.sources.values():
             source.set_rate(topic.text, self._rates.link_rate(topic, source.rate_of(topic.text)))
 
-    def removed(self, topic: Topic) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
         self.destination.refusals.changed()
         for source in self.sources.values():
@@ -286,7 +287,7 @@ class Links:
                         clusters = shared.replication_clusters if own is None else own
                         yield topic, clusters, shared.replication_start == "latest"
 
-    def policies_changed(self, change: Change) -> None:
+    def change_in_force(self, change: Change) -> None:
         """A change of policies is durable and in force."""
         self.destination.refusals.changed()
         for text in change.namespaces:
@@ -370,7 +371,7 @@ class Links:
         lows = [low for source in self.sources.values() if (low := source.durable_low(topic.text)) is not None]
         return min(lows, default=None)
 
-    def tick(self, now_ms: int) -> None:
+    def look_after(self, now_ms: int) -> None:
         """Now and then."""
         for source in self.sources.values():
             source.tick(now_ms)

@@ -21,6 +21,7 @@ from magnetar.broker.metadata_sync.partitioned_topics import PartitionedTopics
 from magnetar.broker.metadata_sync.ports import SyncCatalog, SyncChanges
 from magnetar.broker.metadata_sync.publisher import RETRY_MS, SyncPublisher
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, NONE, Position
@@ -62,7 +63,7 @@ USUAL_TOPIC: Final = "persistent://pulsar/system/metadata-sync"
 """Stands for the name of the topic where synchronisation is off."""
 
 
-class MetadataSync:
+class MetadataSync(TopicPart):
     """One broker's part; does nothing while no topic is configured.
 
     Args:

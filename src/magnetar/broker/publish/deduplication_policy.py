@@ -1,11 +1,12 @@
 """Deduplication in all topics of a broker: where it is on (broker, namespace, topic: most specific wins), and since when."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Counters, TopicDeduplication
 from magnetar.broker.publish.producers import Producer
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import DeduplicationConfig
 from magnetar.core.errors import StorageError
@@ -14,7 +15,7 @@ from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.topic_records import cursor_key
 
 
-class Deduplications:
+class Deduplications(TopicPart):
     """Switches deduplication on and off per topic.
 
     Args:
@@ -23,6 +24,7 @@ class Deduplications:
         keeper: stores cursors; the numbers of a topic are one.
         settings: the `[deduplication]` table.
         close_producer: closes a producer from this side, so that its client comes back.
+        stored: everything in the metadata store at start.
     """
 
     def __init__(
@@ -32,12 +34,14 @@ class Deduplications:
         keeper: CursorKeeper,
         settings: DeduplicationConfig,
         close_producer: Callable[[Producer], None],
+        stored: Mapping[str, bytes],
     ) -> None:
         self._outbox = context.outbox
         self._resources = context.resources
         self._topics = topics
         self._keeper = keeper
         self._close_producer = close_producer
+        self._stored = {key: stored[key] for key in stored if key.endswith(f"/{CURSOR_NAME}")}
         self._settings = settings
         self.counters = Counters()
 
@@ -71,7 +75,19 @@ class Deduplications:
             # Switched off while the broker was down.
             self._delete_cursor(topic)
 
-    def policies_changed(self, topics: Iterable[Topic]) -> None:
+    def topic_loaded(self, topic: Topic) -> None:
+        """Switch it on where policies say so, with the numbers that were stored."""
+        self.added(topic, self._stored.pop(self.key(topic), None))
+
+    def all_loaded(self) -> None:
+        """What is left belongs to topics that were left out."""
+        self._stored.clear()
+
+    def deletion_failed(self, topic: Topic) -> None:
+        """It goes on with what it can read in the log."""
+        self.added(topic)
+
+    def policies_changed(self, topics: Sequence[Topic]) -> None:
         """A change of policies of these topics is in force."""
         for topic in topics:
             self._follow(topic)
@@ -108,10 +124,10 @@ class Deduplications:
             deduplication.start(None)
 
     def _switch_off(self, topic: Topic) -> None:
-        if self.deletion(topic):
+        if self.deletion_keys(topic):
             self._delete_cursor(topic)
 
-    def deletion(self, topic: Topic) -> list[str]:
+    def deletion_keys(self, topic: Topic) -> list[str]:
         """Stop it; the keys that the caller's transaction has to delete. `added` brings it back if that fails."""
         deduplication = topic.deduplication
         if deduplication is None:

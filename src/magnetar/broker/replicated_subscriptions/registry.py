@@ -9,7 +9,7 @@ anything send "no". Only an administrator takes it back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from magnetar.broker.replicated_subscriptions.state_store import Leftover, Topic
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.broker.subscriptions.cursor_flusher import Share
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
@@ -47,7 +48,7 @@ within this time, and one that never comes costs six markers a minute."""
 MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
 
 
-class Replication:
+class Replication(TopicPart):
     """All replicated subscriptions of one broker.
 
     Args:
@@ -90,13 +91,13 @@ class Replication:
 
     # ----------------------------------------------------------------------------------------------------- which topics
 
-    def added(self, topic: Topic) -> None:
+    def topic_loaded(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start with its subscriptions."""
         states = self._stored.pop(topic.text, None)
         if states is not None or self.routes_of(topic) or topic.log.watermarks():
             self.attach(topic, states)
 
-    def started(self) -> None:
+    def all_loaded(self) -> None:
         """Every topic that is stored was added: what is stored of others is left over."""
         stale = tuple(replicated_key(text, name) for text, states in self._stored.items() for name in states)
         self._stored.clear()
@@ -120,7 +121,7 @@ class Replication:
         """The machines of a topic; None: it has none, or is gone."""
         return self.topics.get(topic.text) if topic.replicated is not None else None
 
-    def removed(self, topic: Topic) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
         found = self.topics.pop(topic.text, None)
         self._heard.pop(topic.text, None)
@@ -129,7 +130,7 @@ class Replication:
             topic.replicated = None
             found.close()
 
-    def deletion(self, topic: Topic) -> list[str]:
+    def deletion_keys(self, topic: Topic) -> list[str]:
         """Keys that the transaction that deletes a topic has to delete."""
         found = self.of(topic)
         if found is None:
@@ -237,7 +238,7 @@ class Replication:
         if (found := self.of(topic)) is not None and subscription.durable:
             found.reads_compacted(subscription)
 
-    def policies_changed(self, topics: Iterable[Topic]) -> None:
+    def policies_changed(self, topics: Sequence[Topic]) -> None:
         """A change of policies of these topics is in force."""
         modes: set[tuple[str, str]] = set()
         for topic in topics:
@@ -376,6 +377,11 @@ class Replication:
                 shares.append(Leftover(key))
         shares += [TopicShare(self.topics[text], names) for text, names in concerned.items()]
         return shares
+
+    def tick(self, topic: Topic, now_ms: int) -> None:
+        """Now and then."""
+        if topic.replicated is not None:
+            topic.replicated.tick(now_ms, now_ms - self.broker.config.retention_interval_ms)
 
     def flush(self) -> None:
         """Before the end: covers are stored, so that the next start has nothing to replay."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.compaction import PREFIX, Compacted, Run
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -74,7 +75,7 @@ class Status:
         }
 
 
-class Compactions:
+class Compactions(TopicPart):
     """Runs compactions, and knows what they found.
 
     Args:
@@ -91,7 +92,7 @@ class Compactions:
         self._running: set[str] = set()
         self._waiting: list[Topic] = []
 
-    def added(self, topic: Topic) -> None:
+    def topic_loaded(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         data = self._stored.pop(PREFIX + topic.text, None)
         if data is None:
@@ -102,17 +103,17 @@ class Compactions:
             text = f"{error}; {topic.text} counts as not compacted until it is compacted again"
             self._outbox.put(Note("warning", text))
 
-    def started(self) -> None:
+    def all_loaded(self) -> None:
         """Every topic that was there is loaded: what is left belongs to nobody."""
         if self._stored:
             self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
 
-    def deletion(self, topic: Topic) -> list[str]:
+    def deletion_keys(self, topic: Topic) -> list[str]:
         """The keys that the transaction that deletes a topic has to delete."""
         return [PREFIX + topic.text] if topic.compacted.horizon != NONE else []
 
-    def removed(self, topic: Topic) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
         self._status.pop(topic.text, None)
         self._waiting = [one for one in self._waiting if one is not topic]
@@ -194,7 +195,7 @@ class Compactions:
             return NONE  # it is going to be compacted: every message may be the newest of its key
         return topic.compacted.low()
 
-    def tick(self, topic: Topic) -> None:
+    def tick(self, topic: Topic, now_ms: int) -> None:
         """Now and then: forget what retention deleted, and deletions that were kept for long enough; compact what has grown by
         the threshold.
         """

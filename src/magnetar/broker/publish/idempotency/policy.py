@@ -1,6 +1,6 @@
 """Idempotency keys in all topics of a broker: where they are on (topic before namespace), and since when."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 from magnetar.broker.context import BrokerContext
@@ -10,13 +10,14 @@ from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.idempotency.withdrawals import PREFIX as WITHDRAWN
 from magnetar.broker.publish.opening import Openings
 from magnetar.broker.publish.producers import Producer
+from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 
 
-class Idempotencies:
+class Idempotencies(TopicPart):
     """Switches idempotency keys on and off per topic.
 
     Args:
@@ -52,7 +53,7 @@ class Idempotencies:
             return None
         return self._resources.idempotency(topic.name)
 
-    def added(self, topic: Topic) -> None:
+    def topic_loaded(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
         self._load_withdrawn(topic)
         self._follow(topic)
@@ -69,13 +70,13 @@ class Idempotencies:
         for subscription in topic.subscriptions.values():
             topic.withdrawals.cover(subscription.cursor)
 
-    def started(self) -> None:
+    def all_loaded(self) -> None:
         """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
         if self._stored:
             self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
 
-    def policies_changed(self, topics: Iterable[Topic]) -> None:
+    def policies_changed(self, topics: Sequence[Topic]) -> None:
         """A change of policies of these topics is in force."""
         for topic in topics:
             self._follow(topic)
@@ -130,7 +131,7 @@ class Idempotencies:
             del self._stored[key]
         return stored
 
-    def removed(self, topic: Topic) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is being deleted."""
         if topic.idempotency is not None:
             topic.idempotency.stop()
