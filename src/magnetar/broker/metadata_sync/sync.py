@@ -393,10 +393,11 @@ class MetadataSync(TopicPart):
         rest = pieces[1:]
         self._apply(pieces[0], (lambda: self._apply_all(rest, then, again)) if rest else then, again)
 
-    def topic_removed(self, name: TopicName) -> None:
+    def topic_removed(self, topic: Topic) -> None:
         """A topic is gone: what was only kept for it goes too."""
         if not self._on:
             return
+        name = topic.name
         if self.text == str(name):
             self._later(RETRY_MS, self._open)
         self.not_made(name)
