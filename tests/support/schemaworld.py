@@ -15,7 +15,7 @@ from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.topics.schemas import Schemas, schema_message
 from magnetar.core.config import BrokerConfig
 from magnetar.core.names import TopicName
-from magnetar.replication.link.schemas import Brought, SchemaDesk, Translation
+from magnetar.replication.link.schemas import Brought, SchemaTranslator, Translation
 from magnetar.schemas.compatibility import Strategy
 from magnetar.schemas.registry import Registry, schema_id
 from magnetar.schemas.types import Definition, SchemaType
@@ -55,7 +55,7 @@ class Rules:
 class SchemaWorld(World):
     """A link a -> b whose messages carry versions."""
 
-    desk_class: ClassVar[type[SchemaDesk]] = SchemaDesk
+    translator_class: ClassVar[type[SchemaTranslator]] = SchemaTranslator
 
     def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
         self.rules = Rules()
@@ -165,7 +165,7 @@ class SchemaWorld(World):
         self.questions = []
         super().boot_b()
         desk = self.destination.schemas
-        self.destination.schemas = self.desk_class(desk._outbox, desk.cluster, self.host, desk._stamp)
+        self.destination.schemas = self.translator_class(desk._outbox, desk.cluster, self.host, desk._stamp)
 
     def forgotten(self, id_: str) -> None:
         self.destination.schemas.forgotten(id_)
@@ -288,7 +288,7 @@ class SchemaWorld(World):
 # ----------------------------------------------------------------------------------------------------------- planted bugs
 
 
-class AnyLife(SchemaDesk):
+class AnyLife(SchemaTranslator):
     """Numbers that begin again are taken for the old ones."""
 
     @staticmethod
@@ -296,14 +296,14 @@ class AnyLife(SchemaDesk):
         return translation.key[1], translation.uuid, schema_id(translation.name), 0
 
 
-class KeepsForgotten(SchemaDesk):
+class KeepsForgotten(SchemaTranslator):
     """Pairs outlive the numbers that were forgotten here."""
 
     def forgotten(self, id_: str) -> None:
         return
 
 
-class MissingForEver(SchemaDesk):
+class MissingForEver(SchemaTranslator):
     """What the source could not explain once is never asked again."""
 
     _never: ClassVar[dict[int, set[int]]] = {}
@@ -314,7 +314,7 @@ class MissingForEver(SchemaDesk):
         return made
 
 
-class TooEarly(SchemaDesk):
+class TooEarly(SchemaTranslator):
     """A number is used when its registration was begun, not when it is durable."""
 
     def _bring(self, parked: Any, schema: pb.GeoSchema) -> None:
@@ -325,7 +325,7 @@ class TooEarly(SchemaDesk):
         self._one_done(parked)
 
 
-class TroubleIsNoTrouble(SchemaDesk):
+class TroubleIsNoTrouble(SchemaTranslator):
     """What could not be stored here is taken for what nobody can explain."""
 
     def _bring(self, parked: Any, schema: pb.GeoSchema) -> None:
@@ -344,16 +344,16 @@ class TroubleIsNoTrouble(SchemaDesk):
         self._host.bring(translation.name, "a", schema, came)
 
 
-DESKS: dict[str, type[SchemaDesk]] = {
+DESKS: dict[str, type[SchemaTranslator]] = {
     one.__name__: one for one in (AnyLife, KeepsForgotten, MissingForEver, TooEarly, TroubleIsNoTrouble)
 }
 
 
-def run_world(seed: int, desk: type[SchemaDesk] = SchemaDesk, steps: int = 150) -> tuple[str, list[str]]:
+def run_world(seed: int, desk: type[SchemaTranslator] = SchemaTranslator, steps: int = 150) -> tuple[str, list[str]]:
     """What went wrong in a seed's world ("" for nothing), and its story."""
     trace: list[str] = []
     rng = random.Random(f"schemas {seed}")
-    made = type("Made", (SchemaWorld,), {"desk_class": desk})
+    made = type("Made", (SchemaWorld,), {"translator_class": desk})
     try:
         made(rng, trace).run(steps)
     except AssertionError as error:

@@ -40,7 +40,7 @@ class FakeFailovers:
     def failover_state(self, topic: str, subscription: str) -> dict[str, Any]:
         self._check(topic, subscription)
         fence = self.fences.get(subscription, Fence())
-        return fence.told() | {
+        return fence.plain() | {
             "topic": topic,
             "subscription": subscription,
             "next": str(fence.next_token("us-west", NOW_MS)),

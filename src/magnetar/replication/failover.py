@@ -16,12 +16,12 @@ A failover from A to B is four steps of the command, each of them durable before
     unfence    fencing, fenced, moved                          -> active      by hand; the token is used up as well
     activate   active, moved (later token, not given up)       -> active      a failover back ends a fence in this way
     give up    any, unless the token has activated it          -> the same    the token can activate nothing here any more
-    call off   fencing, fenced (same token)                    -> active      at the source, by whoever had no answer to `fence`:
+    call off   fencing, fenced (same token)                    -> active      at the source, when `fence` was not answered:
                any other                                       -> the same    the token can begin nothing here any more
 
 Nothing is fenced except by a failover, and a fence has no other end than those three. The *token* (hybrid time, cluster of the
 fence) gives failovers of one subscription an order, whichever cluster they start in: a step that comes late, or twice, or from a
-command that somebody else has overtaken, is told apart by it (docs/design/failover.md#token).
+command that another one has overtaken, is recognised by it (docs/design/failover.md#token).
 
 States are values: a step gives the next one, the caller stores it and only then goes by it. No clock: `now_ms` comes in.
 """
@@ -169,7 +169,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Args:
             token: of the failover.
             final: where it stands.
-            left: what is not acknowledged, if that changed since the wait: it was written anew.
+            left: what is not acknowledged, if that changed since the wait: it was written again.
         """
         if self.phase is not Phase.FENCED or token != self.token or (self.final is not None and final <= self.final):
             return self
@@ -270,7 +270,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         return found
 
-    def told(self) -> dict[str, object]:
+    def plain(self) -> dict[str, object]:
         """As plain values."""
         return {
             "phase": str(self.phase),

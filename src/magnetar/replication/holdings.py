@@ -1,7 +1,7 @@
 """Which messages of an origin a topic holds, as runs of origin indexes: the origin index map, summed up.
 
 Runs are `(first, end)`, end exclusive, ascending, disjoint, not touching. A cluster's own messages are under its own name,
-whether they were published in this life of the topic or came back from a peer (`replication.restore`).
+whether they were published in this incarnation of the topic or came back from a peer (`replication.restore`).
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ Runs = list[Run]
 
 
 class Holding(NamedTuple):
-    """What a topic holds of one life (incarnation) of it in one origin cluster.
+    """What a topic holds of one incarnation of it in one origin cluster.
 
     Attributes:
         incarnation: of the topic there.
@@ -92,10 +92,12 @@ def of_ledgers(ledgers: Iterable[Ledger], origin: str, here: str, incarnation: i
             if key is None or (key.cluster or here) != origin:
                 continue
             begin, stop = starts[number], starts[number + 1]
-            life = key.incarnation if key.cluster else incarnation
+            of = key.incarnation if key.cluster else incarnation
             first = ledger.run_firsts[number]
-            runs.setdefault(life, []).append((first, first + ledger.messages_in(begin, stop)))
-            size = sizes.setdefault(life, [0, 0])
+            runs.setdefault(of, []).append((first, first + ledger.messages_in(begin, stop)))
+            size = sizes.setdefault(of, [0, 0])
             size[0] += stop - begin - ledger.markers_in(begin, stop)
             size[1] += ledger.bytes_in(begin, stop)
-    return [Holding(life, merged(found), sizes[life][0], sizes[life][1]) for life, found in sorted(runs.items())]
+    return [
+        Holding(number, merged(found), sizes[number][0], sizes[number][1]) for number, found in sorted(runs.items())
+    ]

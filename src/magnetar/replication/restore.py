@@ -1,15 +1,15 @@
 """A wiped cluster takes its own messages back from a peer that holds them (GEO_RESTORE, docs/design/links.md#restore).
 
-A message that comes back keeps its identity: origin (this cluster), the incarnation that its topic had in the earlier life,
+A message that comes back keeps its identity: origin (this cluster), the incarnation that its topic had before the disk was lost,
 its index. It is stored as an entry from elsewhere, so that no link takes it: the others have it, under the same identity, and
 what they know of it (acknowledged sets above all) goes on to be about the same message. Its bytes are those that its producer
 sent: what the peer's broker had appended (`replicated_from`) is cut off again, for here it came from nowhere else.
 
-Exactly once, whoever asks how often: an entry is stored if its identity is
+Exactly once, however often it is asked for: an entry is stored if its identity is
 
     not in the topic's origin index map, not on its way to the disk       the map is the log's, and survives what it survives
     not among those that retention has deleted since they came back       `TopicRecord.restored`, durable before the deletion
-    of an earlier life                                                    what this life published was never lost
+    of an earlier incarnation                                             what the present one published was never lost
 
 Unlike a link there is no watermark: another peer may fill what the first did not hold, below what is here already.
 A schema version is translated as over a link: the number that it has at the peer becomes the one it gets here
@@ -43,7 +43,7 @@ from magnetar.replication.link.incoming import (
     translated,
     wanted,
 )
-from magnetar.replication.link.schemas import Ask, SchemaDesk, SchemaHost, Translation
+from magnetar.replication.link.schemas import Ask, SchemaHost, SchemaTranslator, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.idempotency_keys import Found
@@ -146,7 +146,7 @@ class Restorer:
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.cluster = cluster
-        self.schemas = SchemaDesk(outbox, cluster, schemas, first_ticket=FIRST_TICKET)
+        self.schemas = SchemaTranslator(outbox, cluster, schemas, first_ticket=FIRST_TICKET)
         self.pending_bytes = 0
         self.messages = self.bytes = 0
         self._outbox = outbox
@@ -217,7 +217,7 @@ class Restorer:
     def _open(
         self, request: pb.CommandGeoRestore, name: TopicName, response: pb.CommandGeoRestoreResponse, reply: Reply
     ) -> None:
-        """Make the topic if it is missing; tell what is here."""
+        """Create the topic if it is missing; answer what is here."""
         partitions = request.partitions
         base = name.base if partitions else name
         here = self._host.partitions(base)
@@ -235,7 +235,7 @@ class Restorer:
             if error:
                 response.blocked, response.reason = "policy", f"the topic cannot be made here: {error}"
             else:
-                self._tell_held(request.topic, response)
+                self._answer_held(request.topic, response)
             reply(response)
 
         if self._host.find(request.topic) is None or (here or 0) < partitions:
@@ -243,18 +243,18 @@ class Restorer:
         else:
             made("")
 
-    def _tell_held(self, topic: str, response: pb.CommandGeoRestoreResponse) -> None:
+    def _answer_held(self, topic: str, response: pb.CommandGeoRestoreResponse) -> None:
         found = self._host.find(topic)
         if found is None:
             response.blocked, response.reason = "policy", f"{topic} was deleted in {self.cluster} just now"
             return
-        held: dict[int, list[Run]] = {life: list(runs) for life, runs in self._host.forgotten(topic).items()}
+        held: dict[int, list[Run]] = {number: list(runs) for number, runs in self._host.forgotten(topic).items()}
         for one in holdings(found.log, self.cluster, self.cluster):
             held.setdefault(one.incarnation, []).extend(one.runs)
-        held[found.log.incarnation] = [(0, 1 << 62)]  # whatever this life published or will publish
-        for life, runs in held.items():
+        held[found.log.incarnation] = [(0, 1 << 62)]  # whatever the present incarnation published or will publish
+        for number, runs in held.items():
             for first, end in merged(runs):
-                response.held_incarnations.append(life)
+                response.held_incarnations.append(number)
                 response.held_firsts.append(first)
                 response.held_ends.append(end)
 
@@ -269,7 +269,7 @@ class Restorer:
         return True
 
     def _entries_late(self, coming: _Coming) -> None:
-        """A request that had to wait: nobody is there to be told that it makes no sense."""
+        """A request that had to wait: its sender cannot get a ProtocolError any more, so the answer says what is wrong."""
         try:
             if self._full(coming):
                 coming.reply(coming.response)
@@ -298,7 +298,7 @@ class Restorer:
         entries, unknown = self._new_entries(coming, lambda key, n: self._known(topic, state, gone, key, n))
         self.schemas.note_dropped(coming.translation)
         if entries and topic.terminated:
-            # Since its disk was lost. Whoever did that was told that nothing comes any more.
+            # Since its disk was lost. The answer to that command was that nothing comes any more.
             entries, unknown = [], None
             response.blocked = "terminated"
             response.reason = f"{request.topic} was terminated in {self.cluster}: nothing may come behind its end"
@@ -333,13 +333,13 @@ class Restorer:
             state.waiting.append(_Waiting(coming.connection, state.number, response, reply))
 
     def _known(self, topic: DestinationTopic, state: _Topic, gone: dict[int, Runs], key: Key, count: int) -> bool:
-        """Whether an entry is here, on its way, was deleted since it came back, or is of this life."""
-        life, index = key
-        if key in state.staged or covers(gone.get(life, ()), index, index + count):
+        """Whether an entry is here, on its way, was deleted since it came back, or is of the present incarnation."""
+        incarnation, index = key
+        if key in state.staged or covers(gone.get(incarnation, ()), index, index + count):
             return True
-        if life == topic.log.incarnation:
+        if incarnation == topic.log.incarnation:
             return True
-        return topic.log.position_of(Identity(self.cluster, life, index)) is not None
+        return topic.log.position_of(Identity(self.cluster, incarnation, index)) is not None
 
     def _new_entries(
         self, coming: _Coming, known: Callable[[Key, int], bool]
@@ -347,12 +347,12 @@ class Restorer:
         """The entries that are not here, up to one that cannot be stored, or not yet."""
         request, response = coming.request, coming.response
         entries: list[NewEntry] = []
-        life, at = request.incarnation, 0
+        incarnation, at = request.incarnation, 0
         columns = (request.sizes, request.ledgers, request.entries, request.counts, request.first_indexes)
         for row, (size, ledger, entry, count, index) in enumerate(zip(*columns, strict=True)):
             data = coming.payload[at : at + size]
             at += size
-            if known((life, index), count):
+            if known((incarnation, index), count):
                 response.duplicates += 0 if coming.again else count
                 continue
             made = self._made(coming, data, Position(ledger, entry), count, index)
@@ -485,7 +485,7 @@ class Restorer:
             del self._topics[name]
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: nobody waits for its answers. What it sent is stored all the same, but for what waits."""
+        """A connection is gone, and its answers with it. What it sent is stored all the same, except for what waits."""
         self.schemas.disconnected(connection)
         for state in self._topics.values():
             state.waiting = [one for one in state.waiting if one.connection != connection]

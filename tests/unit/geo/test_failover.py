@@ -102,7 +102,7 @@ def test_a_record_of_a_later_version_or_that_cannot_be_is_refused() -> None:
 
 
 def test_what_is_told() -> None:
-    assert MOVED.told() == {
+    assert MOVED.plain() == {
         "phase": "moved",
         "token": "100@a",
         "target": "b",

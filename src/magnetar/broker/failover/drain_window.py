@@ -13,7 +13,7 @@ GRACE_MS: Final = 1_000
 work off what its client holds. It ends at once when everything sent is acknowledged."""
 
 GRACE_MS_MAX: Final = 60_000
-"""A ceiling on a window that is asked for: so long nobody is served."""
+"""A ceiling on a window that is asked for: so long no consumer is served."""
 
 GRACE_TOTAL_MS: Final = 10_000
 """All windows together, for consumers that do acknowledge: a third of the time that `magnetar failover` takes by default."""

@@ -3,8 +3,8 @@
     fence       stored, then the subscription is held: consumers stay connected and get nothing more; what they were sent
                 may still be acknowledged. When all of it is, or after a while (`broker.failover.drain_window`), the final
                 state is written.
-    complete    stored, then the consumers are told: TOPIC_MIGRATED with the target's address, and CLOSE_CONSUMER, which
-                makes the client connect there at once. Whoever subscribes later gets success and then the same.
+    complete    stored, then the consumers get TOPIC_MIGRATED with the target's address, and CLOSE_CONSUMER, which
+                makes the client connect there at once. A client that subscribes later gets success and then the same.
     activate    at the target, when it has merged the final state: stored, then it dispatches.
 
 Consumers are held, not sent away at once: the target has not merged the final state yet and would deliver again what is
@@ -41,7 +41,7 @@ RETRY_MS: Final = 500
 """After a final state, or a fence, that could not be stored."""
 
 CHANGES_MAX: Final = 100
-"""A ceiling on changes of one fence that wait for the store: a failover makes five, whoever asks more often gets no further."""
+"""A ceiling on changes of one fence that wait for the store: a failover makes five."""
 
 Key = tuple[str, str]
 
@@ -121,10 +121,10 @@ class Fences(TopicPart):
         return str(fence) if fence.phase in {Phase.FENCING, Phase.FENCED} else ""
 
     def latest_token(self, text: str, name: str) -> Token:
-        """Of all failovers of a subscription that this cluster took part in, gave up or heard of."""
+        """Of all failovers of a subscription that this cluster took part in, gave up or knows of."""
         fence, topic = self.fence(text, name), self._topics.get(text)
-        heard = self._finals.heard(topic, name) if topic is not None else NO_TOKEN
-        return max(fence.token, fence.given_up, heard)
+        known = self._finals.latest(topic, name) if topic is not None else NO_TOKEN
+        return max(fence.token, fence.given_up, known)
 
     def url_of(self, cluster: str) -> str:
         """Where clients reach a cluster.
@@ -163,8 +163,8 @@ class Fences(TopicPart):
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)
         fence = self.fence(text, name)
-        return fence.told() | {
-            "next": str(fence.next_token(self._cluster, self._outbox.now_ms, self._finals.heard(topic, name))),
+        return fence.plain() | {
+            "next": str(fence.next_token(self._cluster, self._outbox.now_ms, self._finals.latest(topic, name))),
             "topic": text,
             "subscription": name,
             "cluster": self._cluster,
@@ -200,7 +200,7 @@ class Fences(TopicPart):
         return (self._cluster, topic.log.incarnation, index, end - 1) if index < end else None
 
     def unacknowledged(self, text: str, name: str) -> list[Run]:
-        """What a subscription has not acknowledged, by identity, as far as it is told (`broker.failover.final_state`).
+        """What a subscription has not acknowledged, by identity, as far as it is reported (`broker.failover.final_state`).
 
         Raises:
             NotFound.
@@ -218,7 +218,7 @@ class Fences(TopicPart):
     def held(self) -> list[dict[str, Any]]:
         """All subscriptions that are fenced or moved away, for the status."""
         return [
-            fence.told() | {"topic": text, "subscription": name}
+            fence.plain() | {"topic": text, "subscription": name}
             for (text, name), fence in sorted(self._fences.items())
             if fence.held
         ]
@@ -343,7 +343,7 @@ class Fences(TopicPart):
             )
 
     def _again(self, key: Key, error: MagnetarError | None, step: Callable[[], None]) -> None:
-        """What could not be stored is tried again, whoever still has messages in hand."""
+        """What could not be stored is tried again, also while consumers have messages in hand."""
         if error is not None:
             self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
             self._context.timer(self._outbox.now_ms + RETRY_MS, lambda _now: step())
@@ -412,7 +412,7 @@ class Fences(TopicPart):
         unfence = command("subscriptions", "unfence", base, name, "--in", here)
 
         def step(fence: Fence) -> Fence:
-            now_ms, known = self._outbox.now_ms, max(above, self._finals.heard(topic, name))
+            now_ms, known = self._outbox.now_ms, max(above, self._finals.latest(topic, name))
             if named == NO_TOKEN:
                 return fence.fence(fence.next_token(self._cluster, now_ms, known), target, now_ms, unfence)
             if fence.phase is Phase.ACTIVE and named <= known:
@@ -473,7 +473,7 @@ class Fences(TopicPart):
         self._change((text, name), step, done)
 
     def activate(self, text: str, name: str, token: Token, done: Done) -> None:
-        """Go on with a subscription here, whose final state is merged (still: the disk may be lost since that was told).
+        """Go on with a subscription here, whose final state is merged (still: the disk may be lost since that was reported).
 
         Raises:
             NotFound. (`done`: Conflict.)
@@ -511,10 +511,10 @@ class Fences(TopicPart):
         self._waits.wait(text, wait_ms, ready, then)
 
     def changed_since(self, text: str, name: str, version: int) -> bool:
-        """Whether the fence changed since its `version` was told."""
+        """Whether the fence changed since its `version` was reported."""
         return self._versions.get((text, name), 0) > version
 
-    # -------------------------------------------------------------------------------------------- what the broker tells
+    # -------------------------------------------------------------------------------------------- what the broker reports
 
     def confirmed(self, topic: Topic) -> None:
         """Entries of a topic became readable."""

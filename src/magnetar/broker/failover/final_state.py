@@ -4,8 +4,8 @@ The state that moves is the acknowledged set of exact mode (`replication.acked_s
 identity,
 so that the target knows exactly what the source knew. In snapshot mode too: its own updates say up to which position everything
 is acknowledged, so that what was acknowledged out of order would be delivered again; but the sets are kept in both modes, and
-every cluster understands both. One thing remains there: a seek made in the target, which snapshot mode does not tell the source,
-outweighs what the source tells; the command compares both clusters and reports what comes again by that.
+every cluster understands both. One thing remains there: a seek made in the target, which snapshot mode does not report to the
+source, outweighs what the source reports; the command compares both clusters and reports what comes again by that.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,11 +20,11 @@ from magnetar.replication.failover import NO_TOKEN, Token
 from magnetar.wire.acksets import FenceToken
 
 RUNS_MAX: Final = 10_000
-"""Runs of unacknowledged messages that are told for a comparison: about half a megabyte of JSON. A backlog in order is one run
-for each cluster; only the lowest runs of a more scattered one are compared."""
+"""Runs of unacknowledged messages that are reported for a comparison: about half a megabyte of JSON. A backlog in order is one
+run for each cluster; only the lowest runs of a more scattered one are compared."""
 
 ASKED_RUNS_MAX: Final = 2 * RUNS_MAX
-"""A ceiling on runs that one request names: those that another cluster told, and what is on its way there."""
+"""A ceiling on runs that one request names: those that another cluster reported, and what is on its way there."""
 
 STAGE: Final = "final"
 
@@ -52,7 +52,7 @@ class FinalStates:
 
     @staticmethod
     def unsubscribed(topic: Topic, subscription: str) -> bool:
-        """Whether a subscription was deleted here: until somebody subscribes again nothing of it is taken in."""
+        """Whether a subscription was deleted here: until a client subscribes again nothing of it is taken in."""
         return topic.replicated is not None and topic.replicated.exact.unsubscribed(subscription)
 
     def mode(self, topic: Topic) -> str:
@@ -60,9 +60,9 @@ class FinalStates:
         return self._mode_of(topic)
 
     def unsent(self, topic: Topic, subscription: str) -> int:
-        """Acknowledged messages that no marker has told of yet."""
-        told = topic.replicated.exact.describe(subscription).get("unsent", 0) if topic.replicated is not None else 0
-        return told if isinstance(told, int) else 0
+        """Acknowledged messages that no marker has reported yet."""
+        unsent = topic.replicated.exact.describe(subscription).get("unsent", 0) if topic.replicated is not None else 0
+        return unsent if isinstance(unsent, int) else 0
 
     def write(
         self, topic: Topic, subscription: Subscription, token: Token, target: str, then: Callable[[Position, str], None]
@@ -76,7 +76,7 @@ class FinalStates:
 
         replicated.when_ready(write)
 
-    def heard(self, topic: Topic, subscription: str) -> Token:
+    def latest(self, topic: Topic, subscription: str) -> Token:
         """Of the failover whose final state was merged here, or written; of several the latest."""
         machine = topic.replicated.exact if topic.replicated is not None else None
         found = machine.fence(subscription) if machine is not None else None
@@ -88,9 +88,9 @@ class FinalStates:
         A later token proves nothing: a clock may have been set back since.
 
         Raises:
-            Conflict: it is not, or not any more: this cluster told that it is, and lost its disk or its topic since.
+            Conflict: it is not, or not any more: this cluster reported that it is, and lost its disk or its topic since.
         """
-        if self.heard(topic, subscription) != token:
+        if self.latest(topic, subscription) != token:
             raise Conflict(
                 f"failover {token}: its final state is not in {self._cluster}: what was acknowledged would come again"
             )

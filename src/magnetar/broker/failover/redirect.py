@@ -31,8 +31,8 @@ def redirect(
         session: the client's.
         subscription: that moved away.
         command: the client's.
-        done: told how the subscribing ended.
-        target, url, url_tls: where it is now, and where clients reach that; "" where nobody knows.
+        done: called with how the subscribing ended.
+        target, url, url_tls: where it is now, and where clients reach that; "" where that is unknown.
     """
     if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
         session.send(

@@ -1,4 +1,4 @@
-"""Long polls on topics: somebody is answered when something is the case, or when the time is over."""
+"""Long polls on topics: a question is answered when something is the case, or when the time is over."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple

@@ -354,7 +354,7 @@ class Links(TopicPart):
             for source in self.sources.values():
                 source.touched(str(name.with_partition(number)))
 
-    # ------------------------------------------------------------------------------------------------ what topics tell
+    # ------------------------------------------------------------------------------------------------ what topics report
 
     def confirmed(self, topic: Topic) -> None:
         """Entries became readable."""

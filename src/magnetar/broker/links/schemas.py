@@ -18,7 +18,7 @@ from magnetar.schemas.types import Definition, SchemaType
 from magnetar.wire import pulsar_pb2 as pb
 
 DIGEST_CHARACTERS: Final = 8
-"""Of a schema's SHA-256, enough for people to tell the few schemas of a topic apart."""
+"""Of a schema's SHA-256, enough for people to distinguish the few schemas of a topic."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 """Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is sent even if it is larger."""
@@ -55,9 +55,9 @@ class LinkSchemas:
         """GEO_SCHEMAS."""
         registry, id_ = self._schemas.registry, schema_id(TopicName.parse(request.topic))
         response = pb.CommandGeoSchemasResponse(request_id=request.request_id)
-        alive, room = request.schemas == registry.life(id_), ANSWER_BYTES_MAX
+        current, room = request.schemas == registry.life(id_), ANSWER_BYTES_MAX
         for version in sorted(set(request.versions))[:WANTED_MAX]:
-            record = registry.at(id_, version) if alive else None
+            record = registry.at(id_, version) if current else None
             if record is None:
                 response.missing.append(version)
                 continue

@@ -32,7 +32,7 @@ class GeoAccess(SessionPart):
 
     @property
     def everywhere(self) -> bool:
-        """Whether it may touch every topic; asked anew each time, for permissions change."""
+        """Whether it may touch every topic; asked each time, for permissions change."""
         return not self._access.enabled or self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE)
 
     @property
@@ -41,7 +41,7 @@ class GeoAccess(SessionPart):
         return "" if self.everywhere else self._session.identity.shown
 
     def refusal(self, topic: str) -> str:
-        """Why it may not touch a topic; "" when it may. A name that is none is left to who reads it."""
+        """Why it may not touch a topic; "" when it may. A name that is none is left to the command's own check."""
         if self.everywhere:
             return ""
         try:
@@ -61,27 +61,29 @@ class GeoAccess(SessionPart):
         if reason := self.refusal(topic):
             raise BrokerError(ErrorCode.AUTHORIZATION, reason)
 
-    def known(self, told: pb.CommandGeoTopicsResponse) -> pb.CommandGeoTopicsResponse:
+    def permitted_topics(self, response: pb.CommandGeoTopicsResponse) -> pb.CommandGeoTopicsResponse:
         """The list of a link's topics without those that it may not touch."""
         if self.everywhere:
-            return told
-        allowed = [state for state in told.topics if not self.refusal(state.topic)]
+            return response
+        allowed = [state for state in response.topics if not self.refusal(state.topic)]
         answer = pb.CommandGeoTopicsResponse()
-        answer.CopyFrom(told)
+        answer.CopyFrom(response)
         del answer.topics[:]
         answer.topics.extend(allowed)
         return answer
 
-    def blocked(self, told: pb.CommandGeoStatusResponse) -> pb.CommandGeoStatusResponse:
-        """What is blocked, of topics that it may touch."""
+    def permitted_blocks(self, response: pb.CommandGeoStatusResponse) -> pb.CommandGeoStatusResponse:
+        """What is blocked, of the topics that it may touch."""
         if self.everywhere:
-            return told
-        allowed = [one for one in told.blocked if not self.refusal(one.topic)]
-        answer = pb.CommandGeoStatusResponse(request_id=told.request_id)  # what is lost is a number of the whole link
+            return response
+        allowed = [one for one in response.blocked if not self.refusal(one.topic)]
+        answer = pb.CommandGeoStatusResponse(
+            request_id=response.request_id
+        )  # what is lost is a number of the whole link
         answer.blocked.extend(allowed)
         return answer
 
-    def unread(self, request: pb.CommandGeoRead) -> pb.CommandGeoReadResponse | None:
+    def refuse_read(self, request: pb.CommandGeoRead) -> pb.CommandGeoReadResponse | None:
         """The answer to reading a topic that it may not touch; None when it may."""
         reason = self.refusal(request.topic)
         if not reason:
@@ -94,7 +96,7 @@ class GeoAccess(SessionPart):
             message=reason,
         )
 
-    def kept_out(self, request: pb.CommandGeoAppend) -> pb.CommandGeoAppendResponse | None:
+    def refuse_append(self, request: pb.CommandGeoAppend) -> pb.CommandGeoAppendResponse | None:
         """The answer to entries of a topic that it may not touch; None when it may."""
         reason = self.refusal(request.topic)
         if not reason:
@@ -103,7 +105,7 @@ class GeoAccess(SessionPart):
         self._persisted(answer.persisted, request.topic, request.source)
         return answer
 
-    def strangers(self, request: pb.CommandGeoWatermarks) -> list[pb.GeoWatermark]:
+    def take_out_refused(self, request: pb.CommandGeoWatermarks) -> list[pb.GeoWatermark]:
         """The answers about topics that it may not touch; they are taken out of the request."""
         if self.everywhere:
             return []
@@ -122,6 +124,6 @@ class GeoAccess(SessionPart):
             request.topics.extend(allowed)
         return answers
 
-    def _persisted(self, place: pb.GeoPosition, topic: str, source: str) -> None:
+    def _persisted(self, answer: pb.GeoPosition, topic: str, source: str) -> None:
         found = self._broker.topics.get(topic)
-        place.ledger, place.entry = found.log.watermark(source) if found is not None else NONE
+        answer.ledger, answer.entry = found.log.watermark(source) if found is not None else NONE

@@ -79,15 +79,17 @@ class GeoSession(SessionPart):
         self._links.source(request.to).poll(
             self._session.number,
             request,
-            lambda told: self._answer(pb.GEO_TOPICS_RESPONSE, geo_topics_response=self._access.known(told)),
+            lambda response: self._answer(
+                pb.GEO_TOPICS_RESPONSE, geo_topics_response=self._access.permitted_topics(response)
+            ),
             narrow=self._access.narrow,
         )
 
     def _read(self, frame: Frame) -> None:
         request = frame.command.geo_read
         name_of(request.topic)
-        if (unread := self._access.unread(request)) is not None:
-            self._answer(pb.GEO_READ_RESPONSE, geo_read_response=unread)
+        if (refused := self._access.refuse_read(request)) is not None:
+            self._answer(pb.GEO_READ_RESPONSE, geo_read_response=refused)
             return
 
         def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
@@ -126,15 +128,15 @@ class GeoSession(SessionPart):
 
     def _append(self, frame: Frame) -> None:
         request = frame.command.geo_append
-        if (kept_out := self._access.kept_out(request)) is not None:
-            self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=kept_out)
+        if (refused := self._access.refuse_append(request)) is not None:
+            self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=refused)
             return
         try:
             self._links.destination.append(
                 self._session.number,
                 request,
                 frame.payload,
-                lambda told: self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=told),
+                lambda response: self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=response),
                 lambda wanted: self._answer(pb.GEO_SCHEMAS_WANTED, geo_schemas_wanted=wanted),
                 whole=self._access.everywhere,
             )
@@ -149,7 +151,7 @@ class GeoSession(SessionPart):
                 self._session.number,
                 request,
                 frame.payload,
-                lambda told: self._answer(pb.GEO_RESTORE_RESPONSE, geo_restore_response=told),
+                lambda response: self._answer(pb.GEO_RESTORE_RESPONSE, geo_restore_response=response),
                 lambda wanted: self._answer(pb.GEO_SCHEMAS_WANTED, geo_schemas_wanted=wanted),
                 whole=self._access.everywhere,
             )
@@ -163,27 +165,27 @@ class GeoSession(SessionPart):
         self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.answer(request))
 
     def _brought(self, frame: Frame) -> None:
-        """To a destination's machine, or a restoring one's: their tickets tell whose it is."""
+        """To a destination's machine, or a restoring one's: the ticket says whose it is."""
         brought = frame.command.geo_schemas_brought
-        for desk in (self._links.destination.schemas, self._links.restores.machine.schemas):
-            desk.brought(self._session.number, brought)
+        for translator in (self._links.destination.schemas, self._links.restores.machine.schemas):
+            translator.brought(self._session.number, brought)
 
     def _commit(self, frame: Frame) -> None:
-        tell = frame.command.geo_commit
-        for topic in (*(one.topic for one in tell.commits), *(one.topic for one in tell.learned)):
+        request = frame.command.geo_commit
+        for topic in (*(one.topic for one in request.commits), *(one.topic for one in request.learned)):
             self._access.check(topic)
         self._links.commit(
-            tell,
-            lambda told: self._answer(pb.GEO_COMMIT_RESPONSE, geo_commit_response=told),
+            request,
+            lambda response: self._answer(pb.GEO_COMMIT_RESPONSE, geo_commit_response=response),
             whole=self._access.everywhere,
         )
 
     def _watermarks(self, frame: Frame) -> None:
-        strangers = self._access.strangers(frame.command.geo_watermarks)
+        refused = self._access.take_out_refused(frame.command.geo_watermarks)
 
-        def reply(told: pb.CommandGeoWatermarksResponse) -> None:
-            told.topics.extend(strangers)
-            self._answer(pb.GEO_WATERMARKS_RESPONSE, geo_watermarks_response=told)
+        def reply(response: pb.CommandGeoWatermarksResponse) -> None:
+            response.topics.extend(refused)
+            self._answer(pb.GEO_WATERMARKS_RESPONSE, geo_watermarks_response=response)
 
         self._links.destination.watermarks(
             frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._session.number
@@ -192,11 +194,11 @@ class GeoSession(SessionPart):
     def _status(self, frame: Frame) -> None:
         request = frame.command.geo_status
         if request.HasField("to") and request.to:
-            told = self._links.source(request.to).status(request.request_id)
+            response = self._links.source(request.to).status(request.request_id)
         else:
-            told = pb.CommandGeoStatusResponse(request_id=request.request_id)
+            response = pb.CommandGeoStatusResponse(request_id=request.request_id)
             for source in self._links.sources.values():
                 one = source.status(request.request_id)
-                told.blocked.extend(one.blocked)
-                told.gap += one.gap
-        self._answer(pb.GEO_STATUS_RESPONSE, geo_status_response=self._access.blocked(told))
+                response.blocked.extend(one.blocked)
+                response.gap += one.gap
+        self._answer(pb.GEO_STATUS_RESPONSE, geo_status_response=self._access.permitted_blocks(response))

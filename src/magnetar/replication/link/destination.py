@@ -34,7 +34,7 @@ from magnetar.replication.link.incoming import (
     prepare,
     wanted,
 )
-from magnetar.replication.link.schemas import Ask, SchemaDesk, SchemaHost, Translation
+from magnetar.replication.link.schemas import Ask, SchemaHost, SchemaTranslator, Translation
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.idempotency_keys import Found
@@ -125,7 +125,7 @@ class LinkDestination:
         self._stamps: dict[str, Stamp] = {}
         self._waiting: dict[tuple[str, str], list[_Waiting]] = {}
         self._flying: dict[tuple[str, str], list[Position]] = {}
-        self.schemas = SchemaDesk(outbox, cluster, schemas, lambda source: self._stamps[source].field)
+        self.schemas = SchemaTranslator(outbox, cluster, schemas, lambda source: self._stamps[source].field)
 
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start."""
@@ -204,7 +204,7 @@ class LinkDestination:
             coming.reply(response)
             return
         if topic is not None and self.incarnations.uuid_of(request.topic, request.source) != request.uuid:
-            # Which of two incarnations is the present one, only a handshake tells: a task of the former may come late.
+            # Which of two incarnations is the present one, only a handshake shows: a task of the former may come late.
             self.incarnations.seen(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
             # What it had, if anything, is lost: the handshake creates it again, and its answer shows that to the source.
@@ -419,7 +419,7 @@ class LinkDestination:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Per source cluster: uuid, since, last seen, what came since this broker's start; schemas that were got or made for
-        its link, and entries whose schema version nobody could explain.
+        its link, and entries whose schema version their source could not explain.
         """
         nothing = {"entries": 0, "messages": 0, "bytes": 0}
         return {
@@ -442,7 +442,7 @@ class LinkDestination:
             found = self._host.find(topic)
             if found is None:
                 continue  # it is being deleted: `removed` will answer them
-            # Not the staged watermark: of one failure that is told in several events, the log falls back in the first.
+            # Not the staged watermark: of one failure that comes as several events, the log falls back in the first.
             persisted, end = found.log.watermark(source), max(self._flying.get((topic, source), ()), default=NONE)
             for one in waiting:
                 assert persisted < one.position <= end, f"{topic}: an answer for {one.position} will never come"

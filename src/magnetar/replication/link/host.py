@@ -57,7 +57,7 @@ class DestinationTopic(Protocol):
         durable: bool | None = None,
         marker: bool = False,
     ) -> Append:
-        """Send entries on their way; `token(append, error)` tells the outcome. Raises BrokerError when it cannot be now.
+        """Send entries on their way; `token(append, error)` gets the outcome. Raises BrokerError when it cannot be now.
 
         `marker`: they are nothing but markers.
         """

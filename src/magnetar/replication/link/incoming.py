@@ -1,7 +1,7 @@
 """What comes over a link, checked and made into entries of this cluster's log.
 
 The destination broker, not the pipeline, says where an entry came from: it appends `replicated_from` to the metadata and
-recomputes the checksum. So no task parses metadata, and nobody who lacks the link token can forge an origin.
+recomputes the checksum. So no task parses metadata, and a client without the link token cannot forge an origin.
 
 A schema version becomes the number that the schema has here (`replication.link.schemas`): where the two differ, that field
 is appended too.
@@ -89,9 +89,9 @@ def stamped(data: bytes, metadata_end: int, suffix: bytes) -> bytes:
 
 
 def without_schema_version(seen: Inspected) -> bytes:
-    """An entry without a number that nobody can explain.
+    """An entry without a number that its source cannot explain.
 
-    A consumer that is told no number decodes with its own schema; with a foreign number it might decode with another one.
+    A consumer that gets no number decodes with its own schema; with a foreign number it might decode with another one.
     """
     seen.metadata.ClearField("schema_version")
     return build(seen.metadata, seen.payload[seen.metadata_end :])
@@ -125,7 +125,7 @@ class Ahead:
         if keys is None or not entries:
             return entries, None
         if entries[0].source != self.at:
-            self.found = None  # somebody else has brought that entry meanwhile
+            self.found = None  # another task has brought that entry meanwhile
         at = keys.long_at(entries, self.found)
         return entries[:at], entries[at] if at < len(entries) else None
 
@@ -169,7 +169,7 @@ class UnknownSchemaVersion(NamedTuple):
 
 
 def translated(seen: Inspected, translation: Translation, stamp: bytes) -> bytes | int:
-    """An entry of which the version is not known yet: without it, if nobody can explain it; else its number."""
+    """An entry of which the version is not known yet: without it, if its source cannot explain it; else its number."""
     number = translation.number(seen.metadata.schema_version)
     if number is not None:
         return number

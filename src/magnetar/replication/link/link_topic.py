@@ -1,10 +1,10 @@
 """One topic of one outgoing link: its cursor in three versions, and what was lost to the link.
 
-    volatile   moves with every confirmation; what the pipeline is told
+    volatile   moves with every confirmation; what the pipeline knows
     durable    what the store has; retention may delete up to here and no further (docs/design/links.md#durable-cursor)
     rewinding  a rewind on its way to the store; it is used only when it is durable
                (docs/design/links.md#handshake), but from the moment it is
-               known nobody may store an older cursor over it, and retention keeps what it needs
+               known no older cursor may be stored over it, and retention keeps what it needs
 
 A message that was deleted here before it could be sent is a *gap*: counted, shown, never silent. Origin indexes are dense,
 so the count needs no memory of the messages: it is the difference of two indexes. It may include messages that were not
@@ -77,7 +77,7 @@ class LinkTopic:
         floor: a foreign watermark (docs/design/links.md#ledger-ids-grow) that the log has not passed; NONE: none.
         counted: how far entries at or below `floor` were counted as gap.
         learned: the destination's change counter at the last comparison.
-        there: incarnation of the destination's topic, the latest that it told since the start; 0: none.
+        there: incarnation of the destination's topic, the latest by its handshakes since the start; 0: none.
         changed: change counter of the link when this topic changed last.
         read_ms: when the link read of it last; 0: not since the start.
         rate: how much may go per period (policy `replicator-dispatch-rate`); None: no limit.
@@ -214,7 +214,7 @@ class LinkTopic:
         return self.rewinding or self.cursor
 
     def commit(self, incarnation: int, commit: LinkCursor) -> bool:
-        """A confirmation came; whether it moved the cursor. One of another life or another generation does not.
+        """A confirmation came; whether it moved the cursor. One of another incarnation or another generation does not.
 
         See docs/design/links.md#generation.
         """
@@ -247,7 +247,7 @@ class LinkTopic:
             self.marks[-1] = (c.ledger, c.entry, self.index)
 
     def learn(self, watermark: Position) -> LinkCursor | None:
-        """The destination told its persisted watermark; the cursor to rewind to, if it lost what it had."""
+        """The destination reported its persisted watermark; the cursor to rewind to, if it lost what it had."""
         return chain.learn(self.coming, watermark, self.start)
 
     def stored(self, cursor: LinkCursor) -> None:

@@ -1,12 +1,12 @@
-"""What changed on a link since somebody asked last: a counter, long polls, and an advisory lease.
+"""What changed on a link since a pipeline asked last: a counter, long polls, and an advisory lease.
 
 Every change of a topic takes the next number of the link's counter; an answer holds the topics with a higher number than
 the asker knows. Numbers begin at the broker's boot time, so that a counter of an earlier start is never taken for one of
 this start (askers also say which start theirs is of).
 
-The lease only keeps a second pipeline from doing the same work: it is advice, and the chain rule does not need it. It
-belongs to whoever asked first until that one is silent for its time; a poll that is being held open is not silence. There is one
-of the whole link, for those who may replicate everything, and one for each role that may replicate some topics only: such a
+The lease only keeps a second pipeline from doing the same work: it is advice, and the chain rule does not need it. It belongs to
+the pipeline that asked first, until that one is silent for its time; a poll that is being held open is not silence. There is one
+of the whole link, for pipelines that may replicate everything, and one for each role that may replicate some topics only: such a
 role takes nothing from others, whatever name of a pipeline it gives.
 """
 
@@ -176,7 +176,7 @@ class Lease:
         return bool(self.holder) and (self._open or self.until_ms > self._outbox.now_ms)
 
     def ask(self, pipeline: str, lease_ms: int) -> bool:
-        """Take it, keep it, or be told that another has it. A nameless asker takes nothing.
+        """Take it or keep it, unless another has it. A nameless asker takes nothing.
 
         Returns:
             Whether the asker may work.

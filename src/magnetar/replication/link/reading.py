@@ -2,7 +2,7 @@
 
 The walk looks at the index first (one byte of flags an entry, no object): what came from elsewhere is stepped over
 without touching it, so that a mesh of three clusters does not read three times what it moves. What may go is read in
-chunks; an entry that names its targets is looked into. `end` tells how far was looked, which moves the link's C over what
+chunks; an entry that names its targets is looked into. `end` says how far was looked, which moves the link's C over what
 was left out.
 """
 
@@ -52,7 +52,7 @@ class Reading:
         after, up_to: the range (after, up_to]; never past what is confirmed.
         bytes_max: of the entries' data; one entry is sent even if it is larger.
         reply: called once.
-        failed: told which entry cannot be read and why; only when nothing before it could be answered.
+        failed: called with the entry that cannot be read, and why; only when nothing before it could be answered.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Reading:
             return
         last = Position(first.ledger, first.entry + count - 1)
         if not first <= entries[0].position <= last:
-            # Of another life: the topic was deleted and made again since, and this log is nobody's any more. Or retention
+            # Of another incarnation: the topic was deleted and created again since, and this log is in use no more. Or retention
             # was faster. To ask again would bring the same.
             self._answer()
             return

@@ -45,8 +45,8 @@ class LinkTopicRecord(_Record, kw_only=True):
         c, s, gen: the cursor, see `replication.link.chain`.
         start: where the link began; nothing at or below is sent.
         index: origin index of the first message behind c.
-        marks: (ledger, entry, index behind it) of some earlier positions, ascending: tells how many messages are missing
-            when the destination falls back to a point that is not retained any more.
+        marks: (ledger, entry, index behind it) of some earlier positions, ascending: from them follows how many messages are
+            missing when the destination falls back to a point that is not retained any more.
         gap: messages that were deleted here before they could be sent.
         skipped: messages that an operator gave up.
         paused: by an operator.

@@ -1,9 +1,9 @@
-"""Which topics this cluster has refused to links, so that their pipelines hear at once when that may be over.
+"""Which topics this cluster has refused to links, so that their pipelines know at once when that may be over.
 
 A blocked topic is tried again after pauses that grow to a minute. What blocks it at its destination (a deletion, a policy, a
-topic of another form) ends by something that somebody does there. A pipeline with a blocked topic asks for that (GEO_WATERMARKS
-without topics, `wait_ms`). It is answered when one of the refused topics would be let in: `news` is another number then. It
-tells no topic; the next handshake does.
+topic of another form) ends by something that an operator does there. A pipeline with a blocked topic asks for that
+(GEO_WATERMARKS without topics, `wait_ms`). It is answered when one of the refused topics would be let in: `news` is another
+number then. It names no topic; the next handshake does.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Refusals:
             del self._known[next(iter(self._known))]
 
     def changed(self) -> None:
-        """Something may have changed what is refused: a topic came, a policy changed, somebody has made what was deleted."""
+        """Something may have changed what is refused: a topic came, a policy changed, what was deleted was created again."""
         if self._known and not self._settling:
             self._settling = True
             self._outbox.put(Timer(self._outbox.now_ms + SETTLE_MS, self._settled))
@@ -82,5 +82,5 @@ class Refusals:
             self._waiting.pop(connection)[2]()
 
     def disconnected(self, connection: int) -> None:
-        """Nobody waits there any more."""
+        """The connection is gone, and its question with it."""
         self._waiting.pop(connection, None)

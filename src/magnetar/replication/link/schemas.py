@@ -7,23 +7,23 @@ that the same schema has here. Known pairs are looked up in a dictionary, by ent
 it alone, *before* the entry that carries it (what stands before is stored):
 
     GEO_APPEND     entries with a number that means nothing here: parked, what comes behind it queues
-    ... WANTED     to whoever sent it: which numbers
-    ... BROUGHT    from there, after it asked the source: schemas (some: the rest is asked for again), numbers that nobody can
-                   explain, or why it cannot tell now
+    ... WANTED     to the sender: which numbers
+    ... BROUGHT    from there, after it asked the source: schemas (some: the rest is asked for again), numbers that the source
+                   cannot explain, or why it cannot answer now
     host.bring     each is got or made here, one after the other; refused ones are remembered for this request only
     again          the request is judged as if it came now
 
 For the chain rule a parked request is one that was long on its way: nothing of it is stored, nothing is promised, and when it
-goes on it is judged anew. So whoever sent it may die, be repeated, or be too late, as ever. What is known is a cache: it is
-lost at a restart, and asked for again; a registry that is told twice answers with the same number.
+goes on it is judged again. So its sender may die, be repeated, or be too late, as ever. What is known is a cache: it is
+lost at a restart, and asked for again; a registry that gets a schema twice answers with the same number.
 
-    a pair is known by    source cluster and its uuid, topic (without partition), life of its schemas there, the version's bytes
+    a pair is known by    source cluster and its uuid, topic (without partition), incarnation of its schemas there, the version
 
-The *life* is what `GEO_READ` told: numbers begin at 0 again when somebody forgets a topic's schemas there. Forgetting them
-here makes the pairs worthless: `forgotten`.
+The *incarnation* is what `GEO_READ` answered: numbers begin at 0 again when an operator forgets a topic's schemas there.
+Forgetting them here makes the pairs worthless: `forgotten`.
 
 Numbers that are none, or that the source itself cannot explain, are left out of the entry: consumers then see a message without
-a version, never one with a number that means another schema here. That is counted and told.
+a version, never one with a number that means another schema here. That is counted and logged.
 """
 
 from collections import Counter, deque
@@ -47,14 +47,14 @@ AHEAD_MAX: Final = 1_000
 """Entries behind an unknown version that are looked at for further ones: some 2 us each, once a question."""
 
 PAIRS_MAX: Final = 500_000
-"""A ceiling on remembered pairs, some 150 bytes each; beyond it the topic that was met first is forgotten, and asked anew."""
+"""A ceiling on remembered pairs, some 150 bytes each; beyond it the topic that was met first is forgotten and asked for again."""
 
 NARROW_SHARE: Final = 4
 """Of the bytes that may be on their way to the disk, one part of so many is for roles that may replicate some topics only, and
 have not brought the schemas that they were asked for."""
 
 TOLD_MAX: Final = 10_000
-"""A ceiling on (topic, source) of which the log was told that versions were left out."""
+"""A ceiling on (topic, source) of which the log says that versions were left out."""
 
 SCHEMA_VERSION: Final = 16
 """The field of MessageMetadata."""
@@ -106,7 +106,7 @@ class Translation:
     """The versions of one request's entries.
 
     Attributes:
-        key, uuid, name, life: whose they are.
+        key, uuid, name, incarnation: whose they are.
         suffixes: what is known; shared with other requests.
         missing: numbers that the source cannot explain; for this request only, for it may give them tomorrow.
         refused: numbers whose schema may not stand here, as of this attempt.
@@ -117,7 +117,7 @@ class Translation:
     key: Key
     uuid: str
     name: TopicName
-    life: int
+    incarnation: int
     suffixes: Suffixes = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
     refused: dict[int, Refusal] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Translation:
     dropped: int = 0
 
     def number(self, version: bytes) -> int | None:
-        """The number that bytes stand for; None when nobody can say what they mean."""
+        """The number that bytes stand for; None when the source cannot say what they mean."""
         try:
             number = decode_version(version)
         except SchemaInvalid:
@@ -147,7 +147,7 @@ class _Parked:
     left: int = 0
 
 
-class SchemaDesk:
+class SchemaTranslator:
     """Requests that wait for schemas, and the pairs that are known.
 
     Args:
@@ -155,7 +155,7 @@ class SchemaDesk:
         cluster: this one.
         host: the registry; None: there is none, and versions are left out.
         stamp: what is appended behind a version (`replicated_from` of the source).
-        first_ticket: tickets are above, so that two desks behind one connection tell their own apart.
+        first_ticket: tickets are above, so that two translators behind one connection tell their own apart.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class SchemaDesk:
         self._queues: dict[Key, deque[_Parked]] = {}
         self._tickets: dict[int, _Parked] = {}
         self._next_ticket = first_ticket
-        self._told: set[Key] = set()
+        self._noted: set[Key] = set()
 
     # ------------------------------------------------------------------------------------------------------- looking
 
-    def translation(self, topic: str, name: TopicName, source: str, uuid: str, life: int) -> Translation:
+    def translation(self, topic: str, name: TopicName, source: str, uuid: str, incarnation: int) -> Translation:
         """For a request that just came."""
-        return Translation((topic, source), uuid, name, life)
+        return Translation((topic, source), uuid, name, incarnation)
 
     def look(self, translation: Translation) -> Suffixes:
         """What is known now; to be asked each time that a request is judged."""
@@ -199,7 +199,7 @@ class SchemaDesk:
 
     @staticmethod
     def _table_key(translation: Translation) -> tuple[str, str, str, int]:
-        return translation.key[1], translation.uuid, schema_id(translation.name), translation.life
+        return translation.key[1], translation.uuid, schema_id(translation.name), translation.incarnation
 
     def note_dropped(self, translation: Translation) -> None:
         """Entries went on without the version that they came with."""
@@ -208,8 +208,8 @@ class SchemaDesk:
         topic, source = translation.key
         self.dropped[source] += translation.dropped
         translation.dropped = 0
-        if translation.key not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(translation.key)
+        if translation.key not in self._noted and len(self._noted) < TOLD_MAX:
+            self._noted.add(translation.key)
             text = (
                 f"{topic}: messages from {source} carry schema versions that {source} cannot explain (never assigned, "
                 "forgotten by force, or not 8 bytes): they go on without a version, and consumers decode with their own schema"
@@ -267,7 +267,7 @@ class SchemaDesk:
         self._queues.setdefault(translation.key, deque()).appendleft(parked)
         self._count(size, whole)
         wanted_here = pb.CommandGeoSchemasWanted(
-            ticket=parked.ticket, topic=translation.key[0], source=translation.key[1], schemas=translation.life
+            ticket=parked.ticket, topic=translation.key[0], source=translation.key[1], schemas=translation.incarnation
         )
         wanted_here.versions.extend(sorted(wanted))
         ask(wanted_here)
@@ -288,19 +288,19 @@ class SchemaDesk:
         return lambda: self._one_done(parked)
 
     def brought(self, connection: int, command: pb.CommandGeoSchemasBrought) -> None:
-        """GEO_SCHEMAS_BROUGHT. What nobody waits for any more is passed over."""
+        """GEO_SCHEMAS_BROUGHT. What no request waits for any more is passed over."""
         parked = self._tickets.get(command.ticket)
         if parked is None or parked.connection != connection or parked.left:
             return
         translation = parked.translation
         translation.missing |= parked.wanted & set(command.missing)
-        told = {one.version: one for one in command.found if one.version in parked.wanted}
-        if command.reason or not (told or translation.missing & parked.wanted):
+        found = {one.version: one for one in command.found if one.version in parked.wanted}
+        if command.reason or not (found or translation.missing & parked.wanted):
             translation.trouble = (
-                command.reason or f"{translation.key[1]} did not tell schema version {min(parked.wanted)}"
+                command.reason or f"{translation.key[1]} did not send schema version {min(parked.wanted)}"
             )
-        parked.left = len(told) + 1
-        for one in sorted(told.values(), key=lambda schema: schema.version):
+        parked.left = len(found) + 1
+        for one in sorted(found.values(), key=lambda schema: schema.version):
             self._bring(parked, one)
         self._one_done(parked)
 
@@ -361,7 +361,7 @@ class SchemaDesk:
     # --------------------------------------------------------------------------------------------------------- ending
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: nothing of what it sent and that waits is stored, and nobody waits for an answer."""
+        """A connection is gone: what it sent and still waits is not stored, and gets no answer."""
         self._leave(lambda parked: parked.connection == connection)
 
     def removed(self, topic: str) -> None:
@@ -393,7 +393,7 @@ class SchemaDesk:
         narrow = sum(parked.size for parked in queued if not parked.whole)
         assert self.parked_narrow_bytes == narrow, "bytes of parked requests of links of some topics"
         assert self._pairs == sum(map(len, self._tables.values())), "remembered pairs"
-        assert {parked.ticket for parked in queued if parked.ticket} == set(self._tickets), "a ticket of nobody"
+        assert {parked.ticket for parked in queued if parked.ticket} == set(self._tickets), "a ticket without a request"
         for key, queue in self._queues.items():
             assert queue, f"{key}: an empty queue"
             assert queue[0].ticket in self._tickets, f"{key}: requests wait for nothing"

@@ -227,7 +227,7 @@ class LinkSource:
         return (self._cursors.key(topic),) if topic in self.topics else ()
 
     def incarnation_of(self, topic: str) -> int:
-        """The incarnation of a topic in the target, as its handshakes told since the start; 0 for unknown."""
+        """The incarnation of a topic in the target, by its handshakes since the start; 0: unknown."""
         state = self.topics.get(topic)
         return state.there if state is not None else 0
 
@@ -242,7 +242,7 @@ class LinkSource:
         state = self.topics.get(topic)
         return state is not None and state.wanted
 
-    # --------------------------------------------------------------------------------------------- what the topic tells
+    # --------------------------------------------------------------------------------------------- what the topic reports
 
     def confirmed(self, topic: str) -> None:
         """Entries became readable."""
@@ -258,7 +258,7 @@ class LinkSource:
             self._topics.changed(state)
 
     def touched(self, topic: str) -> None:
-        """Something else that the pipeline is told of changed: the number of partitions."""
+        """Something else that a pipeline knows of a topic changed: the number of partitions."""
         state = self.topics.get(topic)
         if state is not None:
             self._topics.changed(state)
@@ -425,7 +425,7 @@ class LinkSource:
     def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True) -> None:
         """GEO_COMMIT: progress and watermarks; answered when every rewind that follows from it is durable.
 
-        `whole`: who tells may replicate everything. Else it says nothing of the whole link, nor of earlier lives of this cluster.
+        `whole`: the sender may replicate everything. Else it says nothing of the whole link, nor of this cluster's earlier uuids.
         """
         response = pb.CommandGeoCommitResponse(request_id=request.request_id)
         waiting = 1
@@ -498,7 +498,7 @@ class LinkSource:
             return False
         watermark = position_from_proto(learnt.watermark)
         if learnt.there <= LEDGER_MAX:
-            state.there = max(state.there, learnt.there)  # handshakes may come late: numbers of lives grow
+            state.there = max(state.there, learnt.there)  # handshakes may come late: incarnations grow
         if learnt.HasField("blocked"):
             self._blocked_reported(state, learnt.blocked, learnt.reason, NONE)
         elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:
