@@ -13,7 +13,7 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.replication.link.chain import judge
-from tests.unit.spark.worlds import at, outcome, ranges, ready, report, shake, state, told
+from tests.unit.pipeline.worlds import at, outcome, ranges, ready, report, shake, state, told
 
 ENTRIES = 60
 

@@ -591,7 +591,7 @@ KNOWN_GAPS = {
     ("DELETE /geo/v1/links/{target}/cursor", 404),
     # Answered from the second question on, in a world that has one.
     ("GET /admin/v2/namespaces/{tenant}/{namespace}/antiAffinity", 200),
-    # Synchronisation is off by configuration alone: tests/unit/broker/test_metasync.py.
+    # Synchronisation is off by configuration alone: tests/unit/broker/metadata_sync/test_sync.py.
     ("GET /geo/v1/metadata/fingerprints", 412),
     ("POST /geo/v1/metadata/snapshot", 412),
 }

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from bench.crowd import Crowd, until
-from tests.support.peer import Peer, Script
 
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
+from tests.support.peer import Peer, Script
 
 
 def entry(held: int, size: int) -> bytes:

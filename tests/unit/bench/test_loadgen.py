@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from bench import loadgen
-from tests.support.peer import Peer, Script
 
 from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.wire import commands, metadata
 from magnetar.wire.batches import decode_batch
 from magnetar.wire.frames import Frame
+from tests.support.peer import Peer, Script
 
 Confirm = Callable[[int, Frame, Peer], None]
 

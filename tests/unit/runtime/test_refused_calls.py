@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.unit.runtime.test_server import PING, FakeDriver, serve, until
 
 from magnetar.cli.processes.supervisor import end_with_parent
 from magnetar.runtime.interpreter import gil_yield as giveway
@@ -20,6 +19,7 @@ from magnetar.runtime.interpreter import memory
 from magnetar.runtime.interpreter.gil_yield import GiveWay, ThreadState
 from magnetar.runtime.log import files
 from magnetar.runtime.network.descriptors import raise_file_limit, too_few
+from tests.unit.runtime.network.test_server import PING, FakeDriver, serve, until
 
 REFUSALS: Final = [errno.EINVAL, errno.ENOSYS, errno.EPERM]
 

@@ -1,39 +1,49 @@
-"""The offset's format is history: the golden file is added to, never changed."""
+"""Offsets of the format `pulsar`: one text for one meaning, and old texts stay readable."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from magnetar.pipeline import offsets
+from magnetar.core.errors import ConfigError
+from magnetar.spark.offsets import Place, decode, text
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "spark" / "offsets-v1.jsonl"
-
-
-def test_the_golden_offsets_are_read_and_written_byte_for_byte() -> None:
-    for line, count in zip(GOLDEN.read_text().splitlines(), (0, 41, 2**53 + 1), strict=True):
-        assert offsets.counter(json.loads(line)) == count
-        assert offsets.encode(offsets.offset(count)) == line
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "spark" / "pulsar_offsets.json").read_text())
 
 
-@given(st.integers(0, 2**70))
-def test_round_trip_in_canonical_order(count: int) -> None:
-    text = json.dumps(offsets.offset(count))  # as Spark's runner writes it
-    assert text == offsets.encode(offsets.offset(count))
-    assert list(json.loads(text)) == sorted(json.loads(text))
-    assert offsets.counter(json.loads(text)) == count
-    assert offsets.counter(offsets.following(json.loads(text))) == count + 1
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_texts_stay_readable(name: str) -> None:
+    places = {topic: Place(*place) for topic, place in GOLDEN[name]["places"].items()}
+    assert decode(json.loads(GOLDEN[name]["text"])) == places
+
+
+def test_the_text_is_canonical() -> None:
+    places = decode(json.loads(GOLDEN["v1"]["text"]))
+    backwards = dict(reversed(places.items()))
+    assert text(places) == text(backwards) == GOLDEN["v1"]["text"]
 
 
 @pytest.mark.parametrize(
-    "foreign", [None, 3, [], {}, {"n": 3}, {"n": 3, "v": 2}, {"n": -1, "v": 1}, {"n": 1.5, "v": 1}, {"n": True, "v": 1}]
-)
-def test_an_unreadable_offset_starts_anew(foreign: object) -> None:
-    assert offsets.counter(foreign) == 0
+    ("value", "line"),
+    [
+        ([1], "the checkpoint holds no offset of format pulsar: [1]"),
+        ({"v": 2, "topics": {}}, "the checkpoint holds an offset of version 2; this release reads version 1"),
+        ({"n": 3, "v": 1}, "the checkpoint holds no offset of format pulsar"),
+        ({"t": 5}, "the checkpoint: 5 is no place in t: write [ledger, entry, batch index], or the bytes of a message id"),
+        ({"t": [1.5, 2, 3]}, "[1.5, 2, 3] is no place in t"),
+        ({"t": [5, -7, 0]}, "[5, -7, 0] is no place in t"),
+        ({"t": [16, 300]}, "[16, 300] is no place in t"),
+        ({"t": [16, 3]}, "[16, 3] is no place in t"),
+        ({"a/b": [1, 2, 3]}, "topic 'a/b' is not valid"),
+    ],
+)  # fmt: skip
+def test_what_is_no_offset_is_told(value: Any, line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        decode(value)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
-def test_a_negative_counter_is_our_mistake() -> None:
-    with pytest.raises(ValueError, match="counts from 0"):
-        offsets.offset(-1)
+def test_a_whole_entry_is_behind_its_messages() -> None:
+    assert Place(1, 2, -1).reach > Place(1, 2, 60_000).reach > Place(1, 1).reach > Place(-1, -1).reach

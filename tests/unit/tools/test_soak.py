@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from tests.support.brokers import eventually
 
 PASSES = "def test_it() -> None:\n    assert True\n"

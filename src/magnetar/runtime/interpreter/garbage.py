@@ -7,7 +7,7 @@ each that it refers to, is a miss of the processor's caches by then, 2 us of the
 So what survives its first look, some 700 containers after it was made and as good as warm, is set aside (`gc.freeze`), and
 looked at no more: half a millisecond at a time, 1.4 at most. What is set aside still goes when its last reference does;
 only circles in it wait, for a *complete* look. The broker leaves none of those that come often: connections, producers,
-subscriptions (`tests/unit/broker/test_connections.py`).
+subscriptions (`tests/unit/broker/session/test_connections.py`).
 
 A complete look is due when the process has grown or a long time has passed. It then waits for a moment in which hardly
 anybody sends anything: growth that is mostly new topics needs none, and a broker that just grew is one that is used. It waits

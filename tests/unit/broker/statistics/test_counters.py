@@ -1,0 +1,146 @@
+"""Counters of `/metrics` never fall, whatever goes away."""
+
+from magnetar.admin.metrics.families import REPLICATED_LEVELS
+from magnetar.broker.replicated_subscriptions.machine_host import LEVELS
+from magnetar.core.ids import LATEST
+from tests.support.geoworld import TOPIC, Node, World
+from tests.unit.broker.replicated_subscriptions.test_topic import consumer, two
+
+OTHER = TOPIC + "-2"
+
+
+def events(node: Node) -> dict[str, int]:
+    told: dict[str, int] = node.control.replication_metrics()["counters"]
+    return {name: value for name, value in told.items() if name not in LEVELS}
+
+
+def levels(node: Node) -> set[int]:
+    return {value for name, value in node.control.replication_metrics()["counters"].items() if name in LEVELS}
+
+
+def fallen(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    return [name for name, value in before.items() if after.get(name, -1) < value]
+
+
+def busy() -> World:
+    """Acknowledgements went through markers from a to b."""
+    world = two()
+    client, number = consumer(world["a"])
+    positions = world["a"].publish(*(b"%d" % n for n in range(4)))
+    world.advance(500)
+    client.ack(number, *positions[:2])
+    world.advance(2_000)
+    client.unsubscribe(number)
+    world.advance(1_000)
+    assert events(world["a"])["markers_written"] > 0
+    assert sum(events(world["b"]).values()) > 0
+    return world
+
+
+def test_the_page_knows_which_figures_are_levels() -> None:
+    assert {family.key for family in REPLICATED_LEVELS} == LEVELS
+
+
+def test_what_a_deleted_topic_counted_stays_counted() -> None:
+    world = busy()
+    for name in "ab":
+        node = world[name]
+        before = events(node)
+        assert node.control_call(lambda done, n=node: n.control.delete_topic(TOPIC, True, done)) is None  # type: ignore[misc]
+        world.advance(1_000)
+        assert TOPIC not in node.broker.topics
+        assert fallen(before, events(node)) == []
+        assert levels(node) <= {0}
+        node.create(OTHER)
+        world.settle()
+        assert fallen(before, events(node)) == []
+
+
+def test_what_machines_counted_that_were_let_go_stays_counted() -> None:
+    world = busy()
+    before = events(world["a"])
+    assert any(value for name, value in before.items() if name.startswith("exact_"))
+    # Without subscriptions a topic has no machines; the next message finds that out.
+    world["a"].broker.topics[TOPIC].replicated.known.clear()  # type: ignore[union-attr]
+    world["a"].publish(b"x")
+    world.settle()
+    assert world["a"].broker.topics[TOPIC].replicated._made is None  # type: ignore[union-attr]
+    assert fallen(before, events(world["a"])) == []
+
+
+def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
+    world = two()
+    node = world["a"]
+    world.cut.add(("a", "b"))
+    node.publish(b"0", b"1", b"2")
+    control = node.control
+    assert node.control_call(lambda done: control.link_skip("b", TOPIC, LATEST, done)) is None
+
+    def told() -> tuple[int, int]:
+        (link,) = node.control.links()
+        return link["skipped_messages"], link["skipped_messages_total"]
+
+    assert told() == (3, 3)
+    assert node.control_call(lambda done: control.delete_topic(TOPIC, True, done)) is None
+    world.advance(1_000)
+    assert told() == (0, 3)
+    world.cut.clear()
+    node.create(OTHER)
+    world.settle()
+    node.restart()
+    assert told() == (0, 0), "since the start"
+
+
+def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:
+    """Messages sent, by row of topics and of subscriptions."""
+    topics, subscriptions = node.control.series(topics_max, subscriptions_max)
+    by_topic = {text: counted[2] for text, counted in topics.rows.items()}
+    by_subscription = {key[1]: counted[0] for key, counted in subscriptions.rows.items()}
+    if topics.rest is not None:
+        by_topic["(other)"] = topics.rest[2]
+    if subscriptions.rest is not None:
+        by_subscription["(other)"] = subscriptions.rest[0]
+    return by_topic, by_subscription
+
+
+def test_what_a_subscription_sent_stays_counted_when_it_is_gone() -> None:
+    world = World(["a"])
+    node = world["a"]
+    node.create(TOPIC)
+    world.settle()
+    client, number = consumer(node)
+    node.publish(*(b"%d" % n for n in range(4)))
+    world.settle()
+    assert shown(node, 10) == ({TOPIC: 4}, {"s": 4})
+    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+    client.unsubscribe(number)
+    world.settle()
+    assert shown(node, 10) == ({TOPIC: 4}, {})
+    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+
+
+def test_what_is_counted_together_does_not_fall_when_topics_and_subscriptions_go() -> None:
+    world = World(["a"])
+    node = world["a"]
+    for topic in (TOPIC, OTHER):
+        node.create(topic)
+        world.settle()
+    before = shown(node, 1)
+    assert before[0].keys() == {TOPIC, "(other)"}
+    client, number = consumer(node, topic=OTHER)
+    node.publish(b"1", b"2", topic=OTHER)
+    world.settle()
+    assert shown(node, 1) == ({TOPIC: 0, "(other)": 2}, {"(other)": 2})
+    client.unsubscribe(number)
+    world.settle()
+    assert shown(node, 1) == ({TOPIC: 0, "(other)": 2}, {"(other)": 2})
+    # The row that becomes free is given to the other topic, which begins at zero in it.
+    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    world.settle()
+    assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
+    node.create(TOPIC)
+    world.settle()
+    assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
+    assert node.control_call(lambda done: node.control.delete_topic(OTHER, True, done)) is None
+    world.settle()
+    assert shown(node, 1)[0] == {TOPIC: 0, "(other)": 2}
