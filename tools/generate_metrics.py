@@ -19,7 +19,7 @@ Of topics {METRIC_TOPICS_MAX:,} have rows of their own, of their subscriptions {
 count, and the bytes they store, is in rows with the topic (and subscription) `(other)`; their rates and the like are in no row.
 Counters never fall while the broker runs, `(other)` too: who has a row keeps it until it is deleted; who is given one later, when
 one is free, begins at zero in it, and what it had counted stays in `(other)`, as does what topics leave that are deleted without
-a row. Rows of a deleted topic end. A restart of the broker begins all counters anew, as Prometheus expects.
+a row. Rows of a deleted topic end. A restart of the broker begins all counters at 0, as Prometheus expects.
 """
 
 NOTHING_TO_MEASURE = (

@@ -121,7 +121,7 @@ def config_page() -> str:
             "## `[metadata]`\n\nThe store, and keeping clusters the same, see ../metadata.md.\n",
             struct_table(settings.MetadataConfig),
             "## `[policies]`\n\nThe broker's defaults of policies, by their names, see ../policies.md and policies.md.\n",
-            "## `[authentication]`\n\nWho somebody is, see ../security.md.\n",
+            "## `[authentication]`\n\nWho a client is, see ../security.md.\n",
             struct_table(security.AuthenticationConfig),
             "## `[authorization]`\n\nRoles that no tenant can give.\n",
             struct_table(security.AuthorizationConfig),

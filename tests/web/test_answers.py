@@ -524,7 +524,7 @@ def test_a_change_that_never_ends_is_said_so(tell: Tell, monkeypatch: pytest.Mon
         )
         answer = await world.ask("POST", "/admin/v2/namespaces/public/default/messageTTL", "60")
         assert answer.status == 409
-        assert answer.reason == "namespaces/public/default is being changed by somebody else; try again"
+        assert answer.reason == "namespaces/public/default is being changed by another request; try again"
 
     tell(story)
 

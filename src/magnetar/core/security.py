@@ -58,7 +58,7 @@ class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     role_claim: Name = "sub"
     """The claim that is the role; Pulsar's default."""
     audience: str = ""
-    """What the token's audience has to name, as Pulsar's `tokenAudience`; "" accepts tokens for anybody."""
+    """What the token's audience has to name, as Pulsar's `tokenAudience`; "" accepts tokens for any audience."""
     audience_claim: Name = "aud"
     """The claim that is the audience."""
     expiry_required: bool = False

@@ -178,7 +178,7 @@ class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     buffer_bytes_max: Bytes = 32 * MIB
     """Held for one cluster beyond the window before a task waits for it: memory of each executor process."""
     tail_batch_bytes_max: Bytes = 16 * MIB
-    """Of a batch while links are at their tail: about 100 ms of moving bytes beside 160 ms of Spark's own."""
+    """Of a batch while links are at their tail: about 100 ms of moving bytes, in addition to 160 ms of Spark's own."""
     bulk_batch_bytes_max: Bytes = 256 * MIB
     """Of a batch that catches up: long enough that Spark's own 160 ms are a small part of it. After a kill so much is sent twice,
     and dropped by its destination."""
@@ -186,7 +186,7 @@ class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """How often an idle link shakes hands. Keep it below the brokers' `identity_silence_ms`: a living cluster has to be
     heard of before its name may be given away."""
     blocked_retry_ms_max: Milliseconds = 60_000
-    """A blocked topic is tried again after pauses of 1 s up to this: its cause is gone only when somebody acts."""
+    """A blocked topic is tried again after pauses of 1 s up to this: its cause ends only when an operator acts."""
     lease_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 10_000
     """A pipeline that is silent for so long makes room for its stand-by; brokers grant 60 s at most."""
     patience_ms: Milliseconds = 15_000
@@ -251,8 +251,8 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How many of the newest entries count when it is switched on for a topic that has some: producers wait for a few
     seconds at most."""
     names_begin_with_role: bool = False
-    """Whether a producer's name has to begin with its role, as subscriptions do with `subscription-auth-mode` Prefix: then nobody
-    uses up the numbers of somebody else's name. It counts where there is authentication, in topics with deduplication.
+    """Whether a producer's name has to begin with its role, as subscriptions do with `subscription-auth-mode` Prefix: then no
+    producer uses up the numbers of another role's name. It counts where there is authentication, in topics with deduplication.
     Superusers and administrators are not held up. Off, as in Pulsar, whose producers may have any name."""
 
 
@@ -318,7 +318,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     orphan_cursor_ms: Milliseconds = 7 * 24 * 3_600_000
     """How long the cursor of a removed link goes on holding its messages."""
     retention_interval_ms: Milliseconds = 60_000
-    """Between two looks for ledgers that nobody needs."""
+    """Between two searches for ledgers that are not needed."""
     cursor_flush_ms: Milliseconds = 20
     """Acknowledgements are made durable in batches of this long; an answered one is durable within 50 ms."""
     cursor_ranges_max: Count = 10_000

@@ -23,7 +23,7 @@ class ChangesInFlight:
         for other in self._changes:
             clash = (change.keys & (other.keys | other.depends)) | (change.depends & other.keys)
             if clash:
-                raise InFlight(f"{_shown(clash)} is being changed by somebody else; try again")
+                raise InFlight(f"{_shown(clash)} is being changed by another request; try again")
         self._changes.append(change)
 
     def is_deleting(self, key: str) -> bool:

@@ -133,12 +133,12 @@ class SourceReader:
                 return answers
             if set(read.incarnations) - {progress.part.incarnation}:
                 # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
-                progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was made anew in its source"
+                progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was created again in its source"
                 self.over.append(progress)
                 continue
             if read.sizes and not progress.same_schemas(read):
                 # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
-                progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began anew"
+                progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began again"
                 self.over.append(progress)
                 continue
             answers.append((progress, read, payload))

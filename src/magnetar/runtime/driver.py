@@ -65,11 +65,12 @@ RECEIPTS_BYTES_MAX: Final = 4096
 """A hundred receipts, which is what one report brings for a producer."""
 
 LEAST_PART: Final = 0.05
-"""Of the time that sockets and reports took, so much is for timers and answers in any case: beside hundreds of busy sockets a
-turn of one event could not follow."""
+"""Timers and answers get at least this share of the time that sockets and reports took. With hundreds of busy sockets, one
+event a turn would be too slow."""
 
 GAP_S: Final = 0.00005
-"""No event for so long: as a rule the loop has looked at the sockets. If it was decoding, a turn is longer than need be."""
+"""After so long without an event, the loop has usually looked at the sockets. If it was decoding instead, the turn is only
+longer."""
 
 
 class Peer(Protocol):

@@ -415,7 +415,7 @@ class Assembly:
         if known is None:
             self._result.problems.append(
                 f"segment {number}, offset {piece.offsets[0]}: {len(piece)} entries of ledger {ledger}, "
-                "whose opening is lost: nobody can tell whose they are"
+                "whose opening is lost, so their topic is unknown"
             )
             return
         for segment, size in known[0].extend(piece, number, known[1]).items():

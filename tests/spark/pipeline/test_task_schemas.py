@@ -157,6 +157,6 @@ def test_schemas_that_begin_anew_cut_the_range(pair: tuple[Registry, Registry]) 
     a._answer = read  # type: ignore[method-assign]
     report = carry(task(a, b))[TOPIC]
     assert report.trouble == m.RETRY
-    assert "began anew" in report.reason
+    assert "began again" in report.reason
     assert set(b.lives) == {7}
     assert report.c is not None, "what was read before is settled"

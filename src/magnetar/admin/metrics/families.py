@@ -348,7 +348,7 @@ SUBSCRIPTIONS: Final = _of(
 DROP_RATE: Final = Family(
     "pulsar_subscription_msg_drop_rate",
     "gauge",
-    "Messages per second that nobody could take; of non-persistent topics alone.",
+    "Messages per second that no consumer could take; non-persistent topics only.",
     SUBSCRIPTION,
 )
 
@@ -408,7 +408,7 @@ INCOMING: Final = _of(
     (
         "magnetar_link_schema_dropped_total",
         "counter",
-        "Entries stored without a version: nobody can explain it.",
+        "Entries stored without a version, because its schema is unknown.",
         "schemas_dropped",
     ),
 )
@@ -453,7 +453,7 @@ REPLICATED_LEVELS: Final = _of(
     (
         "magnetar_replicated_subscriptions_waiting",
         "gauge",
-        "Of these, with something that is to be told.",
+        "Of these, with acknowledgements that are not written yet.",
         "exact_waiting",
     ),
 )

@@ -179,7 +179,7 @@ def _own(key: str, by_cluster: Mapping[str, Rate], said: Rate | None, cluster: s
         return said
     if own is None or any(rate != own for rate in by_cluster.values()):
         raise PreconditionFailed(
-            f"{key} has to name {cluster}, which this is, and no other rates: each cluster is told its own"
+            f"{key} has to name {cluster}, which this is, and no other rates: set those of each cluster in that cluster"
         )
     if said is not None and said != own:
         raise PreconditionFailed(f"{key} and Magnetar's own name of it say different rates")

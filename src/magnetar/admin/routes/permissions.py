@@ -70,7 +70,7 @@ async def revoke_in_namespace(call: Call) -> None:
     reply='{"billing": ["app"]}',
 )
 async def of_subscriptions(call: Call) -> Any:
-    """Whatever is not named is everybody's who may consume."""
+    """Every role that may consume can use subscriptions that are not named."""
     return call.resources.permissions.subscriptions_of(call.existing_namespace())
 
 
@@ -81,7 +81,7 @@ def _reserved(call: Call) -> SubscriptionPlace:
 @permissions.add(
     "POST",
     "/namespaces/{tenant}/{namespace}/permissions/subscription/{subscription}",
-    "Say which roles alone may use a subscription in a namespace; an empty list: whoever may consume.",
+    "Say which roles alone may use a subscription in a namespace; an empty list: every role that may consume.",
     ok=204,
     errors=(404, 412),
     body=list[str],
@@ -95,7 +95,7 @@ async def reserve_subscription(call: Call) -> None:
 @permissions.add(
     "DELETE",
     "/namespaces/{tenant}/{namespace}/permissions/{subscription}/{role}",
-    "Take a role from those that alone may use a subscription; without the last one it is everybody's who may consume.",
+    "Take a role from those that alone may use a subscription; without the last one, every role that may consume can use it.",
     ok=204,
     errors=(404, 412),
 )

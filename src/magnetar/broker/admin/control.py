@@ -195,7 +195,7 @@ class BrokerControl(FailoverControl, SchemaControl, MetadataControl, MessageCont
         ...
 
     def open_topic(self, topic: str, done: Done) -> None:
-        """Have a topic, made if it is not there, as a client's first use would; done when it is there, whoever made it.
+        """Get or create a topic, as a client's first use does; done when it exists.
 
         Answers:
             BrokerError: as clients are told.

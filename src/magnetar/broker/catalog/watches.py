@@ -650,7 +650,7 @@ class TopicWatches(TopicPart):
         if everything and before.owner is None:
             return 1
         if before.pattern.matching_steps * len(self._topics_of(before.namespace)) > REMAKING_STEPS_MAX:
-            session.close("its list of topics takes too long to be made anew at once, after permissions changed")
+            session.close("its list of topics takes too long to be built again at once after a change of permissions")
             return 1
         if not everything and before.owner is not None:
             seen = set(self._matching(before))

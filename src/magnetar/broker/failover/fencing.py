@@ -158,7 +158,7 @@ class Fences(TopicPart):
             again = self._context.command("subscriptions", "create", str(there.name.base), name, "--replicated")
             raise PreconditionFailed(
                 f"subscription {name} of {text} was deleted in {self._cluster}, which takes in nothing of it until "
-                f"somebody subscribes there again: {again}"
+                f"a consumer subscribes there again: {again}"
             )
         topic, subscription = self._existing(text, name)
         following = topic.log.next_after(subscription.cursor.mark_delete)

@@ -231,7 +231,7 @@ class Publishing:
         return Elsewhere(frames[at:], idempotency.name, seen)
 
     def _take_new(self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int) -> bool:
-        """The same for what comes most: single messages of which each has a new key; false, and nothing done, for others."""
+        """Fast path for the most frequent case: single messages with new keys. Returns False, with no side effect, for others."""
         if self._deduplication is not None:
             return False
         keys = idempotency.new_keys(self._sound(frames, message_bytes_max))

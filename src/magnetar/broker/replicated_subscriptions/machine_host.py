@@ -39,7 +39,7 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
     """`replication.acked_sets.AckedSets`."""
 
     def collects(self, subscription: str) -> bool:
-        """Whether it is early enough to tell of acknowledgements when its timer, which is pending, is due."""
+        """Whether acknowledgements may be collected until its pending timer fires."""
         ...
 
     def owes(self, subscription: str) -> bool:

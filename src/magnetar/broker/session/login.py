@@ -140,7 +140,7 @@ class SessionLogin(SessionPart):
             ProtocolError: nobody asked.
         """
         if not self._asked:
-            raise ProtocolError("AUTH_RESPONSE that nobody asked for")
+            raise ProtocolError("AUTH_RESPONSE without a request for it")
         current = self._round
         before = self._session.identity
 

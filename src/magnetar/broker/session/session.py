@@ -180,9 +180,9 @@ class Session:
             self._probed()  # at last: it may just have closed what the others wait for
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Ask the client whether it is still there, and call `then` when that is known: it says something, or is gone.
+        """Ask the client whether it is still there, and call `then` when that is known: it answered, or it is gone.
 
-        One that says nothing for `PROBE_MS` is. Whom the broker does not hear now cannot show that it lives.
+        No answer within `PROBE_MS` means gone, unless the broker itself has stopped reading from the client.
         """
         self._probing.append(then)
         if len(self._probing) > 1:

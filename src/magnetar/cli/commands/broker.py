@@ -29,7 +29,7 @@ def broker(
         typer.Option(help="When a publish is answered: after the disk has it (always), or earlier, at the named risk."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine although nobody has to say who they are.")
+        bool, typer.Option("--insecure", help="Accept connections from other machines without authentication.")
     ] = False,
 ) -> None:
     """Run one cluster's broker in the foreground, until Ctrl-C or SIGTERM."""

@@ -281,7 +281,7 @@ def set_idempotency(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
+    """Store one message per key within a window, from any sender; see docs/deduplication.md."""
     path = policies.namespace_path(BY_NAME["idempotency"], NamespaceName.parse(namespace))
     act, said = setter(path, name, window, keys, off=off, default=default)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: {said}")

@@ -96,7 +96,9 @@ def revoke(
 def reserve(
     namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
-    roles: Annotated[str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: whoever may consume.")],
+    roles: Annotated[
+        str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: every role that may consume.")
+    ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
@@ -104,7 +106,7 @@ def reserve(
     """Let only some roles, of those that may consume, use a subscription; consumers of others are closed."""
     named = [role.strip() for role in roles.split(",") if role.strip()]
     path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
-    whose = f"{', '.join(named)} alone" if named else "whoever may consume"
+    whose = f"{', '.join(named)} alone" if named else "every role that may consume"
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.post(path, named),

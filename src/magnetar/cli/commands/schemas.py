@@ -144,7 +144,7 @@ def check(
     admin_url: OneUrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a schema could be registered in every cluster, before somebody does.
+    """Say whether a schema could be registered in every cluster, before it is registered.
 
     It could if it is compatible with what each cluster has, and in the way of no schema that is still on its way there from
     another cluster. The exit code is 1 if it could not be registered, or if a cluster does not answer.

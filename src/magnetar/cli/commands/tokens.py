@@ -42,11 +42,11 @@ TokenArgument = Annotated[
 def create_secret_key(
     output: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it; mode 0600, never over a file.")],
 ) -> None:
-    """Make a secret key: whoever has it can make tokens. Brokers read it by secret_key_files."""
+    """Make a secret key. Its owner can make tokens. Brokers read it by secret_key_files."""
     import base64
 
     _write(output, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n", 0o600)
-    print_line(f"wrote {output}: give it to brokers (secret_key_files) and to nobody else")
+    print_line(f"wrote {output}: give it to brokers (secret_key_files) only")
 
 
 @app.add("create-key-pair", example="magnetar tokens create-key-pair --private private.pem --public public.pem")

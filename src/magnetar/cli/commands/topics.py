@@ -222,7 +222,7 @@ def set_idempotency(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store one message per key within a window, whoever sends it; see docs/deduplication.md."""
+    """Store one message per key within a window, from any sender; see docs/deduplication.md."""
     own = TopicName.parse(topic)
     path = policies.topic_policy_path(BY_NAME["idempotency"], own)
     act, said = setter(path, name, window, keys, off=off, default=default)
@@ -380,7 +380,7 @@ def terminate(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let nobody publish to a topic any more; this cannot be taken back."""
+    """End publishing to a topic for good; this cannot be undone."""
     path = topic_path(topic, "terminate")
-    confirm(f"Let nobody publish to {topic} any more? This cannot be taken back.", yes=yes)
+    confirm(f"End publishing to {topic} for good? This cannot be undone.", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"terminated {topic}")

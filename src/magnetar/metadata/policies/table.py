@@ -258,7 +258,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "ttl",
-        "After how many seconds messages that nobody acknowledged expire (0: never); a link never drops by it.",
+        "After how many seconds unacknowledged messages expire (0: never). Links never drop messages by it.",
         Int32,
         "expiry",
         **_fields("message_ttl_in_seconds:messageTTL", "message_ttl_in_seconds:messageTTL"),
@@ -351,7 +351,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "schema-strategy",
-        "Which schemas may stand beside which.",
+        "Which schemas of a topic are compatible with each other.",
         SchemaStrategy,
         "the schema registry",
         **_fields(
@@ -365,8 +365,8 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
         namespace_unset=UNDEFINED,
         namespace_words=RouteWords(
-            get="Which schemas may stand beside which in its topics.",
-            set="Say which schemas may stand beside which; UNDEFINED: the broker's default, FULL.",
+            get="Which schemas of a topic are compatible with each other.",
+            set="Say which schemas of a topic are compatible with each other; UNDEFINED: the broker's default, FULL.",
             reply='"FULL"',
             errors=(400, 404, 412),
         ),
@@ -676,7 +676,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "inactive-topics",
-        "Whether topics that nobody uses are deleted, and after how many seconds; never one that a link concerns.",
+        "Whether unused topics are deleted, and after how many seconds. Topics on a link never are.",
         InactiveTopics,
         "upkeep",
         **_fields("inactive_topic_policies:inactiveTopicPolicies", "inactive_topic_policies:inactiveTopicPolicies"),

@@ -121,9 +121,9 @@ class LowWaterMarks:
     def begin_incarnation(self, cluster: str, incarnation: int) -> None:
         """A peer's topic is in this incarnation (0: unknown): it retains nothing that it told of in a former one.
 
-        What stands for that is a list without marks, of this incarnation and older than all that the peer will write in it. It is
-        told on like any other, so that also those who have no link with the peer stop believing in its former marks, and whoever
-        hears those again, from somebody who does not know yet, knows them for old.
+        A list without marks stands for that: it has this incarnation and is older than everything that the peer will write in it.
+        It travels on like any other list. So clusters without a link to the peer also stop using its former marks, and recognise
+        them as old if a cluster that does not know yet sends them again.
         """
         known = self.low.get(cluster)
         if known is not None and known.incarnation < incarnation:

@@ -78,7 +78,7 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
         StorageError: one line, with the way out.
     """
     if mark.damaged:
-        logger.warning("store.mark of the data folder is damaged: nobody can tell whether %s went back in time", place)
+        logger.warning("store.mark of the data folder is damaged, so it is unknown whether %s went back in time", place)
     if mark.found is None:
         return
     way = (
@@ -104,7 +104,7 @@ def check_log(
         StorageError: there is no log at all, and there should be.
     """
     if ledgers.damaged:
-        logger.warning("the file of ledgers beside %s is damaged: nobody can tell whether the log is whole", log)
+        logger.warning("the file of ledgers next to %s is damaged, so it is unknown whether the log is complete", log)
     losses, dropped = missing(stored, recovered)
     topics = {each.topic for each in losses}
     if ledgers.missing or ledgers.damaged:

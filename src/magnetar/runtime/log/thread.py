@@ -172,7 +172,9 @@ class LogThread:
         try:
             known = self._ledgers.read() if self._ledgers is not None else {}
         except OSError as error:
-            raise StorageError(f"the file of ledgers beside {self._folder} cannot be read: {error.strerror}") from error
+            raise StorageError(
+                f"the file of ledgers next to {self._folder} cannot be read: {error.strerror}"
+            ) from error
         recovered = recover(self._files, self._folder, known)
         for note in recovered.notes:
             logger.info("%s", note)

@@ -252,14 +252,16 @@ class LinkConnection:
         elif kind == pb.ERROR and request_id == NO_REQUEST:
             raise self.die(command.error.message)
         elif request_id != NO_REQUEST:
-            raise self.die(f"answered request {request_id} by command type {kind}, which nobody asked for")
+            raise self.die(f"answered request {request_id} by command type {kind}, which is not an answer to it")
         else:
             raise self.die(f"sent command type {kind}, which is no answer")
 
 
 def _refuse_schemas(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
     """The answer of a client that was given nobody to ask (see `LinkConnection.answer_schemas`)."""
-    return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=f"nobody asks {wanted.source} for schemas")
+    return pb.CommandGeoSchemasBrought(
+        ticket=wanted.ticket, reason=f"this client does not ask {wanted.source} for schemas"
+    )
 
 
 class _Ready(NamedTuple):

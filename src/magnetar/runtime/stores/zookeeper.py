@@ -226,7 +226,7 @@ class ZooKeeperStore:
         if state == KazooState.SUSPENDED:
             logger.warning("%s: the connection is lost; writes wait for it", self._name)
         elif state == KazooState.LOST:
-            logger.warning("%s: the session expired; it begins anew when ZooKeeper answers", self._name)
+            logger.warning("%s: the session expired; a new one begins when ZooKeeper answers", self._name)
 
     def _open(self) -> None:
         self._client.ensure_path(f"{self._root}/entries")

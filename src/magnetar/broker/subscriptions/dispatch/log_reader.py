@@ -27,7 +27,7 @@ RETRY_MS: Final = 1_000
 
 
 def nobody(*_told: object) -> None:
-    """Who is told what nobody wants to know any more."""
+    """Does nothing: replaces callbacks after a close."""
 
 
 class Reading:

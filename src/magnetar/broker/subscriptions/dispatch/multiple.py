@@ -276,9 +276,9 @@ class MultipleConsumers(Dispatcher):
         return True
 
     def due_room(self) -> int:
-        """How many entries whose time has come may be among those to be sent, beside those that are.
+        """How many more due entries may join those that wait to be sent.
 
-        None before half of them went: they are read by many at a time, and few more would be a read of their own.
+        None until half of the waiting ones are sent: they are read many at a time, and a few more would cost a read of their own.
         """
         most = self.due_waiting_max()
         room = min(most - self.waiting_count(), DUE_WAITING_MAX)
