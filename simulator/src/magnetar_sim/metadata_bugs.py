@@ -1,8 +1,8 @@
 """Planted bugs of synchronised metadata: each leaves out one rule of the real code; `magnetar_sim.metadata` has to notice.
 
-docs/design/metadata.md says of each rule which bug leaves it out. Two more rules of
-deletions cannot be broken in a way that shows: a listing counts only if it lists a deletion, so that an equal time of a
-living value is no confirmation (`gc_time_only`), and who buries without having told is dug up by whoever still waits.
+docs/design/metadata.md says of each rule which bug leaves it out. Two more rules of deletions cannot be broken visibly.
+A listing counts only if it lists a deletion: an equal time of a living value is no confirmation (`gc_time_only`). A cluster that
+buries a deletion without having announced it has to announce it again, because another cluster still waits for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping

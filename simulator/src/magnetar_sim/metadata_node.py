@@ -1,6 +1,7 @@
 """One cluster in a world of synchronised metadata (`metadata.py`): the real machine over a store that outlives crashes."""
 
-from typing import TYPE_CHECKING, Final
+import random
+from typing import Final, Protocol
 
 import msgspec
 
@@ -10,9 +11,6 @@ from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.records import Malformed, Record, covers
 from magnetar.metadata.sync.stamps import US_PER_MS, Stamp
 from magnetar.metadata.sync.updates import BURIED_MAX, Batch, Update
-
-if TYPE_CHECKING:
-    from magnetar_sim.metadata import World
 
 TENANT: Final = "tenants/t"
 SPACES: Final = ("namespaces/t/n", "namespaces/t/m")
@@ -41,10 +39,33 @@ def wins(one: Stamp, other: Stamp | None) -> bool:
     return other is None or (one[0], [-ord(c) for c in one[1]]) > (other[0], [-ord(c) for c in other[1]])
 
 
+class NodeWorld(Protocol):
+    """What a cluster needs of the world that it is in.
+
+    Attributes:
+        now: ms.
+        names: of all clusters.
+        forgetful: confirmed deletions are forgotten at once.
+        refused: events that were refused.
+    """
+
+    rng: random.Random
+    now: int
+    names: list[str]
+    forgetful: bool
+    refused: int
+
+    def say(self, text: str) -> None:
+        """One line of the story."""
+
+    def remember(self, node: "Node", update: Update) -> None:
+        """Write down what was done."""
+
+
 class Node:
     """One cluster: a store that outlives crashes, an inbox, an outbox, and the machine."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: NodeWorld, name: str) -> None:
         self.world, self.name = world, name
         self.skew = world.rng.choice(SKEWS)
         self.store: dict[str, bytes] = {}

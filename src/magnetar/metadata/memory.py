@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from magnetar.metadata.store import VersionConflict, Watcher, tell
+from magnetar.metadata.store import VersionConflict, Watcher, notify
 
 
 class MemoryStore:
@@ -38,7 +38,7 @@ class MemoryStore:
         for key, value in puts.items():
             self._data[key] = (bytes(value), version)
             changes.append((key, bytes(value), version))
-        tell(self._watchers, changes)
+        notify(self._watchers, changes)
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Write and delete, then call `done`."""

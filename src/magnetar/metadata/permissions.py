@@ -1,4 +1,4 @@
-"""Who may do what in a namespace or with a topic: part of `Resources`, one key for each role and place.
+"""Who may do what in a namespace or with a topic: part of `Resources`, one key for each role and scope.
 
     permissions/namespaces/<tenant>/<namespace>/<role>
     permissions/topics/<domain>/<tenant>/<namespace>/<topic>/<role>
@@ -33,7 +33,7 @@ _NAMESPACES: Final = PERMISSION_PREFIX + "namespaces/"
 _TOPICS: Final = PERMISSION_PREFIX + "topics/"
 _SUBSCRIPTIONS: Final = PERMISSION_PREFIX + "subscriptions/"
 
-ROLES_PER_PLACE_MAX: Final = 1_000
+ROLES_PER_SCOPE_MAX: Final = 1_000
 """A ceiling on the roles of one namespace or topic: all are in one answer, and more people share roles."""
 
 SUBSCRIPTIONS_PER_NAMESPACE_MAX: Final = 1_000
@@ -68,7 +68,7 @@ MEANT: Final = tuple(action for action in Action if action not in KEPT)
 """Actions that allow something."""
 
 
-class SubscriptionPlace(NamedTuple):
+class SubscriptionScope(NamedTuple):
     """A subscription's name in all topics of a namespace."""
 
     namespace: NamespaceName
@@ -78,19 +78,19 @@ class SubscriptionPlace(NamedTuple):
         return f"subscription {self.subscription} of {self.namespace}"
 
 
-Place = NamespaceName | TopicName | SubscriptionPlace
+Scope = NamespaceName | TopicName | SubscriptionScope
 """What permissions are given for: a namespace, a topic (of which only the name without a partition counts), a subscription."""
 
 NOTHING: Final[frozenset[Action]] = frozenset()
 
 
-def permission_prefix(place: Place) -> str:
-    """Where the permissions of a place are stored; the role follows."""
-    if isinstance(place, NamespaceName):
-        return f"{_NAMESPACES}{place.tenant}/{place.local}/"
-    if isinstance(place, SubscriptionPlace):
-        return f"{_SUBSCRIPTIONS}{place.namespace}/{quote(place.subscription, safe='')}/"
-    base = place.base
+def permission_prefix(scope: Scope) -> str:
+    """Where the permissions of a scope are stored; the role follows."""
+    if isinstance(scope, NamespaceName):
+        return f"{_NAMESPACES}{scope.tenant}/{scope.local}/"
+    if isinstance(scope, SubscriptionScope):
+        return f"{_SUBSCRIPTIONS}{scope.namespace}/{quote(scope.subscription, safe='')}/"
+    base = scope.base
     return f"{_TOPICS}{base.domain}/{base.tenant}/{base.namespace}/{quote(base.local, safe='')}/"
 
 
@@ -98,7 +98,7 @@ class PermissionTable:
     """The permissions of one cluster."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[str, frozenset[Action]]] = {}
+        self._scopes: dict[str, dict[str, frozenset[Action]]] = {}
 
     def put(self, key: str, value: bytes) -> bool:
         """Take one stored value; whether it is one of these.
@@ -115,60 +115,60 @@ class PermissionTable:
             raise StorageError(f"the stored value of {key} is damaged: {error}") from error
         # A later version may know more actions: what this one does not know it does not allow.
         known = frozenset(action for action in Action if action in names)
-        self._places.setdefault(prefix, {})[role] = known
+        self._scopes.setdefault(prefix, {})[role] = known
         return True
 
     def delete(self, key: str) -> None:
         """A stored value is gone; keys of other parts are passed over."""
         if key.startswith(PERMISSION_PREFIX):
             prefix, role = _split(key)
-            roles = self._places.get(prefix, {})
+            roles = self._scopes.get(prefix, {})
             roles.pop(role, None)
             if not roles:
-                self._places.pop(prefix, None)
+                self._scopes.pop(prefix, None)
 
-    def of(self, place: Place) -> Mapping[str, frozenset[Action]]:
-        """The permissions given for a place itself, by role."""
-        return self._places.get(permission_prefix(place), {})
+    def of(self, scope: Scope) -> Mapping[str, frozenset[Action]]:
+        """The permissions given for a scope itself, by role."""
+        return self._scopes.get(permission_prefix(scope), {})
 
-    def actions(self, role: str, place: Place) -> frozenset[Action]:
+    def actions(self, role: str, scope: Scope) -> frozenset[Action]:
         """What a role may do there: for a topic, what its namespace and the topic itself allow together."""
-        found = self.of(place).get(role, NOTHING)
-        if isinstance(place, TopicName):
-            found = found | self.of(place.namespace_name).get(role, NOTHING)
+        found = self.of(scope).get(role, NOTHING)
+        if isinstance(scope, TopicName):
+            found = found | self.of(scope.namespace_name).get(role, NOTHING)
         return found
 
     def anywhere(self, role: str, action: Action) -> bool:
-        """Whether a role may do something in any place at all."""
-        return any(action in roles.get(role, NOTHING) for roles in self._places.values())
+        """Whether a role may do something in any scope at all."""
+        return any(action in roles.get(role, NOTHING) for roles in self._scopes.values())
 
     def topics_of(self, namespace: NamespaceName) -> dict[str, Mapping[str, frozenset[Action]]]:
         """Full names of topics of a namespace that have permissions of their own, with these."""
         found: dict[str, Mapping[str, frozenset[Action]]] = {}
         for domain in ("persistent", "non-persistent"):
             prefix = f"{_TOPICS}{domain}/{namespace}/"
-            for place, roles in self._places.items():
-                if place.startswith(prefix):
-                    found[f"{domain}://{namespace}/{unquote(place.removeprefix(prefix).rstrip('/'))}"] = roles
+            for scope, roles in self._scopes.items():
+                if scope.startswith(prefix):
+                    found[f"{domain}://{namespace}/{unquote(scope.removeprefix(prefix).rstrip('/'))}"] = roles
         return found
 
-    def users_of(self, place: SubscriptionPlace) -> frozenset[str]:
+    def users_of(self, scope: SubscriptionScope) -> frozenset[str]:
         """The only roles that may use a subscription; empty: whoever may consume."""
-        return frozenset(self._places.get(permission_prefix(place), ()))
+        return frozenset(self._scopes.get(permission_prefix(scope), ()))
 
     def subscriptions_of(self, namespace: NamespaceName) -> dict[str, list[str]]:
         """Subscriptions of a namespace that only some roles may use, with these."""
         prefix = f"{_SUBSCRIPTIONS}{namespace}/"
         return {
-            unquote(place.removeprefix(prefix).rstrip("/")): sorted(roles)
-            for place, roles in sorted(self._places.items())
-            if place.startswith(prefix)
+            unquote(scope.removeprefix(prefix).rstrip("/")): sorted(roles)
+            for scope, roles in sorted(self._scopes.items())
+            if scope.startswith(prefix)
         }
 
     def keys_of_topic(self, topic: TopicName) -> tuple[str, ...]:
         """Keys of the permissions that a topic has of its own."""
         prefix = permission_prefix(topic)
-        return tuple(prefix + quote(role, safe="") for role in sorted(self._places.get(prefix, ())))
+        return tuple(prefix + quote(role, safe="") for role in sorted(self._scopes.get(prefix, ())))
 
     def keys_of(self, namespace: NamespaceName) -> tuple[str, ...]:
         """Keys of all permissions in a namespace: when it goes, they go with it."""
@@ -176,9 +176,9 @@ class PermissionTable:
             f"{_TOPICS}{domain}/{namespace}/" for domain in ("persistent", "non-persistent")
         ]
         return tuple(
-            place + quote(role, safe="")
-            for place, roles in sorted(self._places.items())
-            if place.startswith(tuple(prefixes))
+            scope + quote(role, safe="")
+            for scope, roles in sorted(self._scopes.items())
+            if scope.startswith(tuple(prefixes))
             for role in sorted(roles)
         )
 
@@ -204,56 +204,56 @@ def shown(roles: Mapping[str, frozenset[Action]]) -> dict[str, list[str]]:
     return {role: sorted(actions) for role, actions in sorted(roles.items())}
 
 
-def grant(resources: PermissionContext, place: Place, role: str, actions: Iterable[Action]) -> Change:
-    """Give a role exactly these permissions in a place, instead of those that it has.
+def grant(resources: PermissionContext, scope: Scope, role: str, actions: Iterable[Action]) -> Change:
+    """Give a role exactly these permissions in a scope, instead of those that it has.
 
     Raises:
         NotFound: the namespace. PreconditionFailed: not a role, no actions, or too many roles.
     """
-    namespace = _namespace_of(resources, place)
+    namespace = _namespace_of(resources, scope)
     _check(role)
     chosen = sorted(set(actions))
     if not chosen:
         raise PreconditionFailed(f"a permission names at least one of {', '.join(MEANT)}; to take it back, delete it")
-    there = resources.permissions.of(place)
-    if role not in there and len(there) >= ROLES_PER_PLACE_MAX:
-        raise PreconditionFailed(f"{place} has permissions of {len(there)} roles, the most allowed")
-    key = permission_prefix(place) + quote(role, safe="")
+    there = resources.permissions.of(scope)
+    if role not in there and len(there) >= ROLES_PER_SCOPE_MAX:
+        raise PreconditionFailed(f"{scope} has permissions of {len(there)} roles, the most allowed")
+    key = permission_prefix(scope) + quote(role, safe="")
     return Change(puts={key: msgspec.json.encode(chosen)}, depends=frozenset({namespace_key(namespace)}))
 
 
-def revoke(resources: PermissionContext, place: Place, role: str) -> Change:
-    """Take all permissions of a role in a place back; without any nothing changes.
+def revoke(resources: PermissionContext, scope: Scope, role: str) -> Change:
+    """Take all permissions of a role in a scope back; without any nothing changes.
 
     Raises:
         NotFound: the namespace. PreconditionFailed: not a role.
     """
-    _namespace_of(resources, place)
+    _namespace_of(resources, scope)
     _check(role)
-    if role not in resources.permissions.of(place):
+    if role not in resources.permissions.of(scope):
         return Change()
-    return Change(deletes=(permission_prefix(place) + quote(role, safe=""),))
+    return Change(deletes=(permission_prefix(scope) + quote(role, safe=""),))
 
 
-def reserve(resources: PermissionContext, place: SubscriptionPlace, roles: Iterable[str]) -> Change:
+def reserve(resources: PermissionContext, scope: SubscriptionScope, roles: Iterable[str]) -> Change:
     """Let exactly these roles use a subscription; none: whoever may consume.
 
     Raises:
         NotFound: the namespace. PreconditionFailed: not a role, too many of them, or too many such subscriptions.
     """
-    namespace = _namespace_of(resources, place)
+    namespace = _namespace_of(resources, scope)
     chosen = set(roles)
     for role in sorted(chosen):
         _check(role)
-    if len(chosen) > ROLES_PER_PLACE_MAX:
-        raise PreconditionFailed(f"{len(chosen)} roles are too many: at most {ROLES_PER_PLACE_MAX}")
-    there = resources.permissions.users_of(place)
+    if len(chosen) > ROLES_PER_SCOPE_MAX:
+        raise PreconditionFailed(f"{len(chosen)} roles are too many: at most {ROLES_PER_SCOPE_MAX}")
+    there = resources.permissions.users_of(scope)
     reserved = len(resources.permissions.subscriptions_of(namespace))
     if chosen and not there and reserved >= SUBSCRIPTIONS_PER_NAMESPACE_MAX:
         raise PreconditionFailed(
             f"{namespace} has {reserved} subscriptions that only some roles may use, the most allowed"
         )
-    prefix, value = permission_prefix(place), msgspec.json.encode([Action.CONSUME])
+    prefix, value = permission_prefix(scope), msgspec.json.encode([Action.CONSUME])
     return Change(
         puts={prefix + quote(role, safe=""): value for role in sorted(chosen - there)},
         deletes=tuple(prefix + quote(role, safe="") for role in sorted(there - chosen)),
@@ -272,21 +272,21 @@ def first_permissions(
     Raises:
         NameNotValid. PreconditionFailed: not a role, no actions, too many of them, or a topic of another namespace.
     """
-    places: dict[Place, Mapping[str, Iterable[Action]]] = {namespace: roles}
+    scopes: dict[Scope, Mapping[str, Iterable[Action]]] = {namespace: roles}
     for text, granted in topics.items():
         topic = TopicName.parse(text)
         if topic.namespace_name != namespace:
             raise PreconditionFailed(f"topic {topic} is not one of {namespace}")
-        places[topic] = granted
+        scopes[topic] = granted
     for name, users in subscriptions.items():
-        place = SubscriptionPlace(namespace, check_subscription(name))
-        places[place] = dict.fromkeys(users, (Action.CONSUME,))
+        scope = SubscriptionScope(namespace, check_subscription(name))
+        scopes[scope] = dict.fromkeys(users, (Action.CONSUME,))
     if len(subscriptions) > SUBSCRIPTIONS_PER_NAMESPACE_MAX:
         raise PreconditionFailed(f"{len(subscriptions)} subscriptions that only some roles may use are too many")
     puts: dict[str, bytes] = {}
-    for there, given in places.items():
-        if len(given) > ROLES_PER_PLACE_MAX:
-            raise PreconditionFailed(f"{len(given)} roles of {there} are too many: at most {ROLES_PER_PLACE_MAX}")
+    for there, given in scopes.items():
+        if len(given) > ROLES_PER_SCOPE_MAX:
+            raise PreconditionFailed(f"{len(given)} roles of {there} are too many: at most {ROLES_PER_SCOPE_MAX}")
         for role, actions in given.items():
             _check(role)
             chosen = sorted(set(actions))
@@ -296,14 +296,14 @@ def first_permissions(
     return Change(puts=puts)
 
 
-def _namespace_of(resources: PermissionContext, place: Place) -> NamespaceName:
-    match place:
+def _namespace_of(resources: PermissionContext, scope: Scope) -> NamespaceName:
+    match scope:
         case NamespaceName():
-            namespace = place
-        case SubscriptionPlace():
-            namespace = place.namespace
+            namespace = scope
+        case SubscriptionScope():
+            namespace = scope.namespace
         case _:
-            namespace = place.namespace_name
+            namespace = scope.namespace_name
     if not resources.has_namespace(namespace):
         raise NotFound(f"namespace {namespace} does not exist")
     return namespace

@@ -14,11 +14,11 @@ from magnetar.core.errors import MagnetarError
 logger = logging.getLogger("magnetar.store")
 
 Watcher = Callable[[str, bytes | None, int], None]
-"""Told of a key, its new value (None: deleted) and its version; after it is durable and before the writer is told."""
+"""Called with a key, its new value (None: deleted) and its version; after it is durable, and before the writer is answered."""
 
 
-def tell(watchers: Iterable[tuple[str, Watcher]], changes: Iterable[tuple[str, bytes | None, int]]) -> None:
-    """Tell watchers of changes under their prefixes. One that fails is somebody's bug, and harms nobody else."""
+def notify(watchers: Iterable[tuple[str, Watcher]], changes: Iterable[tuple[str, bytes | None, int]]) -> None:
+    """Call watchers for changes under their prefixes. A watcher that fails is a bug; the others are called all the same."""
     known = list(watchers)
     if not known:
         return
@@ -29,7 +29,7 @@ def tell(watchers: Iterable[tuple[str, Watcher]], changes: Iterable[tuple[str, b
             try:
                 watcher(key, value, version)
             except Exception as error:
-                logger.critical("told of %s, a watcher raised %s", key, type(error).__name__, exc_info=error)
+                logger.critical("%s changed, and a watcher raised %s", key, type(error).__name__, exc_info=error)
 
 
 class VersionConflict(MagnetarError):
@@ -69,7 +69,7 @@ class Store(Protocol):
         """As `apply`, but at once; `done` is called later, on a thread of the store, with "" or one line of error."""
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        """Have `watcher` told of every change of keys that start with `prefix`; the result ends it."""
+        """Call `watcher` for every change of a key that starts with `prefix`; the result ends it."""
 
     def close(self) -> None:
         """Finish what was submitted, then let go."""

@@ -95,7 +95,7 @@ class StoreConformance:
         assert len(store.load()) == 502
 
     def test_a_submitted_write_is_there_when_it_is_reported(self, store: Store) -> None:
-        """What `done` is told of can be read."""
+        """When `done` is called, what was written can be read."""
         found: list[bytes] = []
         store.submit({"a": b"1"}, (), lambda error: found.append(store.load()["a"][0]))
         store.apply({"end": b""})
@@ -108,31 +108,31 @@ class StoreConformance:
         assert set(store.load()) == {"a", "b"}
 
     def test_watch(self, store: Store) -> None:
-        """A watcher is told of changes under its prefix, with the versions that `load` shows, until it is ended."""
-        told: list[tuple[str, bytes | None, int]] = []
-        stop = store.watch("t/", lambda key, value, version: told.append((key, value, version)))
+        """A watcher is called for changes under its prefix, with the versions that `load` shows, until it is ended."""
+        calls: list[tuple[str, bytes | None, int]] = []
+        stop = store.watch("t/", lambda key, value, version: calls.append((key, value, version)))
         store.apply({"t/a": b"1", "other": b"1"})
         version = store.load()["t/a"][1]
         store.apply({}, ("t/a", "t/never"))
         store.apply({"t/end": b""})
-        assert told[0] == ("t/a", b"1", version)
-        assert told[1][:2] == ("t/a", None)
-        assert told[2][:2] == ("t/end", b"")
-        assert [each[2] for each in told] == sorted({each[2] for each in told})
+        assert calls[0] == ("t/a", b"1", version)
+        assert calls[1][:2] == ("t/a", None)
+        assert calls[2][:2] == ("t/end", b"")
+        assert [each[2] for each in calls] == sorted({each[2] for each in calls})
         stop()
         store.apply({"t/b": b"1"})
-        assert len(told) == 3
+        assert len(calls) == 3
 
     def test_a_watcher_that_fails_harms_nobody(self, store: Store) -> None:
         """It is somebody else's bug; the store goes on, and so do the other watchers."""
-        told: list[str] = []
+        calls: list[str] = []
 
         def broken(key: str, value: bytes | None, version: int) -> None:
             raise RuntimeError("planted")
 
         store.watch("", broken)
-        store.watch("", lambda key, value, version: told.append(key))
+        store.watch("", lambda key, value, version: calls.append(key))
         store.apply({"a": b"1"})
         store.apply({"b": b"1"})
-        assert told == ["a", "b"]
+        assert calls == ["a", "b"]
         assert set(store.load()) == {"a", "b"}

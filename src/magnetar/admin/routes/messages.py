@@ -10,7 +10,7 @@ from magnetar.admin.routes.peek import peeked
 from magnetar.admin.routes.subscriptions import needed_place, position_of
 from magnetar.admin.routes.topics import message_id, one, stored
 from magnetar.core.ids import Position
-from magnetar.metadata.policies.namespace import MessagePlace
+from magnetar.metadata.policies.namespace import MessageIdOrText
 
 messages = Routes("Messages", "/admin/v2/persistent", "/admin/v2/non-persistent")
 
@@ -78,7 +78,7 @@ async def find_message(call: Call) -> Any:
     "Bytes stored from a message on to the end, itself included.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
-    body=MessagePlace,
+    body=MessageIdOrText,
     reply="4096",
 )
 async def size_from(call: Call) -> Any:

@@ -5,24 +5,24 @@ from typing import Any, Final
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.metadata.errors import Forbidden, PreconditionFailed
-from magnetar.metadata.permissions import Action, Place, SubscriptionPlace, grant, reserve, revoke, shown
+from magnetar.metadata.permissions import Action, Scope, SubscriptionScope, grant, reserve, revoke, shown
 
 permissions = Routes("Permissions", "/admin/v2")
 
 _SHOWN: Final = '{"app": ["consume", "produce"]}'
 
 
-async def _grant(call: Call, place: Place) -> None:
+async def _grant(call: Call, scope: Scope) -> None:
     """Grant what the body says; only a superuser makes links, who write under other clusters' names.
 
     Raises:
         Forbidden: `replicate` by somebody else.
     """
     actions, role = await call.body(), call.name("role")
-    there = call.resources.permissions.of(place).get(role, frozenset())
+    there = call.resources.permissions.of(scope).get(role, frozenset())
     if Action.REPLICATE in actions and Action.REPLICATE not in there and not call.by_superuser:
         raise Forbidden(f"only a superuser may give the permission {Action.REPLICATE}")
-    await call.apply(lambda: grant(call.resources, place, role, actions))
+    await call.apply(lambda: grant(call.resources, scope, role, actions))
 
 
 @permissions.add(
@@ -74,8 +74,8 @@ async def of_subscriptions(call: Call) -> Any:
     return call.resources.permissions.subscriptions_of(call.existing_namespace())
 
 
-def _reserved(call: Call) -> SubscriptionPlace:
-    return SubscriptionPlace(call.existing_namespace(), call.subscription())
+def _reserved(call: Call) -> SubscriptionScope:
+    return SubscriptionScope(call.existing_namespace(), call.subscription())
 
 
 @permissions.add(
@@ -101,10 +101,10 @@ async def reserve_subscription(call: Call) -> None:
 )
 async def release_subscription(call: Call) -> None:
     """412, as Pulsar, when the role is none of them."""
-    place, role = _reserved(call), call.name("role")
-    if role not in call.resources.permissions.users_of(place):
-        raise PreconditionFailed(f"{place} is not reserved for role {role[:60]!a}")
-    await call.apply(lambda: revoke(call.resources, place, role))
+    scope, role = _reserved(call), call.name("role")
+    if role not in call.resources.permissions.users_of(scope):
+        raise PreconditionFailed(f"{scope} is not reserved for role {role[:60]!a}")
+    await call.apply(lambda: revoke(call.resources, scope, role))
 
 
 for _domain in ("persistent", "non-persistent"):

@@ -11,7 +11,7 @@ from magnetar.admin.routes.topics import one, partitions_of, present, stored
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import TopicName
 from magnetar.metadata.errors import Conflict, NotFound
-from magnetar.metadata.policies.namespace import MessageIdBody, MessagePlace, check_properties, message_place
+from magnetar.metadata.policies.namespace import MessageIdBody, MessageIdOrText, check_properties, message_id_of
 
 subscriptions = Routes("Subscriptions", "/admin/v2/persistent", "/admin/v2/non-persistent")
 
@@ -35,8 +35,8 @@ async def place(call: Call) -> MessageIdBody | None:
     Raises:
         BadRequest: it is none.
     """
-    body: MessagePlace | None = await call.body()
-    return None if body is None else message_place(body)
+    body: MessageIdOrText | None = await call.body()
+    return None if body is None else message_id_of(body)
 
 
 async def needed_place(call: Call) -> MessageIdBody:
@@ -45,7 +45,7 @@ async def needed_place(call: Call) -> MessageIdBody:
     Raises:
         BadRequest: it is none.
     """
-    return message_place(await call.body())
+    return message_id_of(await call.body())
 
 
 def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
@@ -87,7 +87,7 @@ async def list_subscriptions(call: Call) -> Any:
     ok=204,
     errors=(404, 405, 409, 412),
     query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
-    body=MessagePlace,
+    body=MessageIdOrText,
     body_needed=False,
 )
 async def create_subscription(call: Call) -> None:
@@ -151,7 +151,7 @@ async def reset_to_time(call: Call) -> None:
     "Go on with the message of an id, or behind it with excluded or isExcluded; an id that never was is refused.",
     ok=204,
     errors=(404, 405, 409, 412),
-    body=MessagePlace,
+    body=MessageIdOrText,
 )
 async def reset_to_position(call: Call) -> None:
     """One partition; the earliest (-1, -1) and the latest work for all."""
@@ -205,7 +205,7 @@ async def expire(call: Call) -> None:
     ok=204,
     errors=(404, 405, 409, 412),
     query={"authoritative": "accepted."},
-    body=MessagePlace,
+    body=MessageIdOrText,
 )
 async def expire_to_position(call: Call) -> None:
     """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
@@ -255,7 +255,7 @@ async def peek(call: Call) -> web.StreamResponse:
     "Count what a subscription has not acknowledged, all of it or from the message of an id on.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
-    body=MessagePlace,
+    body=MessageIdOrText,
     body_needed=False,
     reply="AnalyzeSubscriptionBacklogResult",
 )

@@ -30,7 +30,7 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.security import AuthorizationConfig
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.permissions import KEPT, Action, SubscriptionPlace
+from magnetar.metadata.permissions import KEPT, Action, SubscriptionScope
 from magnetar.metadata.resources import Resources
 
 Where = str | NamespaceName | TopicName | None
@@ -111,7 +111,7 @@ class Authorizer:
 
     def _held_up(self, role: str, namespace: NamespaceName, subscription: str) -> str:
         """Why a role that may consume may not do it by this subscription; "" when it may."""
-        users = self._resources.permissions.users_of(SubscriptionPlace(namespace, subscription))
+        users = self._resources.permissions.users_of(SubscriptionScope(namespace, subscription))
         if users and role not in users:
             return f"use subscription {subscription} of {namespace}, which is reserved for other roles"
         prefixed = self._resources.shared_policies(namespace).subscription_auth_mode == "Prefix"

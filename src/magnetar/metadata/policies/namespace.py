@@ -290,13 +290,13 @@ class MessageIdBody(Struct, rename="camel"):
         return self.is_excluded or self.excluded
 
 
-MessagePlace = MessageIdBody | str
-"""A message id as requests have it: an object, or a text (see `message_place`)."""
+MessageIdOrText = MessageIdBody | str
+"""A message id as requests have it: an object, or a text (see `message_id_of`)."""
 
 _TEXT: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})(?::(-?\d{1,10})(?::(-?\d{1,10}))?)?")
 
 
-def message_place(body: MessagePlace) -> MessageIdBody:
+def message_id_of(body: MessageIdOrText) -> MessageIdBody:
     """A request's message id as an object. A text is `latest` or `earliest`, as in Pulsar (ResetCursorData), or `ledger:entry` as
     Pulsar's clients print ids, with the partition and the index in its batch behind it or not.
 

@@ -12,7 +12,7 @@ from typing import cast
 from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, tell
+from magnetar.metadata.store import VersionConflict, Watcher, notify
 from magnetar.runtime.log.files import IS_LINK, IS_NO_FILE
 from magnetar.runtime.log.reserve import Reserve
 
@@ -314,7 +314,7 @@ class SqliteStore:
             return
         if not error:
             self._on_commit(self.version)
-            tell(self._watchers, changes)
+            notify(self._watchers, changes)
             if self._reserve is not None:
                 self._reserve.keep()
         for write in group:

@@ -39,7 +39,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from magnetar.core.errors import StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, tell
+from magnetar.metadata.store import VersionConflict, Watcher, notify
 from magnetar.runtime.stores.znodes import (
     BUCKETS,
     COMMITS_KEPT,
@@ -289,7 +289,7 @@ class ZooKeeperStore:
             else:
                 self._versions[key] = each
         self._seen, self._stale = version, False
-        tell(self._watchers, sorted(changes, key=lambda change: change[2]))
+        notify(self._watchers, sorted(changes, key=lambda change: change[2]))
 
     def _missed(self, version: int) -> list[tuple[str, bytes | None, int]] | None:
         """The last change of each key that transactions behind `_seen` up to `version` wrote; None: too many."""
@@ -368,7 +368,7 @@ class ZooKeeperStore:
                 self._commit([write])
             return
         if not error:
-            tell(self._watchers, changes)
+            notify(self._watchers, changes)
         for write in group:
             try:
                 write.done(error)

@@ -11,10 +11,10 @@ from magnetar.metadata.change import Change
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import tenant_key
 from magnetar.metadata.permissions import (
-    ROLES_PER_PLACE_MAX,
+    ROLES_PER_SCOPE_MAX,
     SUBSCRIPTIONS_PER_NAMESPACE_MAX,
     Action,
-    SubscriptionPlace,
+    SubscriptionScope,
     grant,
     reserve,
     revoke,
@@ -112,7 +112,7 @@ def test_a_reserved_subscription_is_for_its_roles_alone() -> None:
     it = authorizer(made)
     everybody = ["root", "boss", "keeper", "owner", "consumer", "narrow"]
     assert may_use(it, "billing") == everybody
-    place = SubscriptionPlace(ORDERS, "billing")
+    place = SubscriptionScope(ORDERS, "billing")
     made.apply(reserve(made, place, ["narrow", "producer"]))
     assert may_use(it, "billing") == ["root", "boss", "keeper", "owner", "narrow"], "a producer may not by being named"
     made.apply(reserve(made, place, ["producer"]))
@@ -139,20 +139,20 @@ def test_subscriptions_named_after_roles() -> None:
 
 def test_reservations_that_cannot_be() -> None:
     made = world()
-    place = SubscriptionPlace(ORDERS, "a/b %")
+    place = SubscriptionScope(ORDERS, "a/b %")
     made.apply(reserve(made, place, ["one", "two"]))
     made.apply(reserve(made, place, ["two", "three"]))
     assert made.permissions.subscriptions_of(ORDERS) == {"a/b %": ["three", "two"]}
     with pytest.raises(PreconditionFailed):
         reserve(made, place, ["good", " bad"])
     with pytest.raises(PreconditionFailed, match="too many"):
-        reserve(made, place, [f"r{number}" for number in range(ROLES_PER_PLACE_MAX + 1)])
+        reserve(made, place, [f"r{number}" for number in range(ROLES_PER_SCOPE_MAX + 1)])
     with pytest.raises(NotFound):
-        reserve(made, SubscriptionPlace(NamespaceName("shop", "missing"), "s"), ["a"])
+        reserve(made, SubscriptionScope(NamespaceName("shop", "missing"), "s"), ["a"])
     for number in range(SUBSCRIPTIONS_PER_NAMESPACE_MAX - 1):
         made.apply(Change(puts={f"permissions/subscriptions/shop/orders/s{number}/a": b'["consume"]'}))
     with pytest.raises(PreconditionFailed, match="the most allowed"):
-        reserve(made, SubscriptionPlace(ORDERS, "one-more"), ["a"])
+        reserve(made, SubscriptionScope(ORDERS, "one-more"), ["a"])
     made.apply(reserve(made, place, ["a"]))
     made.apply(made.delete_namespace(ORDERS, []))
     assert made.permissions.subscriptions_of(ORDERS) == {}
@@ -191,7 +191,7 @@ def test_permissions_are_stored_by_role_and_come_back() -> None:
         change = grant(before, place, role, [Action.PRODUCE])
         before.apply(change)
         stored |= change.puts
-    for key, value in before.permissions._places.items():
+    for key, value in before.permissions._scopes.items():
         assert key.startswith("permissions/") and value
     after = world()
     for key, data in stored.items():
@@ -213,7 +213,7 @@ def test_permissions_that_cannot_be() -> None:
         grant(it, ORDERS, "a", [])
     with pytest.raises(NotFound):
         grant(it, NamespaceName("shop", "missing"), "a", [Action.PRODUCE])
-    for number in range(ROLES_PER_PLACE_MAX):
+    for number in range(ROLES_PER_SCOPE_MAX):
         it.apply(grant(it, BILLS, f"r{number}", [Action.CONSUME]))
     with pytest.raises(PreconditionFailed, match="the most allowed"):
         grant(it, BILLS, "one-more", [Action.CONSUME])
