@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.links.flow import NO_FLOW
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import described_conflict
 from magnetar.broker.links.states import LinkState, LinkTopicState
 from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.statistics.link_flow import NO_FLOW
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import NONE
 from magnetar.core.names import link_cursor_name

@@ -16,16 +16,13 @@ that holds (it comes back, and it is its own former self that has the name), the
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.broker.client_bytes import NOTHING_HELD, Held
 from magnetar.broker.publish.sequence_numbers import Numbers
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.meter import Meter
 from magnetar.core.times import iso_time
-
-if TYPE_CHECKING:
-    from magnetar.broker.topics.topic import PublishToken
 
 PRODUCERS_WAITING_MAX: Final = 1000
 """A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
@@ -52,6 +49,16 @@ def rates_in(meter: Meter) -> dict[str, float]:
         "msgThroughputIn": bytes_in,
         "averageMsgSize": bytes_in / messages_in if messages_in else 0.0,
     }
+
+
+class Publish(Protocol):
+    """A batch of a producer on its way to the log (`broker.topics.topic.PublishToken`).
+
+    Attributes:
+        repeated: (sequence id, highest sequence id) of duplicates that came behind it.
+    """
+
+    repeated: list[tuple[int, int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +105,7 @@ class Producer:
     partial: bool = False
     held: Held = NOTHING_HELD
     numbers: Numbers | None = None
-    last_publish: "PublishToken | None" = None
+    last_publish: Publish | None = None
     meter: Meter = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from magnetar.broker.links.flow import LinkFlow
 from magnetar.broker.publish.deduplication import TopicDeduplication
 from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
@@ -21,6 +20,7 @@ from magnetar.broker.publish.sequence_numbers import Mark, Numbers
 from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.broker.statistics.cardinality import Traffic
 from magnetar.broker.statistics.latency import Writes
+from magnetar.broker.statistics.link_flow import LinkFlow
 from magnetar.broker.subscriptions.consumer import Counters
 from magnetar.broker.subscriptions.subscribe_rate import Subscribing
 from magnetar.broker.subscriptions.subscription import Subscription
