@@ -85,7 +85,7 @@ class FenceBroker:
             "backlog": 9,
             "links": links,
         }
-        return self.fences[topic].told() | row | self.extra
+        return self.fences[topic].plain() | row | self.extra
 
     def answer(self, topic: str, step: str, query: dict[str, list[str]], body: dict[str, Any]) -> Any:
         topics = [one for one in self.fences if one == topic or one.startswith(topic + "-partition-")]
