@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from magnetar.broker.statistics import subscription_stats
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch import multiple
 from magnetar.core.ids import EARLIEST, LATEST, Position
@@ -469,7 +470,7 @@ class Dispatch(RuleBasedStateMachine):
         subscription = self.world.subscription
         assert subscription.mark_delete == self.world.log.last or not self.entries
         assert subscription.backlog_entries() == 0
-        assert subscription.stats()["unackedMessages"] == 0
+        assert subscription_stats.stats(subscription)["unackedMessages"] == 0
 
 
 class ManyConsumers(Dispatch):

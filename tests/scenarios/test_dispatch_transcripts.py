@@ -132,8 +132,8 @@ class Story:
         self.world.pump()
 
     def do_show(self) -> None:
-        stats = self.world.subscription.stats()
-        internal = self.world.subscription.internal_stats()
+        stats = self.world.stats()
+        internal = self.world.internal_stats()
         self.replies.append(
             f"mark-delete {internal['markDeletePosition']} holes {internal['individuallyDeletedMessages']} "
             f"backlog {stats['msgBacklog']} waiting {stats['msgInReplay']} delayed {stats['msgDelayed']}"

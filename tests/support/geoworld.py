@@ -14,10 +14,13 @@ from typing import Any
 
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Keys
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.core.security import Security
 from magnetar.effects.outbox import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY
@@ -166,6 +169,16 @@ class Node:
     @property
     def topic(self) -> Topic:
         return self.broker.topics[TOPIC]
+
+    def secure(self, security: Security, keys: Keys) -> None:
+        """Let clients in by these rules from now on, as if the broker had been started with them."""
+        broker = self.broker
+        broker.access = Access(self.outbox, security, keys, broker.resources, broker.sessions)
+        self.serve_anew()
+
+    def serve_anew(self) -> None:
+        """Let new connections work with the broker's parts as they are now: a test has exchanged one."""
+        self.broker._services = self.broker._session_services()
 
     def start(self) -> None:
         self.boots += 1

@@ -3,14 +3,17 @@
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from magnetar.broker.publish.idempotency.withdrawals import Withdrawals
+from magnetar.broker.statistics import subscription_stats
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.multiple import MultipleConsumers
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.core.hints import command
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.effects.outbox import Note, Outbox, Read, Send, Timer
-from magnetar.storage.cursor import Cursor
+from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 from magnetar.wire import metadata
@@ -111,6 +114,8 @@ class World:
     def __post_init__(self) -> None:
         self.log = new_log(self.cache_bytes, self.ledger_entries_max)
         self.outbox = Outbox(now_ms=0)
+        self.withdrawals = Withdrawals(self.log)
+        self.left_out: list[int] = []
         self.disk: list[StoredEntry] = []
         self.damaged: set[Position] = set()
         self.received: dict[int, list[Received]] = {}
@@ -146,6 +151,12 @@ class World:
             durable=self.durable,
             partition=self.partition,
             config=self.limits,
+            bytes_max=BYTES_STORED_MAX,
+            withdrawals=self.withdrawals,
+            from_beginning=start == EARLIEST and cursor is None,
+            ended=False,
+            command=command,
+            on_left_out=self.left_out.append,
             on_dirty=on_dirty,
             on_detached=lambda connection, consumer: self.detached.append((connection, consumer)),
         )
@@ -154,8 +165,8 @@ class World:
         """Change limits of dispatch that are not in the configuration."""
         from dataclasses import replace
 
-        around = self.subscription._around
-        around.limits = replace(around.limits, **changes)
+        context = self.subscription.context
+        context.limits = replace(context.limits, **changes)
 
     # ----------------------------------------------------------------------------------------------------- the topic
 
@@ -287,6 +298,14 @@ class World:
                 continue
             if not self.outbox.effects and not self._run_due():
                 return
+
+    def stats(self) -> dict[str, Any]:
+        """Statistics of the subscription."""
+        return subscription_stats.stats(self.subscription)
+
+    def internal_stats(self) -> dict[str, Any]:
+        """Its internal ones."""
+        return subscription_stats.internal_stats(self.subscription)
 
     def failing(self) -> bool:
         """Whether a read failed and waits to be tried again."""

@@ -20,6 +20,7 @@ seeks that the reader stands behind; and the sets, which are kept in both modes,
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from magnetar.broker.session.stored import StoredConsumer
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState
@@ -200,8 +201,8 @@ class Acks:
         assert cluster.broker is not None
         assert client.connection is not None
         session = cluster.broker.sessions.get(client.connection.number)
-        consumer = session.consumers.open.get(1) if session is not None else None
-        return consumer.subscription if consumer is not None else None
+        opened = session.consumers.open.get(1) if session is not None else None
+        return opened.subscription if isinstance(opened, StoredConsumer) else None
 
     def _acknowledge(self, cluster: "Cluster", client: Consumer, machine: "Subscription", frame: Frame) -> None:
         copy = self.world.truth.copy(cluster, client.topic)
@@ -362,7 +363,7 @@ class Acks:
             for name, machine in topic.subscriptions.items():
                 truth = self.get((cluster.name, text, name))
                 if truth.machine is not machine:
-                    if truth.machine is not None and not loaded and topic.log is truth.machine._log:
+                    if truth.machine is not None and not loaded and topic.log is truth.machine.log:
                         self.all(text, name).given_up = True  # and made anew, all in one event
                     self._made(cluster, text, machine, truth, loaded=loaded)
         for (at, text, name), truth in self.of.items():

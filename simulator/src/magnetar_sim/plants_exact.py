@@ -318,13 +318,14 @@ def _only_when_asked(_host: StoredStates) -> None:
 
 def _expiry_is_ack(self: Any, publish_time_ms: int) -> None:
     before = self.cursor.mark_delete
-    hook, self.on_expired = self.on_expired, None
+    listener = self.listener
+    self.listen(None)
     try:
         _expire(self, publish_time_ms)
     finally:
-        self.on_expired = hook
-    if self.on_acked is not None and self.cursor.mark_delete > before:
-        self.on_acked(self.name, Acked(before, self.cursor.mark_delete))
+        self.listen(listener)
+    if listener is not None and self.cursor.mark_delete > before:
+        listener.acknowledged(self.name, Acked(before, self.cursor.mark_delete))
 
 
 _expire = Subscription.expire

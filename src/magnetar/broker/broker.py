@@ -5,7 +5,7 @@ become durable first is continued by a later event.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -23,6 +23,7 @@ from magnetar.broker.catalog.policy_limits import Limits
 from magnetar.broker.catalog.watches import TopicWatches
 from magnetar.broker.client_bytes import ClientBytes, Opening
 from magnetar.broker.clients import Clients
+from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
@@ -31,12 +32,14 @@ from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.policy import Idempotencies
 from magnetar.broker.publish.opening import Openings
-from magnetar.broker.publish.producers import Producer
 from magnetar.broker.replicated_subscriptions.machine_factory import Machines
 from magnetar.broker.replicated_subscriptions.registry import MakeMachines, Replication
 from magnetar.broker.security.access import NO_SECURITY, Access
 from magnetar.broker.security.credentials import Keys
+from magnetar.broker.session.passing import PassingTopics
+from magnetar.broker.session.services import SessionServices
 from magnetar.broker.session.session import Session
+from magnetar.broker.session.stored import StoredTopics
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.latency import Connections, PublishLatency
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
@@ -64,9 +67,6 @@ LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
 LOGIN_FRAME_EXTRA_BYTES: Final = 64 * 1024
 """A ceiling on a frame before CONNECT is answered, beside the tokens in it: names, addresses, a certificate's. Whoever may be
 anybody must not make ten thousand connections hold the largest message each."""
-
-NOBODY_NUMBER: Final = -1
-"""No connection's."""
 
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
@@ -202,7 +202,7 @@ class Broker:
                 topic, source, restarted=restarted
             ),
             rates=self.limits,
-            connections=self.sessions,
+            clients=self.clients,
         )
         mesh = {cluster, *link_targets}
         self.replication = Replication(
@@ -219,7 +219,15 @@ class Broker:
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
         )
         self.fences = Fences(self.context, self.topics, self.links.sources, self.replication.mode_of, stored)
-        self.nonpersistent = NonPersistentTopics(self)
+        self.nonpersistent = NonPersistentTopics(
+            self.context,
+            self.topics,
+            ledger_ids,
+            self.series,
+            self.clients,
+            names=lambda: self.catalog,
+            added=self.limits.passing_added,
+        )
         self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self.context, self.topics, self.access)
         self.metasync = MetadataSync(
@@ -323,16 +331,68 @@ class Broker:
             links=self.links,
             parts=self.parts,
         )
-        # Whose session an answer finds that comes when its connection is gone, see `broker.session.part`.
-        self.nobody = Session(self, NOBODY_NUMBER, "")
-        self.nobody.closed = True
+        self._services = self._session_services()
+
+    def _session_services(self) -> SessionServices:
+        """What sessions work with."""
+        stored = StoredTopics(
+            self.context,
+            self.topics,
+            self.catalog,
+            self.access,
+            self.deduplications,
+            self.loaded,
+            producer_name=self.producer_name,
+            quota_stop=self.upkeep.stop_now,
+        )
+        passing = PassingTopics(
+            self.context,
+            self.nonpersistent,
+            self.schemas,
+            self.client_bytes,
+            self.series,
+            self.clients,
+            limits_of=self.limits.of,
+            producer_name=self.producer_name,
+            consumer_name=self.consumer_name,
+        )
+        return SessionServices(
+            context=self.context,
+            door=self,
+            clients=self.clients,
+            access=self.access,
+            counters=self.connections,
+            client_bytes=self.client_bytes,
+            openings=self.openings,
+            catalog=self.catalog,
+            auto_partitions=self.auto_partitions,
+            domains={"persistent": stored, "non-persistent": passing},
+            stored=stored,
+            topics=self.topics,
+            nonpersistent=self.nonpersistent,
+            schemas=self.schemas,
+            watches=self.watches,
+            links=self.links,
+            frame_bytes_max=self.frame_bytes_max,
+            command_bytes_max=self.command_bytes_max,
+            link_frame_bytes_max=self.link_frame_bytes_max,
+        )
 
     # ------------------------------------------------------------------------------------------------- driver's events
 
     def connected(self, connection: int, address: str, certificate: str = "", tls: bool = False) -> None:
         """A client came; `certificate` is the common name of the one that TLS checked."""
         self.connections.made += 1
-        self.sessions[connection] = Session(self, connection, address, certificate, tls=tls)
+        client = Connection(
+            self.context,
+            self.access,
+            connection,
+            address,
+            certificate=certificate,
+            tls=tls,
+            link_token=self.link_token,
+        )
+        self.sessions[connection] = Session(client, self._services)
         # One timer for all: thousands may come and go in the time that each has.
         self._handshakes.append((self.outbox.now_ms + self.config.handshake_ms_max, connection))
         if len(self._handshakes) == 1:
@@ -342,16 +402,17 @@ class Broker:
         waiting = self._handshakes
         while waiting and waiting[0][0] <= now_ms:
             session = self.sessions.get(waiting.popleft()[1])
-            if session is not None and not session.handshake.connected and not session.closed:
+            client = session.connection if session is not None else None
+            if client is not None and not client.handshake.connected and not client.closed:
                 self.connections.failed += 1
-                session.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
+                client.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
         if waiting:
             self.timer(waiting[0][0], self._handshakes_due)
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
         """A client sent commands."""
         session = self.sessions.get(connection)
-        if session is None or session.closed:
+        if session is None or session.connection.closed:
             return
         try:
             session.frames(frames)
@@ -491,15 +552,15 @@ class Broker:
         self._names += 1
         return f"{self._names:x}"
 
-    def publishing(self, session: Session, append: Append, size: int) -> None:
+    def publishing(self, connection: Connection, append: Append, size: int) -> None:
         """Bytes are on their way to the disk; too many stop their publisher's socket (`pending_publish_bytes_max`)."""
-        append.connection = session.number
+        append.connection = connection.number
         append.client_bytes = size
-        session.pending_bytes += size
+        connection.pending_bytes += size
         self._pending_bytes += size
-        if self._pending_bytes > self.config.pending_publish_bytes_max and session.number not in self._held:
-            session.hold(True)
-            self._held.add(session.number)
+        if self._pending_bytes > self.config.pending_publish_bytes_max and connection.number not in self._held:
+            connection.hold(True)
+            self._held.add(connection.number)
 
     def _settle(self, append: Append) -> bool:
         """What a client published is on the disk, or never will be; whether it was a client's."""
@@ -509,34 +570,22 @@ class Broker:
         self._pending_bytes -= size
         session = self.sessions.get(append.connection)
         if session is not None:
-            session.pending_bytes -= size
+            session.connection.pending_bytes -= size
         if self._held and self._pending_bytes <= self.config.pending_publish_bytes_max // 2:
             for number in self._held:
-                self.sessions[number].hold(False)
+                self.sessions[number].connection.hold(False)
             self._held.clear()
         return True
 
     def opening(self, connection: int, what: str) -> "Opening[Any]":
-        """What a connection opens and is not open yet; too many bytes of it stop its socket.
-
-        It refers to the broker alone: see `broker.session.part`.
-        """
+        """What a connection opens and is not open yet; too many bytes of it stop its socket."""
 
         def hold(hold: bool) -> None:
             session = self.sessions.get(connection)
             if session is not None:
-                session.hold(hold, what)
+                session.connection.hold(hold, what)
 
         return Opening(_bytes_of, hold)
-
-    def follow_up(self, waited: Iterable[Producer]) -> None:
-        """Producers that waited for one that is gone now: one may have its access, those in front of it have become too old."""
-        for producer in waited:
-            session = self.sessions.get(producer.connection)
-            if not producer.ready:
-                self.clients.close_producer(producer)
-            elif session is not None:
-                session.successor_ready(producer)
 
     @property
     def pending_bytes(self) -> int:

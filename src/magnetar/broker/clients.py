@@ -1,80 +1,51 @@
 """The clients that are connected to a broker, as its other parts reach them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from magnetar.broker.connection import Connection
 from magnetar.broker.publish.producers import Producer
-from magnetar.broker.security.authorization import Operation, Where
-from magnetar.broker.security.credentials import Identity
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.topic import Topic
-from magnetar.wire.connection import ServerHandshake
-from magnetar.wire.pulsar_pb2 import CommandSubscribe
 
 
-class OpeningConsumers(Protocol):
-    """The consumers of one connection that are not there yet."""
+class ClientProducers(Protocol):
+    """The producers of one connection."""
 
-    def awaited(self, command: CommandSubscribe) -> bool:
-        """Whether the client still wants the consumer that it asked for."""
+    def evict(self, producer: Producer) -> None:
+        """Close a producer from this side, if it is still the one by its id."""
 
-    def first_probe(self, command: CommandSubscribe) -> bool:
-        """Whether nobody was asked on behalf of this consumer so far."""
+    def successor_ready(self, producer: Producer) -> None:
+        """A producer that waited for exclusive access has it now."""
+
+
+class ClientConsumers(Protocol):
+    """The consumers of one connection."""
+
+    def evict(self, consumer: Consumer) -> None:
+        """Close a consumer from this side, if it is still the one by its id."""
+
+    def detached(self, consumer_id: int) -> None:
+        """A subscription let a consumer go by itself: its id is free again."""
 
 
 class ClientSession(Protocol):
-    """One connection as parts to the left of `broker.session` see it.
-
-    Attributes:
-        number: of the connection.
-        address: of the client, as text.
-        handshake: says which version of the protocol the client speaks.
-        identity: who it is.
-        writable: whether its socket takes more.
-    """
-
-    number: int
-    address: str
-    handshake: ServerHandshake
-    identity: Identity
-    writable: bool
+    """One connection and what it has open (`session.session.Session`)."""
 
     @property
-    def remembers_migration(self) -> bool:
-        """Whether the client can be sent TOPIC_MIGRATED."""
+    def connection(self) -> Connection:
+        """The connection."""
 
     @property
-    def learns_end(self) -> bool:
-        """Whether the client can be sent REACHED_END_OF_TOPIC."""
+    def producers(self) -> ClientProducers:
+        """Its producers."""
 
     @property
-    def consumers(self) -> OpeningConsumers:
+    def consumers(self) -> ClientConsumers:
         """Its consumers."""
-
-    def send(self, *buffers: bytes) -> None:
-        """Send commands to the client."""
-
-    def close(self, reason: str) -> None:
-        """End the connection."""
-
-    def check(self, operation: Operation, where: Where) -> None:
-        """Refuse what the client's role may not do.
-
-        Raises:
-            BrokerError: AuthorizationError.
-        """
 
     def probe(self, then: Callable[[], None]) -> None:
         """Find out whether its client lives; `then` when that is known."""
-
-    def evict_producer(self, producer: Producer) -> None:
-        """Close a producer from this side."""
-
-    def consumer_attached(self, consumer: Consumer, request_id: int, at: int) -> None:
-        """A subscription took the consumer; the answer goes to place `at` among the effects."""
-
-    def consumer_detached(self, consumer_id: int) -> None:
-        """A subscription let a consumer go."""
 
 
 class Clients:
@@ -87,15 +58,22 @@ class Clients:
     def __init__(self, sessions: Mapping[int, ClientSession]) -> None:
         self._sessions = sessions
 
-    def session(self, connection: int) -> ClientSession | None:
-        """The session of a connection; None: it is gone."""
-        return self._sessions.get(connection)
+    def connection(self, number: int) -> Connection | None:
+        """A connection by its number; None: it is gone."""
+        session = self._sessions.get(number)
+        return session.connection if session is not None else None
 
     def close_producer(self, producer: Producer) -> None:
         """Close a producer from this side; its client looks the topic up again."""
         session = self._sessions.get(producer.connection)
         if session is not None:
-            session.evict_producer(producer)
+            session.producers.evict(producer)
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """Close a consumer from this side; its client looks the topic up again."""
+        session = self._sessions.get(consumer.connection)
+        if session is not None:
+            session.consumers.evict(consumer)
 
     def close_all(self, topic: Topic) -> None:
         """Close all producers and consumers of a topic from this side."""
@@ -108,12 +86,26 @@ class Clients:
         """A subscription let a consumer go by itself (seek, deletion): its id is free again."""
         session = self._sessions.get(connection)
         if session is not None:
-            session.consumer_detached(consumer_id)
+            session.consumers.detached(consumer_id)
 
-    def probe(self, connection: int, session: ClientSession, then: Callable[[], None]) -> None:
-        """Find out whether a client lives that another session's client would take something from; `then` when that is known."""
-        holder = self._sessions.get(connection)
-        if holder is None or holder is session:
+    def follow_up(self, waited: Iterable[Producer]) -> None:
+        """Producers that waited for one that is gone now: one may have its access, those in front of it have become too old."""
+        for producer in waited:
+            session = self._sessions.get(producer.connection)
+            if not producer.ready:
+                self.close_producer(producer)
+            elif session is not None:
+                session.producers.successor_ready(producer)
+
+    def probe(self, holder: int, asker: int, then: Callable[[], None]) -> None:
+        """Find out whether a client lives from which another connection's client would take something.
+
+        Args:
+            holder, asker: the two connections.
+            then: called when that is known; at once if they are one, or the holder is gone.
+        """
+        session = self._sessions.get(holder)
+        if session is None or holder == asker:
             then()
         else:
-            holder.probe(then)
+            session.probe(then)

@@ -150,11 +150,11 @@ def test_what_is_being_opened_stops_the_socket(node: Node) -> None:
             topic=f"{TOPIC}-new-{number}", producer_id=number, request_id=number, schema=schema
         )
         client.send(pb.BaseCommand(type=5, producer=command))
-        held.append(node.broker.sessions[client.number].held)
+        held.append(node.broker.sessions[client.number].connection.held)
     assert held.index(True) == OPENING_BYTES_MAX // 500_000
     node.hold_stores = False
     node.world.work()
-    assert not node.broker.sessions[client.number].held
+    assert not node.broker.sessions[client.number].connection.held
 
 
 # --------------------------------------------------------------------------- limits of fields, as the session answers them

@@ -5,7 +5,6 @@ from typing import Any
 import jwt
 import pytest
 
-from magnetar.broker.security.access import Access
 from magnetar.broker.security.credentials import Keys
 from magnetar.core.names import NamespaceName
 from magnetar.core.security import AuthenticationConfig, Security
@@ -173,9 +172,8 @@ def test_what_was_published_before_is_kept_until_its_time_has_come(back: tuple[W
 
 def test_tokens_are_judged_by_the_time_of_day(back: tuple[World, Node]) -> None:
     world, node = back
-    broker = node.broker
     config = Security(authentication=AuthenticationConfig(methods=["token"], refresh_ms=1_000))
-    broker.access = Access(node.outbox, config, Keys((SECRET,)), broker.resources, broker.sessions)
+    node.secure(config, Keys((SECRET,)))
     today_s = (world.now_ms - world.ahead_ms) // 1000
 
     def client(expires_s: int) -> Client:

@@ -14,8 +14,9 @@ from typing import Final
 from magnetar.broker.catalog.deletion_marks import Deletions, keys
 from magnetar.broker.catalog.deletion_proofs import Proofs
 from magnetar.broker.catalog.loaded_topics import LoadedTopics
+from magnetar.broker.catalog.subscriber import Subscriber
 from magnetar.broker.client_bytes import ClientBytes
-from magnetar.broker.clients import Clients, ClientSession
+from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
@@ -23,7 +24,7 @@ from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.security.logins import host_of
-from magnetar.broker.subscriptions.acknowledging import position_of
+from magnetar.broker.subscriptions.acked_ids import position_of
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
@@ -572,8 +573,8 @@ class Catalog:
                 )
             )
             return
-        subscription = self._loaded.make_subscription(topic, name, Cursor.at(topic.log, position), durable=True)
-        subscription.begins = position == EARLIEST
+        cursor, begins = Cursor.at(topic.log, position), position == EARLIEST
+        subscription = self._loaded.make_subscription(topic, name, cursor, durable=True, from_beginning=begins)
         subscription.cursor.labels.update(properties or {})
         key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
@@ -598,15 +599,15 @@ class Catalog:
 
         self._outbox.put(Store({key: subscription.encode()} | puts, (), stored))
 
-    def attach_consumer(self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
+    def attach_consumer(self, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         """Let a client's consumer onto a subscription, which is created if need be.
 
-        `done` is told of a refusal only; success goes through `session.consumer_attached`.
+        `done` is called with a refusal only; success is answered by `Subscriber.attached`.
         """
         try:
             self._check_subscribe(topic, command)
             if topic.subscribing is not None:
-                consumer = (host_of(session.address), command.consumer_name, command.consumer_id)
+                consumer = (host_of(subscriber.connection.address), command.consumer_name, command.consumer_id)
                 topic.subscribing.check(topic.text, consumer, self._outbox.now_ms)
         except BrokerError as error:
             done(error)
@@ -615,12 +616,12 @@ class Catalog:
         def checked(_version: bytes, error: BrokerError | None) -> None:
             if error is not None:
                 done(error)
-            elif session.consumers.awaited(command):
-                self._attach_checked(session, topic, command, done)
+            elif subscriber.awaited(command):
+                self._attach_checked(subscriber, topic, command, done)
 
         self._schemas.for_consumer(topic, command, checked)
 
-    def _attach_checked(self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
+    def _attach_checked(self, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         name = command.subscription
         replication = self._replication
         asked, compacted = command.replicate_subscription_state, command.read_compacted
@@ -629,8 +630,8 @@ class Catalog:
         def ready() -> None:
             if self._topics.get(topic.text) is not topic:
                 done(BrokerError(ErrorCode.SERVICE_NOT_READY, f"topic {topic.text} was deleted meanwhile"))
-            elif session.consumers.awaited(command):
-                self._attach_ready(session, topic, command, done, replicated=wanted)
+            elif subscriber.awaited(command):
+                self._attach_ready(subscriber, topic, command, done, replicated=wanted)
 
         def known() -> None:
             replication.when_ready(topic, name, ready, replicated=wanted)
@@ -642,12 +643,12 @@ class Catalog:
             known()
 
     def _attach_ready(
-        self, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool
+        self, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done, *, replicated: bool
     ) -> None:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
-            if self._waits_for_seek(existing, session, topic, command, done):
+            if self._waits_for_seek(existing, subscriber, topic, command, done):
                 return
             if existing.durable != command.durable:
                 done(
@@ -659,17 +660,17 @@ class Catalog:
                 return
             if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
                 self._go_on(existing, topic, position_of(command.start_message_id))
-            if not self._fences.redirects(session, existing, command, done):
-                self._attach(session, existing, command, done)
+            if not self._fences.redirects(subscriber.connection, existing, command, done):
+                self._attach(subscriber, existing, command, done)
             return
         if not command.durable:
             named = command.HasField("start_message_id")
             position = position_of(command.start_message_id) if named else _initial(command)
-            subscription = self._loaded.make_subscription(topic, name, Cursor.at(topic.log, position), durable=False)
-            subscription.begins = position == EARLIEST
+            cursor, begins = Cursor.at(topic.log, position), position == EARLIEST
+            subscription = self._loaded.make_subscription(topic, name, cursor, durable=False, from_beginning=begins)
             self._rollback(topic, subscription, command)
             topic.subscriptions[name] = subscription
-            self._attach(session, subscription, command, done)
+            self._attach(subscriber, subscription, command, done)
             self._loaded.after_consumer_left(subscription)  # it ends with its consumer, also with one that was refused
             return
         position = _initial(command)
@@ -693,9 +694,9 @@ class Catalog:
                 )
                 return
             # Others came to it while it was on its way to the store, and may have moved it since.
-            awaited = session.consumers.awaited(command)
-            if awaited and not self._waits_for_seek(subscription, session, topic, command, done):
-                self._attach(session, subscription, command, done)
+            awaited = subscriber.awaited(command)
+            if awaited and not self._waits_for_seek(subscription, subscriber, topic, command, done):
+                self._attach(subscriber, subscription, command, done)
 
         self.create_subscription(
             topic,
@@ -718,7 +719,7 @@ class Catalog:
             subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
 
     def _waits_for_seek(
-        self, subscription: Subscription, session: ClientSession, topic: Topic, command: pb.CommandSubscribe, done: Done
+        self, subscription: Subscription, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done
     ) -> bool:
         """Whether a seek of it is under way: the consumer comes behind its answer then.
 
@@ -730,7 +731,7 @@ class Catalog:
         if len(waiting) >= WAITING_MAX:
             done(_crowded(len(waiting), f"a seek of subscription {subscription.name} is not stored yet"))
         else:
-            waiting.append(lambda: self._attach_checked(session, topic, command, done))
+            waiting.append(lambda: self._attach_checked(subscriber, topic, command, done))
         return True
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:
@@ -785,23 +786,24 @@ class Catalog:
 
     def _attach(
         self,
-        session: ClientSession,
+        subscriber: Subscriber,
         subscription: Subscription,
         command: pb.CommandSubscribe,
         done: Done,
     ) -> None:
+        connection = subscriber.connection
         consumer = Consumer(
-            connection=session.number,
+            connection=connection.number,
             consumer_id=command.consumer_id,
             name=command.consumer_name or self._consumer_name(),
             sub_type=SubType(command.subType),
             priority=command.priority_level,
             epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
-            protocol_version=session.handshake.protocol_version,
-            remembers=session.remembers_migration,
-            learns_end=session.learns_end,
+            protocol_version=connection.handshake.protocol_version,
+            remembers=connection.remembers_migration,
+            learns_end=connection.learns_end,
             auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
-            address=session.address,
+            address=connection.address,
             connected_ms=self._outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
         )
@@ -811,7 +813,7 @@ class Catalog:
             if topic is not None:
                 self._check_consumers(topic, command)  # again: others may have come while something was being stored
             self._compactions.check(subscription, compacted)
-            consumer.held = self._client_bytes.held(session.number, subscription.topic, command)
+            consumer.held = self._client_bytes.held(connection.number, subscription.topic, command)
         except BrokerError as error:
             done(error)
             return
@@ -824,24 +826,27 @@ class Catalog:
             compacted=command.read_compacted,
         ):
             self._replication.set_replicated(topic, subscription, True)
-        at = len(self._outbox.effects)
+
+        def accepted() -> None:
+            # The client has SUCCESS before whatever taking the consumer causes (ACTIVE_CONSUMER_CHANGE).
+            subscriber.attached(consumer, subscription, command.request_id)
+            self._accepted(topic, subscription, compacted)
+
         key_shared = command.keySharedMeta if command.HasField("keySharedMeta") else None
         try:
-            subscription.add_consumer(consumer, key_shared, lambda: self._accepted(topic, subscription, compacted))
+            subscription.add_consumer(consumer, key_shared, accepted)
         except BrokerError as error:
             busy = error.code in (ErrorCode.CONSUMER_BUSY, ErrorCode.CONSUMER_ASSIGN)
             holder = subscription.in_the_way(consumer, key_shared) if busy else None
-            if topic is not None and holder is not None and session.consumers.first_probe(command):
+            if topic is not None and holder is not None and subscriber.first_probe(command):
                 # Its client may be gone without a word, and this be its successor.
-                again = partial(self._attach_checked, session, topic, command, done)
-                self._clients.probe(holder.connection, session, again)
+                again = partial(self._attach_checked, subscriber, topic, command, done)
+                self._clients.probe(holder.connection, connection.number, again)
             else:
                 done(error)
             return
-        # SUCCESS goes out before whatever taking the consumer caused (ACTIVE_CONSUMER_CHANGE).
-        session.consumer_attached(consumer, command.request_id, at)
-        if not session.writable:
-            subscription.pause(session.number)
+        if not connection.writable:
+            subscription.pause(connection.number)
         done(None)
 
     def _accepted(self, topic: Topic | None, subscription: Subscription, compacted: Compacted | None) -> None:
@@ -854,9 +859,8 @@ class Catalog:
             self._replication.reads_compacted(topic, subscription)
         subscription.read(compacted)
 
-    def unsubscribe(self, consumer: Consumer, *, force: bool, done: Done) -> None:
-        """Delete the consumer's subscription, if it is alone on it (or `force`)."""
-        subscription = consumer.subscription
+    def unsubscribe(self, subscription: Subscription, consumer: Consumer, *, force: bool, done: Done) -> None:
+        """Delete a consumer's subscription, if it is alone on it (or `force`)."""
         if len(subscription.consumers) > 1 and not force:
             done(
                 BrokerError(
@@ -871,9 +875,9 @@ class Catalog:
         self._clients.consumer_detached(consumer.connection, consumer.consumer_id)
 
         def deleted(error: BrokerError | None) -> None:
-            session = self._clients.session(consumer.connection)
-            if error is not None and session is not None:
-                session.send(commands.close_consumer(consumer.consumer_id))
+            connection = self._clients.connection(consumer.connection)
+            if error is not None and connection is not None:
+                connection.send(commands.close_consumer(consumer.consumer_id))
             done(error)
 
         self.delete_subscription(subscription, deleted)

@@ -193,8 +193,16 @@ class LoadedTopics:
 
     # -------------------------------------------------------------------------------------------------- subscriptions
 
-    def make_subscription(self, topic: Topic, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
-        """A subscription of a topic over a cursor."""
+    def make_subscription(
+        self, topic: Topic, name: str, cursor: Cursor, *, durable: bool, from_beginning: bool = False
+    ) -> Subscription:
+        """A subscription of a topic over a cursor.
+
+        Args:
+            topic, name, cursor, durable: of the subscription.
+            from_beginning: the cursor stands at the beginning of the topic, and nobody has read it yet.
+        """
+        topic.withdrawals.cover(cursor)
         made = Subscription(
             self._outbox,
             topic.log,
@@ -204,15 +212,15 @@ class LoadedTopics:
             durable=durable,
             partition=topic.name.partition,
             config=self._context.config,
+            bytes_max=self._cursor_bytes_max,
+            withdrawals=topic.withdrawals,
+            from_beginning=from_beginning,
+            ended=topic.ended,
+            command=self._context.command,
             on_dirty=self._cursor_dirty if durable else _ignore,
             on_detached=self._clients.consumer_detached,
+            on_left_out=self._ranges_left_out,
         )
-        made.on_left_out = self._ranges_left_out
-        made.bytes_max = self._cursor_bytes_max
-        made.withdrawals = topic.withdrawals
-        made.print_commands_by(self._context.command)
-        made.ended = topic.ended
-        topic.withdrawals.cover(cursor)
         self._limits.made(topic, made)
         return made
 

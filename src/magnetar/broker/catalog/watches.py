@@ -27,7 +27,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from magnetar.broker.clients import ClientSession
+from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.security.access import Access
 from magnetar.broker.security.authorization import Operation
@@ -145,7 +145,6 @@ class TopicList:
 
     Args:
         namespace, pattern: of which.
-        access: who may look up which topics.
         owner: whose own list it is, of what its role may look up; None: of everything.
 
     Attributes:
@@ -155,7 +154,6 @@ class TopicList:
     """
 
     __slots__ = (
-        "_access",
         "_beginning",
         "_hash",
         "key",
@@ -167,14 +165,11 @@ class TopicList:
         "window",
     )
 
-    def __init__(
-        self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: ClientSession | None, access: Access
-    ) -> None:
+    def __init__(self, namespace: NamespaceName, pattern: TopicPattern, key: _Key, owner: Connection | None) -> None:
         self.namespace = namespace
         self.pattern = pattern
         self.key = key
         self.owner = owner
-        self._access = access
         self.names: list[str] = []
         self.watchers: dict[Watcher, None] = {}
         self.window = Changes()
@@ -188,8 +183,7 @@ class TopicList:
             return False
         if self.owner is None:
             return True
-        authorizer = self._access.authorizer
-        return authorizer.allowed(self.owner.identity, Operation.LOOK, name)
+        return self.owner.allowed(Operation.LOOK, name)
 
     def has(self, text: str) -> bool:
         """Whether it holds a name."""
@@ -224,7 +218,7 @@ class Watcher:
     """One client's wish to be told.
 
     Args:
-        session: of the client.
+        connection: of the client.
         number: the client's, which updates carry.
         found: the list it is told of.
 
@@ -233,10 +227,10 @@ class Watcher:
         hash: behind that.
     """
 
-    __slots__ = ("closed", "found", "hash", "number", "pending", "session")
+    __slots__ = ("closed", "connection", "found", "hash", "number", "pending")
 
-    def __init__(self, session: ClientSession, number: int, found: TopicList) -> None:
-        self.session = session
+    def __init__(self, connection: Connection, number: int, found: TopicList) -> None:
+        self.connection = connection
         self.number = number
         self.found = found
         self.pending: Changes | None = None
@@ -249,14 +243,14 @@ class Asked:
     """A client's request to watch, which may have to wait.
 
     Attributes:
-        session, number: of the client.
+        connection, number: of the client.
         namespace, pattern: what it wants to watch.
         then: told itself and the watcher or the error, once, unless it is closed before.
         closed: the client does not want it any more, or is gone.
         again: permissions changed since it was begun with.
     """
 
-    session: ClientSession
+    connection: Connection
     number: int
     namespace: NamespaceName
     pattern: str
@@ -357,21 +351,21 @@ class TopicWatches(TopicPart):
         It is answered at once, or when its turn comes. Refused (BrokerError) is a pattern that is not served, and a client
         that may look up nothing there, or when there are too many lists.
         """
-        waiting = self._asked.get(asked.session.number)
-        first = waiting is None and (self._making is None or self._making.asked.session is not asked.session)
+        waiting = self._asked.get(asked.connection.number)
+        first = waiting is None and (self._making is None or self._making.asked.connection is not asked.connection)
         idle = not self._asked and self._making is None and self._outbox.now_ms >= self._free_ms
         if first and (idle or self._is_there(asked)):
             self._begin(asked)
             return
         if waiting is None:
-            waiting = self._asked[asked.session.number] = deque()
+            waiting = self._asked[asked.connection.number] = deque()
         waiting.append(asked)
         self._wake(max(self._free_ms, self._outbox.now_ms))
 
     def _is_there(self, asked: Asked) -> bool:
         """Whether everybody's list is what is asked for, and there is one."""
         there = (asked.pattern, 0, 0) in self._lists.get(asked.namespace, {})
-        return there and self._sees_all(asked.session, asked.namespace)
+        return there and self._sees_all(asked.connection, asked.namespace)
 
     def _answer_next(self) -> int:
         """Answer who asked first of the connection that waits longest; how many steps that took."""
@@ -406,20 +400,20 @@ class TopicWatches(TopicPart):
         Raises:
             BrokerError: it is refused.
         """
-        session, namespace, text = making.asked.session, making.asked.namespace, making.asked.pattern
+        connection, namespace, text = making.asked.connection, making.asked.namespace, making.asked.pattern
         if len(text.encode()) > self._context.config.topic_pattern_bytes_max:
             most = self._context.config.topic_pattern_bytes_max
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED, f"the pattern is longer than {most} bytes (topic_pattern_bytes_max)"
             )
-        everything = self._sees_all(session, namespace)
+        everything = self._sees_all(connection, namespace)
         if not everything:
             # As when a list is asked for: who may look up single topics sees these, who may look up none is refused.
             topics = [topic.text for topic in self._topics_of(namespace)]
             making.steps += ASKING_STEPS * len(topics)
-            if not self._access.authorizer.visible(session.identity, topics):
-                session.check(Operation.LOOK, namespace)
-        key: _Key = (text, 0, 0) if everything else (text, session.number, making.asked.number + 1)
+            if not self._access.authorizer.visible(connection.identity, topics):
+                connection.check(Operation.LOOK, namespace)
+        key: _Key = (text, 0, 0) if everything else (text, connection.number, making.asked.number + 1)
         found = self._lists.get(namespace, {}).get(key)
         if found is not None:
             if found.owner is not None:  # asked for once more, maybe just after permissions changed
@@ -443,7 +437,7 @@ class TopicWatches(TopicPart):
                 ErrorCode.NOT_ALLOWED,
                 f"the patterns that are watched have {INSTRUCTIONS_MAX} instructions together, the most allowed",
             )
-        making.found = TopicList(namespace, pattern, key, None if everything else session, self._access)
+        making.found = TopicList(namespace, pattern, key, None if everything else connection)
         making.topics = self._topics_of(namespace)
         making.steps += len(self._topics) // PASSING_STEP
         return None
@@ -476,7 +470,7 @@ class TopicWatches(TopicPart):
         """A list is complete: whoever asked is answered."""
         asked = making.asked
         if asked.again:
-            self._asked.setdefault(asked.session.number, deque()).appendleft(asked)
+            self._asked.setdefault(asked.connection.number, deque()).appendleft(asked)
             self._wake(self._free_ms)
             return
         for text, there in making.late.items():
@@ -494,7 +488,7 @@ class TopicWatches(TopicPart):
         self._free_ms = max(self._free_ms, self._outbox.now_ms) - (-making.steps // STEPS_PER_MS)
 
     def _let_in(self, asked: Asked, found: TopicList) -> None:
-        watcher = Watcher(asked.session, asked.number, found)
+        watcher = Watcher(asked.connection, asked.number, found)
         self._join(watcher, found)
         self.count += 1
         asked.then(asked, watcher, None)
@@ -518,9 +512,9 @@ class TopicWatches(TopicPart):
         self._doubted[watcher] = None
         self._wake(self._outbox.now_ms)
 
-    def _sees_all(self, session: ClientSession, namespace: NamespaceName) -> bool:
+    def _sees_all(self, connection: Connection, namespace: NamespaceName) -> bool:
         access = self._access
-        return not access.enabled or access.authorizer.allowed(session.identity, Operation.LOOK, namespace)
+        return not access.enabled or access.authorizer.allowed(connection.identity, Operation.LOOK, namespace)
 
     def _matching(self, found: TopicList) -> list[str]:
         """The names that belong into a list."""
@@ -625,11 +619,11 @@ class TopicWatches(TopicPart):
         if watcher.closed:
             return 1
         watcher.hash = told.hash or watcher.hash
-        if watcher.pending is None and watcher.session.writable:
+        if watcher.pending is None and watcher.connection.writable:
             self._send(watcher, told.parts)
             return TELLING_STEPS + len(told.changes.new) + len(told.changes.gone)
         changes = (watcher.pending or Changes()).merged(told.changes)
-        if watcher.session.writable:
+        if watcher.connection.writable:
             watcher.pending = None
             self._send(watcher, changes.parts(self._update_bytes_max))
         else:
@@ -640,17 +634,19 @@ class TopicWatches(TopicPart):
         for new, gone in parts:
             if new or gone:
                 self.updates += 1
-                watcher.session.send(commands.watch_topic_update(watcher.number, new, gone, watcher.hash))
+                watcher.connection.send(commands.watch_topic_update(watcher.number, new, gone, watcher.hash))
 
     def _look_again(self, watcher: Watcher) -> int:
         """Find out what a client may be told of now; how many steps that took."""
         del self._doubted[watcher]
-        before, session = watcher.found, watcher.session
-        everything = self._sees_all(session, before.namespace)
+        before, connection = watcher.found, watcher.connection
+        everything = self._sees_all(connection, before.namespace)
         if everything and before.owner is None:
             return 1
         if before.pattern.matching_steps * len(self._topics_of(before.namespace)) > REMAKING_STEPS_MAX:
-            session.close("its list of topics takes too long to be built again at once after a change of permissions")
+            connection.close(
+                "its list of topics takes too long to be built again at once after a change of permissions"
+            )
             return 1
         if not everything and before.owner is not None:
             seen = set(self._matching(before))
@@ -666,12 +662,12 @@ class TopicWatches(TopicPart):
 
     def _move(self, watcher: Watcher, *, everything: bool) -> None:
         """Give a watcher another list, its own or everybody's, and tell it the difference."""
-        before, session = watcher.found, watcher.session
-        key: _Key = (before.key[0], 0, 0) if everything else (before.key[0], session.number, watcher.number + 1)
+        before, connection = watcher.found, watcher.connection
+        key: _Key = (before.key[0], 0, 0) if everything else (before.key[0], connection.number, watcher.number + 1)
         # No limit is asked: nobody goes on to see what it may not because there are too many lists.
         found = self._lists[before.namespace].get(key)
         if found is None:
-            found = TopicList(before.namespace, before.pattern, key, None if everything else session, self._access)
+            found = TopicList(before.namespace, before.pattern, key, None if everything else connection)
             found.fill(self._matching(found))
         told = set(before.names) - before.window.new | before.window.gone
         names = set(found.names)

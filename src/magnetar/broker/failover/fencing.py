@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from magnetar.broker.clients import ClientSession
+from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.failover.drain_window import GRACE_MS_MAX, worth_waiting
 from magnetar.broker.failover.final_state import FinalStates, Run, acknowledged_of, unacknowledged
@@ -559,7 +559,7 @@ class Fences(TopicPart):
 
     def redirects(
         self,
-        session: ClientSession,
+        connection: Connection,
         subscription: Subscription,
         command: pb.CommandSubscribe,
         done: Callable[[BrokerError | None], None],
@@ -571,7 +571,7 @@ class Fences(TopicPart):
         if fence is None or fence.phase is not Phase.MOVED:
             return False
         url, url_tls = self._url(fence.target), self._url(fence.target, tls=True)
-        redirect(session, subscription, command, done, target=fence.target, url=url, url_tls=url_tls)
+        redirect(connection, subscription, command, done, target=fence.target, url=url, url_tls=url_tls)
         return True
 
     def validate(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.broker.clients import ClientSession
+from magnetar.broker.connection import Connection
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
@@ -14,7 +14,7 @@ _TOPIC_MIGRATED: Final = 68
 
 
 def redirect(
-    session: ClientSession,
+    connection: Connection,
     subscription: Subscription,
     command: pb.CommandSubscribe,
     done: Callable[[BrokerError | None], None],
@@ -28,16 +28,16 @@ def redirect(
     A client too old to be sent anywhere is refused, with the address in the reason.
 
     Args:
-        session: the client's.
+        connection: the client's.
         subscription: that moved away.
         command: the client's.
         done: called with how the subscribing ended.
         target, url, url_tls: where it is now, and where clients reach that; "" where that is unknown.
     """
-    if url and may_push(_TOPIC_MIGRATED, session.handshake.protocol_version):
-        session.send(
+    if url and may_push(_TOPIC_MIGRATED, connection.handshake.protocol_version):
+        connection.send(
             commands.success(command.request_id),
-            *commands.consumer_migrated(command.consumer_id, url, url_tls, named=session.remembers_migration),
+            *commands.consumer_migrated(command.consumer_id, url, url_tls, named=connection.remembers_migration),
         )
         done(None)
     else:

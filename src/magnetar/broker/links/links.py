@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext, Done
 from magnetar.broker.links.host import CreatePartitions, CreateTopic, DeletionMarks, LinkHost, SourceActive
-from magnetar.broker.links.reports import LinkConnection, LinkReporter
+from magnetar.broker.links.reports import LinkReporter
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.links.states import SkipPreview
@@ -57,7 +58,7 @@ class Links(TopicPart):
         stored: the metadata store's content at start.
         deleted, create_topic, create_partitions, source_active: see `LinkHost`.
         rates: what topics may send over links.
-        connections: of the broker, by number.
+        clients: the connected peers.
 
     Attributes:
         host: the broker, as its links see it.
@@ -81,7 +82,7 @@ class Links(TopicPart):
         create_partitions: CreatePartitions,
         source_active: SourceActive,
         rates: LinkRates,
-        connections: Mapping[int, LinkConnection],
+        clients: Clients,
     ) -> None:
         self._context = context
         self._outbox = context.outbox
@@ -145,7 +146,7 @@ class Links(TopicPart):
             destination=self.destination,
             restores=self.restores,
             sent=self._sent,
-            connections=connections,
+            clients=clients,
         )
 
     def schemas_forgotten(self, id_: str) -> None:

@@ -1,8 +1,9 @@
 """What a broker reports of its links: states, statistics, what is in the way."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import described_conflict
@@ -21,13 +22,6 @@ from magnetar.replication.link.source import LinkSource
 LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
 
 
-class LinkConnection(Protocol):
-    """A pipeline's connection to this broker (`broker.session.session.Session`)."""
-
-    address: str
-    connected_ms: int
-
-
 class LinkReporter:
     """Describes the links of one broker; changes nothing.
 
@@ -36,7 +30,7 @@ class LinkReporter:
         linked: clusters that a configured link leads to from here.
         sources, destination, restores: what is reported.
         sent: by target, messages and bytes that were confirmed since the start.
-        connections: of the broker, by number.
+        clients: the connected peers.
     """
 
     def __init__(
@@ -48,7 +42,7 @@ class LinkReporter:
         destination: LinkDestination,
         restores: Restores,
         sent: Mapping[str, Sequence[int]],
-        connections: Mapping[int, LinkConnection],
+        clients: Clients,
     ) -> None:
         self._context = context
         self._outbox = context.outbox
@@ -57,7 +51,7 @@ class LinkReporter:
         self._destination = destination
         self._restores = restores
         self._sent = sent
-        self._connections = connections
+        self._clients = clients
 
     def states(self) -> list[LinkState]:
         """Every outgoing link."""
@@ -204,7 +198,7 @@ class LinkReporter:
 
         Pulsar's brokers speak to each other; here a pipeline takes entries from one and brings them to the other.
         """
-        connection = self._connections.get(number) if number is not None else None
+        connection = self._clients.connection(number) if number is not None else None
         if connection is None:
             return {}
         return {

@@ -16,6 +16,7 @@ from magnetar.broker.subscriptions.dispatch.base import (
 )
 from magnetar.broker.subscriptions.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of, slot_of_any
 from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.ids import Position
 from magnetar.core.meter import Meter
 from magnetar.effects.outbox import Outbox, Send
 from magnetar.storage.entries import EntryFlags, StoredEntry
@@ -75,8 +76,12 @@ class NonPersistentSubscription:
         sticky = self.sub_type is SubType.KEY_SHARED and policy.sticky
         return self._ring.holder(policy.ranges) if sticky and isinstance(self._ring, StickyRanges) else None
 
-    def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
+    def add(self, consumer: Consumer, policy: KeySharedPolicy, accepted: Callable[[], None]) -> None:
         """Take a consumer in.
+
+        Args:
+            consumer, policy: who comes, and what it asks for.
+            accepted: called when it is certain that it is let in, and before it is.
 
         Raises:
             BrokerError: CONSUMER_BUSY: the subscription has consumers of another type or policy, or one that is exclusive.
@@ -100,6 +105,7 @@ class NonPersistentSubscription:
             ranges.add(consumer, policy.ranges)
             self._ring = ranges
         self._policy = policy
+        accepted()
         self.consumers.append(consumer)
         self._sent[consumer] = Sent()
         self._changed(consumer)
@@ -157,11 +163,38 @@ class NonPersistentSubscription:
         for consumer, messages in buffers.items():
             self._outbox.put(Send(consumer.connection, messages))
 
-    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData], *, cumulative: bool) -> None:
-        """Count what a consumer acknowledges. As with stored messages, who shares does not do so cumulatively."""
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """A consumer asks for so many messages more."""
+        consumer.grant(permits, self._outbox.now_ms)
+
+    def redeliver(
+        self, consumer: Consumer, positions: Iterable[Position] | None = None, epoch: int | None = None
+    ) -> None:
+        """Nothing that was sent can be sent again."""
+
+    def pause(self, connection: int) -> None:
+        """A connection takes no more bytes: what comes meanwhile for its consumers is dropped."""
+        self._set_paused(connection, True)
+
+    def resume(self, connection: int) -> None:
+        """A connection takes bytes again."""
+        self._set_paused(connection, False)
+
+    def _set_paused(self, connection: int, paused: bool) -> None:
+        for consumer in self.consumers:
+            if consumer.connection == connection:
+                consumer.paused = paused
+
+    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData], *, cumulative: bool) -> bool:
+        """Count what a consumer acknowledges. As with stored messages, consumers that share do not do so cumulatively.
+
+        Returns:
+            False: nothing of it is stored.
+        """
         consumer.last_acked_ms = self._outbox.now_ms
         if not (cumulative and self.sub_type in {SubType.SHARED, SubType.KEY_SHARED}):
             consumer.messages_acked += self._sent[consumer].acknowledged(ids, cumulative=cumulative)
+        return False
 
     def _chooser(self) -> Callable[[StoredEntry], Consumer | None]:
         if self.sub_type is SubType.SHARED:

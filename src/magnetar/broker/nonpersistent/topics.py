@@ -1,30 +1,82 @@
 """The non-persistent topics of one broker: they come when somebody opens them and go when nobody is there."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sized
+from typing import Final, Protocol
 
+from magnetar.broker.context import BrokerContext
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.publish.producers import Producer
+from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import NotFound, PreconditionFailed
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
+from magnetar.storage.topiclog import LedgerIds
 
 CLIENTS_BACK_MS: Final = 60_000
 """How long clients that were told to go and come back find their topic: they wait no longer between two attempts."""
+
+
+class Names(Protocol):
+    """Which topics there may be (`catalog.catalog.Catalog`)."""
+
+    def may_come(self, name: TopicName) -> bool:
+        """Whether a client's use makes a topic."""
+
+    def check_namespace(self, name: TopicName) -> None:
+        """Raises BrokerError: the namespace does not exist, or is not of this cluster."""
+
+    def check_creatable(self, name: TopicName, create: bool) -> None:
+        """Raises BrokerError: the topic cannot be made."""
+
+    def check_room(self, namespace: NamespaceName, more: int) -> None:
+        """Raises BrokerError: the namespace has as many topics as it may."""
+
+
+class Clients(Protocol):
+    """The producers and consumers of all connections (`clients.Clients`)."""
+
+    def close_producer(self, producer: Producer) -> None:
+        """Close a producer from this side."""
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """Close a consumer from this side."""
+
+    def consumer_detached(self, connection: int, consumer_id: int) -> None:
+        """A consumer is gone without its client being told: its id is free again."""
 
 
 class NonPersistentTopics:
     """By name.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        stored: the persistent topics, which count with these.
+        ledger_ids: gives every topic an id that is in its message ids.
+        series: keeps the sums of what is gone.
+        clients: closes clients.
+        names: gives what knows which topics there may be; it stands to the right and is made later.
+        added: called with a topic that began: sets its limits.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: BrokerContext,
+        stored: Sized,
+        ledger_ids: LedgerIds,
+        series: Series,
+        clients: Clients,
+        *,
+        names: Callable[[], Names],
+        added: Callable[[NonPersistentTopic], None],
+    ) -> None:
+        self._context = context
+        self._stored = stored
+        self._names = names
+        self._ledger_ids = ledger_ids
+        self._series = series
+        self._clients = clients
+        self._added = added
         self.topics: dict[str, NonPersistentTopic] = {}
 
     def open(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
@@ -34,24 +86,22 @@ class NonPersistentTopics:
             BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, there are too many topics, or
                 nobody has it open.
         """
-        return self._have(name, create and self._broker.catalog.may_come(name))
+        return self._have(name, create and self._names().may_come(name))
 
     def _have(self, name: TopicName, create: bool) -> NonPersistentTopic:
         topic = self.topics.get(str(name))
         if topic is not None:
             return topic
-        broker = self._broker
-        broker.catalog.check_namespace(name)
-        broker.catalog.check_creatable(name, create)
-        broker.catalog.check_room(name.namespace_name, 1)
-        if len(broker.topics) + len(self.topics) >= broker.config.topics_max:
-            raise BrokerError(
-                ErrorCode.NOT_ALLOWED, f"{broker.config.topics_max} topics exist, the most allowed (topics_max)"
-            )
-        ledger = broker.ledger_ids.allocate(broker.outbox.now_ms)
-        topic = NonPersistentTopic(name, broker.outbox, ledger)
+        names = self._names()
+        names.check_namespace(name)
+        names.check_creatable(name, create)
+        names.check_room(name.namespace_name, 1)
+        most, outbox = self._context.config.topics_max, self._context.outbox
+        if len(self._stored) + len(self.topics) >= most:
+            raise BrokerError(ErrorCode.NOT_ALLOWED, f"{most} topics exist, the most allowed (topics_max)")
+        topic = NonPersistentTopic(name, outbox, self._ledger_ids.allocate(outbox.now_ms))
         self.topics[topic.text] = topic
-        broker.limits.passing_added(topic)
+        self._added(topic)
         return topic
 
     def keep(self, name: TopicName) -> None:
@@ -88,7 +138,7 @@ class NonPersistentTopics:
             topic.expecting = False
             self.left(topic)
 
-        self._broker.timer(self._broker.outbox.now_ms + CLIENTS_BACK_MS, waited)
+        self._context.timer(self._context.outbox.now_ms + CLIENTS_BACK_MS, waited)
 
     def delete_subscription(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
         """Close the consumers of a subscription, which goes with the last one.
@@ -106,12 +156,16 @@ class NonPersistentTopics:
     def evict(self, consumers: Iterable[Consumer]) -> None:
         """Close consumers from this side."""
         for consumer in list(consumers):
-            self._broker.sessions[consumer.connection].nonpersistent.evict_consumer(consumer)
+            self._clients.close_consumer(consumer)
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer is gone without its client being told: its id is free again."""
+        self._clients.consumer_detached(consumer.connection, consumer.consumer_id)
 
     def close_clients(self, topic: NonPersistentTopic) -> None:
         """Close all producers and consumers of a topic from this side; unless it is kept, it ends."""
         for producer in topic.producers.everybody():
-            self._broker.clients.close_producer(producer)
+            self._clients.close_producer(producer)
         self.evict(one for subscription in topic.subscriptions.values() for one in subscription.consumers)
         self.left(topic)
 
@@ -119,7 +173,7 @@ class NonPersistentTopics:
         """Somebody left a topic: without anybody it ends."""
         if not (topic.used or topic.kept or topic.expecting) and self.topics.get(topic.text) is topic:
             del self.topics[topic.text]
-            self._broker.series.topics.gone(topic.text, topic.traffic())
+            self._series.topics.gone(topic.text, topic.traffic())
 
     def of(self, namespace: NamespaceName) -> list[str]:
         """Names of those of a namespace, sorted."""

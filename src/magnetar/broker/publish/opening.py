@@ -128,7 +128,7 @@ class _Waiting:
 
 
 class Publisher(Protocol):
-    """The connection of a producer (`broker.session.session.producers.SessionProducers`)."""
+    """The connection of a producer (`broker.session.producers.SessionProducers`)."""
 
     def take(self, producer: Producer, frames: list[Frame], found: Found | None) -> Elsewhere | None:
         """Publish SENDs up to one that has to be opened elsewhere; `found` is of the first one, None: it was not opened yet."""

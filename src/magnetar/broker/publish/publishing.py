@@ -12,8 +12,9 @@ pipelined behind the refused message would else be stored first, and the message
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from magnetar.broker.connection import Connection
 from magnetar.broker.publish.idempotency.judging import NEW, WHOLE_MASK, Keyed
 from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.opening import Elsewhere
@@ -22,15 +23,12 @@ from magnetar.broker.publish.sequence_numbers import Verdict
 from magnetar.broker.topics.topic import MessageNotAllowed, Topic
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.effects.outbox import Note
-from magnetar.storage.entries import EntryFlags, NewEntry
+from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from magnetar.wire.idempotency_keys import SPECIAL, Found, KeyRefused, takes_long
 from magnetar.wire.metadata import BatchCountError, Inspected, MessageTooLargeError
-
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
 
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
@@ -73,11 +71,25 @@ def check_transaction(send: pb.CommandSend) -> None:
         raise MessageNotAllowed(ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS)
 
 
+class Publisher(Protocol):
+    """The producers of one connection (`session.producers.SessionProducers`)."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection."""
+
+    def evict(self, producer: Producer) -> None:
+        """The broker closes a producer: its client looks the topic up again."""
+
+    def publishing(self, append: Append, size: int) -> None:
+        """So many published bytes are on their way to the disk."""
+
+
 class Publishing:
     """One read's messages of one producer.
 
     Args:
-        session: the connection.
+        publisher: the producers of its connection.
         producer: who sends; ready.
         topic: where it publishes.
     """
@@ -88,14 +100,14 @@ class Publishing:
         "_entries",
         "_idempotency",
         "_producer",
+        "_publisher",
         "_receipts",
-        "_session",
         "_size",
         "_topic",
     )
 
-    def __init__(self, session: "Session", producer: Producer, topic: Topic) -> None:
-        self._session = session
+    def __init__(self, publisher: Publisher, producer: Producer, topic: Topic) -> None:
+        self._publisher = publisher
         self._producer = producer
         self._topic = topic
         numbers = producer.numbers
@@ -282,14 +294,16 @@ class Publishing:
             if self._idempotency is None and before is None:
                 self._topic.refuse(producer, max(receipts[0]), error)
                 return True
-            self._session.send(commands.send_error(producer.producer_id, max(receipts[0]), error.code, error.message))
+            self._publisher.connection.send(
+                commands.send_error(producer.producer_id, max(receipts[0]), error.code, error.message)
+            )
             if self._idempotency is not None:
                 self._idempotency.give_back()
             if before is not None and producer.numbers is not None:
                 producer.numbers.go_back(before)
-            self._session.evict_producer(producer)
+            self._publisher.evict(producer)
             return False
-        self._session.broker.publishing(self._session, append, size)
+        self._publisher.publishing(append, size)
         return True
 
     def _keys_known(self, send: pb.CommandSend) -> bool:
@@ -299,8 +313,10 @@ class Publishing:
             self._idempotency.check()
         except BrokerError as error:
             producer = self._producer
-            self._session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
-            self._session.evict_producer(producer)
+            self._publisher.connection.send(
+                commands.send_error(producer.producer_id, refused_id(send), error.code, error.message)
+            )
+            self._publisher.evict(producer)
             return False
         return True
 
@@ -324,21 +340,28 @@ class Publishing:
             ErrorCode.PERSISTENCE,
             f"whether sequence id {send.sequence_id} of {self._topic.text} gets into the log is not known yet: send again",
         )
-        self._session.send(commands.send_error(self._producer.producer_id, refused_id(send), error.code, error.message))
-        self._session.evict_producer(self._producer)
+        self._publisher.connection.send(
+            commands.send_error(self._producer.producer_id, refused_id(send), error.code, error.message)
+        )
+        self._publisher.evict(self._producer)
         return False
+
+    def _fail(self, sequence_id: int, error: BrokerError) -> None:
+        """Answer a SEND with an error, at once."""
+        producer_id = self._producer.producer_id
+        self._publisher.connection.send(commands.send_error(producer_id, sequence_id, error.code, error.message))
 
     def _refused(self, send: pb.CommandSend, error: BrokerError) -> bool:
         if not self._append():
             return False
-        session, producer = self._session, self._producer
-        session.outbox.put(
-            Note("warning", f"refused a message of {session.address} on {self._topic.text}: {error.message}")
+        connection, producer = self._publisher.connection, self._producer
+        connection.outbox.put(
+            Note("warning", f"refused a message of {connection.address} on {self._topic.text}: {error.message}")
         )
-        alone = isinstance(error, _OF_ONE_MESSAGE) and session.client_version.startswith(_FAIL_ONE_ALONE)
+        alone = isinstance(error, _OF_ONE_MESSAGE) and connection.client_version.startswith(_FAIL_ONE_ALONE)
         if alone or self._deduplication is None:
-            self._topic.refuse(producer, refused_id(send), told_of(error, session.client_version))
+            self._topic.refuse(producer, refused_id(send), told_of(error, connection.client_version))
             return True
-        session.send(commands.send_error(producer.producer_id, refused_id(send), error.code, error.message))
-        session.evict_producer(producer)
+        self._fail(refused_id(send), error)
+        self._publisher.evict(producer)
         return False

@@ -28,7 +28,7 @@ WAKE_MS_MIN: Final = 5
 
 
 class Publisher(Protocol):
-    """The connection of a producer (`broker.session.session.producers.SessionProducers`)."""
+    """The connection of a producer (`broker.session.producers.SessionProducers`)."""
 
     def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
         """Publish, whatever the rate says."""

@@ -246,9 +246,10 @@ class ReplicatedTopic(StoredStates):
             machine.stored(entries)
         self._settle()
 
-    def _acknowledged(self, name: str, acked: Acked) -> None:
+    def acknowledged(self, name: str, acked: Acked) -> None:
+        """A consumer or an operator here acknowledged something (see `subscription.AckListener`)."""
         if not self.ready:
-            self._waiting.append(lambda: self._acknowledged(name, acked))
+            self._waiting.append(lambda: self.acknowledged(name, acked))
         elif not self._acks.add(name, acked):
             if self.mode == "exact" and self._made is not None and self._made[0].collects(name):
                 self.dirty(name)
@@ -266,7 +267,8 @@ class ReplicatedTopic(StoredStates):
         if self._later or self._touched:
             self._settle()
 
-    def _expired(self, name: str, after: Position, up_to: Position) -> None:
+    def expired(self, name: str, after: Position, up_to: Position) -> None:
+        """Messages expired here (see `subscription.AckListener`)."""
         self.when_ready(lambda: self.snapshot.expired(name, after, up_to))
 
     def created(self, subscription: Subscription) -> None:
@@ -292,9 +294,7 @@ class ReplicatedTopic(StoredStates):
         return self._topic.subscriptions.get(subscription.name) is subscription
 
     def _connect(self, subscription: Subscription) -> None:
-        wired = subscription.durable and subscription.replicated
-        subscription.on_acked = self._acknowledged if wired else None
-        subscription.on_expired = self._expired if wired else None
+        subscription.listen(self if subscription.durable and subscription.replicated else None)
 
     def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """The cursor was moved by a seek; `then` when every machine says that it may be answered."""
@@ -559,7 +559,7 @@ class ReplicatedTopic(StoredStates):
             return
         for name in self.subscriptions():
             found = self._topic.subscriptions.get(name)
-            here = found is not None and found.consumers and found.moments.acked_ms > since_ms
+            here = found is not None and found.consumers and found.activity.acked_ms > since_ms
             if not here or not self._elsewhere(name, since_ms):
                 _, told_ms = self._both_since.pop(name, (0, 0))
                 if told_ms and now_ms - told_ms < BOTH_AGAIN_MS:
@@ -633,5 +633,5 @@ class ReplicatedTopic(StoredStates):
         assert not self._touched, "consumers were not woken"
         assert not self._later, "something put off was forgotten"
         for subscription in self._topic.subscriptions.values():
-            wired = subscription.on_acked is not None
+            wired = subscription.listener is not None
             assert wired == (subscription.durable and subscription.replicated), f"{subscription.name} is not connected"

@@ -8,9 +8,9 @@ forbids at once: producers and consumers whose role lost the permission are clos
 they come back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from magnetar.broker.security.authorization import Authorizer, Operation, Where
 from magnetar.broker.security.credentials import Guess, Identity, Keys, PasswordProof, Verifier
@@ -34,9 +34,6 @@ from magnetar.metadata.keys import TENANT_PREFIX
 from magnetar.metadata.permissions import PERMISSION_PREFIX
 from magnetar.metadata.resources import Resources
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
-
 NOBODY: Final = Identity("", "none")
 """Everybody, where there is no authentication."""
 
@@ -47,6 +44,13 @@ NO_SECURITY: Final = Security()
 
 Then = Callable[[Identity | None, BrokerError | None], None]
 Wanted = Callable[[], bool]
+
+
+class Client(Protocol):
+    """A connection that somebody may have logged in on (`session.session.Session`)."""
+
+    def permissions_changed(self) -> None:
+        """Somebody's permissions changed: end what this client may no longer do."""
 
 
 class Access:
@@ -66,7 +70,7 @@ class Access:
         security: Security,
         keys: Keys,
         resources: Resources,
-        sessions: "dict[int, Session]",
+        sessions: Mapping[int, Client],
     ) -> None:
         self._outbox = outbox
         self._sessions = sessions

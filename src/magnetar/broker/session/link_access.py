@@ -4,41 +4,43 @@ What is not allowed is one topic's trouble and stops no other. So it is answered
 policy keeps out (`blocked: policy`), wherever the answer can say so; a list leaves out what the link may not know of.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from magnetar.broker.connection import Connection
 from magnetar.broker.security.authorization import Operation
-from magnetar.broker.session.part import SessionPart
+from magnetar.broker.session.services import SessionServices
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid
 from magnetar.core.ids import NONE
 from magnetar.core.names import TopicName
 from magnetar.wire import pulsar_pb2 as pb
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
-
 POLICY: Final = "policy"
 
 
-class GeoAccess(SessionPart):
+class GeoAccess:
     """What one link may do.
 
     Args:
-        session: its connection.
+        connection: its connection.
+        services: what sessions work with.
     """
 
-    def __init__(self, session: "Session") -> None:
-        super().__init__(session)
-        self._access = session.broker.access
+    def __init__(self, connection: Connection, services: SessionServices) -> None:
+        self._connection = connection
+        self._services = services
+        self._access = services.access
 
     @property
     def everywhere(self) -> bool:
         """Whether it may touch every topic; asked each time, for permissions change."""
-        return not self._access.enabled or self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE)
+        return not self._access.enabled or self._access.authorizer.allowed(
+            self._connection.identity, Operation.REPLICATE
+        )
 
     @property
     def narrow(self) -> str:
         """The role of a link that may touch some topics only; "" where it may touch all."""
-        return "" if self.everywhere else self._session.identity.shown
+        return "" if self.everywhere else self._connection.identity.shown
 
     def refusal(self, topic: str) -> str:
         """Why it may not touch a topic; "" when it may. A name that is none is left to the command's own check."""
@@ -48,9 +50,9 @@ class GeoAccess(SessionPart):
             name = TopicName.parse(topic)
         except NameNotValid:
             return ""
-        if self._access.authorizer.allowed(self._session.identity, Operation.REPLICATE, name):
+        if self._access.authorizer.allowed(self._connection.identity, Operation.REPLICATE, name):
             return ""
-        return f"role {self._session.identity.shown} may not replicate {name} in {self._broker.cluster}"
+        return f"role {self._connection.identity.shown} may not replicate {name} in {self._services.context.cluster}"
 
     def check(self, topic: str) -> None:
         """Refuse a topic.
@@ -125,5 +127,5 @@ class GeoAccess(SessionPart):
         return answers
 
     def _persisted(self, answer: pb.GeoPosition, topic: str, source: str) -> None:
-        found = self._broker.topics.get(topic)
+        found = self._services.topics.get(topic)
         answer.ledger, answer.entry = found.log.watermark(source) if found is not None else NONE

@@ -9,10 +9,11 @@ Only connections that presented the link token, or a role that may replicate, ha
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
+from magnetar.broker.connection import Connection
 from magnetar.broker.session.link_access import GeoAccess
-from magnetar.broker.session.part import SessionPart
+from magnetar.broker.session.services import SessionServices
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Send
@@ -23,32 +24,20 @@ from magnetar.wire.connection import request_id_of
 from magnetar.wire.frames import Frame, encode, encode_with_payload
 from magnetar.wire.positions import position_from_proto
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
 
-
-class GeoSession(SessionPart):
+class GeoSession:
     """The link side of a session.
 
     Args:
-        session: the connection it belongs to.
+        connection: whose.
+        services: what sessions work with.
     """
 
-    def __init__(self, session: "Session") -> None:
-        super().__init__(session)
-        self._links = session.broker.links
-        self._access = GeoAccess(session)
-        self._handlers: dict[int, Callable[[Frame], None]] = {
-            pb.GEO_TOPICS: self._topics,
-            pb.GEO_READ: self._read,
-            pb.GEO_APPEND: self._append,
-            pb.GEO_COMMIT: self._commit,
-            pb.GEO_WATERMARKS: self._watermarks,
-            pb.GEO_STATUS: self._status,
-            pb.GEO_RESTORE: self._restore,
-            pb.GEO_SCHEMAS: self._schemas,
-            pb.GEO_SCHEMAS_BROUGHT: self._brought,
-        }
+    def __init__(self, connection: Connection, services: SessionServices) -> None:
+        self._connection = connection
+        self._services = services
+        self._links = services.links
+        self._access = GeoAccess(connection, services)
 
     def handle(self, frame: Frame) -> None:
         """One command.
@@ -57,27 +46,21 @@ class GeoSession(SessionPart):
             ProtocolError: it makes no sense; the connection ends.
         """
         try:
-            self._handlers[frame.command.type](frame)
+            _HANDLERS[frame.command.type](self, frame)
         except BrokerError as error:
-            self._session.refuse(request_id_of(frame.command), error)
+            self._connection.refuse(request_id_of(frame.command), error)
 
     def disconnected(self) -> None:
         """The connection is gone."""
-        self._links.disconnected(self._session.number)
-
-    def leave(self) -> None:
-        """The connection is gone."""
-        super().leave()
-        self._access.leave()
-        self._handlers.clear()
+        self._links.disconnected(self._connection.number)
 
     def _answer(self, kind: int, **body: Any) -> None:
-        self._session.send(encode(pb.BaseCommand(type=kind, **body)))
+        self._connection.send(encode(pb.BaseCommand(type=kind, **body)))
 
     def _topics(self, frame: Frame) -> None:
         request = frame.command.geo_topics
         self._links.source(request.to).poll(
-            self._session.number,
+            self._connection.number,
             request,
             lambda response: self._answer(
                 pb.GEO_TOPICS_RESPONSE, geo_topics_response=self._access.permitted_topics(response)
@@ -93,34 +76,34 @@ class GeoSession(SessionPart):
             return
 
         def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
-            session = self._session
-            if session.closed:
+            connection = self._connection
+            if connection.closed:
                 return
             if request.origin:
                 response.schemas = self._links.schemas.incarnation(request.topic)
             command = pb.BaseCommand(type=pb.GEO_READ_RESPONSE, geo_read_response=response)
-            session.outbox.put(Send(session.number, encode_with_payload(command, list(buffers))))
+            connection.outbox.put(Send(connection.number, encode_with_payload(command, list(buffers))))
 
         if request.HasField("to") and request.to:
             self._links.source(request.to).read(request, reply)
             return
-        topic = self._broker.topics.get(request.topic)
+        topic = self._services.topics.get(request.topic)
         if topic is None:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {request.topic} does not exist")
 
         def failed(position: Position, error: str) -> None:
-            session = self._session
-            session.outbox.put(Note("error", f"{request.topic} {position} cannot be read: {error}"))
+            connection = self._connection
+            connection.outbox.put(Note("error", f"{request.topic} {position} cannot be read: {error}"))
 
         Reading(
-            self._broker.outbox,
+            self._connection.outbox,
             topic.log,
-            cluster=self._broker.cluster,
+            cluster=self._services.context.cluster,
             to="",
             request_id=request.request_id,
             after=position_from_proto(request.after),
             up_to=position_from_proto(request.up_to) if request.HasField("up_to") else None,
-            bytes_max=min(request.bytes_max, self._broker.config.link_read_bytes_max),
+            bytes_max=min(request.bytes_max, self._services.context.config.link_read_bytes_max),
             reply=reply,
             failed=failed,
             origin=request.origin,
@@ -133,7 +116,7 @@ class GeoSession(SessionPart):
             return
         try:
             self._links.destination.append(
-                self._session.number,
+                self._connection.number,
                 request,
                 frame.payload,
                 lambda response: self._answer(pb.GEO_APPEND_RESPONSE, geo_append_response=response),
@@ -148,7 +131,7 @@ class GeoSession(SessionPart):
         self._access.check(request.topic)
         try:
             self._links.restores.machine.restore(
-                self._session.number,
+                self._connection.number,
                 request,
                 frame.payload,
                 lambda response: self._answer(pb.GEO_RESTORE_RESPONSE, geo_restore_response=response),
@@ -168,7 +151,7 @@ class GeoSession(SessionPart):
         """To a destination's machine, or a restoring one's: the ticket says whose it is."""
         brought = frame.command.geo_schemas_brought
         for translator in (self._links.destination.schemas, self._links.restores.machine.schemas):
-            translator.brought(self._session.number, brought)
+            translator.brought(self._connection.number, brought)
 
     def _commit(self, frame: Frame) -> None:
         request = frame.command.geo_commit
@@ -188,7 +171,7 @@ class GeoSession(SessionPart):
             self._answer(pb.GEO_WATERMARKS_RESPONSE, geo_watermarks_response=response)
 
         self._links.destination.watermarks(
-            frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._session.number
+            frame.command.geo_watermarks, reply, narrow=self._access.narrow, connection=self._connection.number
         )
 
     def _status(self, frame: Frame) -> None:
@@ -202,3 +185,16 @@ class GeoSession(SessionPart):
                 response.blocked.extend(one.blocked)
                 response.gap += one.gap
         self._answer(pb.GEO_STATUS_RESPONSE, geo_status_response=self._access.permitted_blocks(response))
+
+
+_HANDLERS: Final[dict[int, Callable[[GeoSession, Frame], None]]] = {
+    pb.GEO_TOPICS: GeoSession._topics,
+    pb.GEO_READ: GeoSession._read,
+    pb.GEO_APPEND: GeoSession._append,
+    pb.GEO_COMMIT: GeoSession._commit,
+    pb.GEO_WATERMARKS: GeoSession._watermarks,
+    pb.GEO_STATUS: GeoSession._status,
+    pb.GEO_RESTORE: GeoSession._restore,
+    pb.GEO_SCHEMAS: GeoSession._schemas,
+    pb.GEO_SCHEMAS_BROUGHT: GeoSession._brought,
+}

@@ -1,123 +1,115 @@
 """The commands of one connection about names: where a topic is served, its partitions, its schemas."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
+from magnetar.broker.connection import Connection
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import looked_up_name, namespace_name, topic_name
+from magnetar.broker.session.services import SessionServices
 from magnetar.broker.topics.schemas import SchemaTopic, schema_message
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
-
 
 class SessionLookups:
     """What one connection asks about topics that it need not have opened.
 
     Args:
-        session: the connection.
+        connection: whose.
+        services: what sessions work with.
     """
 
-    def __init__(self, session: "Session") -> None:
-        self._session = session
-        self._broker = session.broker
+    def __init__(self, connection: Connection, services: SessionServices) -> None:
+        self._connection = connection
+        self._services = services
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
-        """Command type -> what answers it."""
-        return {
-            21: lambda c: self._partitions(c.partitionMetadata),
-            23: lambda c: self._lookup(c.lookupTopic),
-            32: lambda c: self._topics_of_namespace(c.getTopicsOfNamespace),
-            34: lambda c: self._get_schema(c.getSchema),
-            39: lambda c: self._get_or_create_schema(c.getOrCreateSchema),
-        }
-
-    def _partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+    def partitions(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        """PARTITIONED_METADATA."""
         request_id = command.request_id
 
         def answer(count: int, error: BrokerError | None) -> None:
             if error is None:
-                self._session.send(commands.partitions_response(request_id, count))
+                self._connection.send(commands.partitions_response(request_id, count))
             else:
-                self._session.send(commands.partitions_failed(request_id, _told(error), error.message))
+                self._connection.send(commands.partitions_failed(request_id, _shown(error), error.message))
 
         try:
             name = topic_name(command.topic)
-            self._broker.catalog.check_namespace(
+            self._services.catalog.check_namespace(
                 name
             )  # first: clients take a missing namespace for that, as with Pulsar
-            self._session.check(Operation.LOOK, name, command.original_principal)
+            self._connection.check(Operation.LOOK, name, command.original_principal)
         except BrokerError as error:
-            self._session.send(commands.partitions_failed(request_id, _told(error), error.message))
+            self._connection.send(commands.partitions_failed(request_id, _shown(error), error.message))
             return
-        self._broker.auto_partitions.count_or_make(name, command.metadata_auto_creation_enabled, answer)
+        self._services.auto_partitions.count_or_make(name, command.metadata_auto_creation_enabled, answer)
 
-    def _lookup(self, command: pb.CommandLookupTopic) -> None:
+    def lookup(self, command: pb.CommandLookupTopic) -> None:
+        """LOOKUP."""
         try:
             name = looked_up_name(command.topic)
-            self._broker.catalog.check_namespace(name)
-            self._session.check(Operation.LOOK, name, command.original_principal)
-            urls = self._broker.urls(command.advertised_listener_name)
+            self._services.catalog.check_namespace(name)
+            self._connection.check(Operation.LOOK, name, command.original_principal)
+            urls = self._services.door.urls(command.advertised_listener_name)
         except BrokerError as error:
-            self._session.send(commands.lookup_failed(command.request_id, _told(error), error.message))
+            self._connection.send(commands.lookup_failed(command.request_id, _shown(error), error.message))
             return
-        self._session.send(commands.lookup_response(command.request_id, *urls))
+        self._connection.send(commands.lookup_response(command.request_id, *urls))
 
-    def _topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+    def topics_of_namespace(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        """GET_TOPICS_OF_NAMESPACE."""
         try:
             namespace = namespace_name(command.namespace)
         except BrokerError as error:
-            self._session.refuse(command.request_id, error)
+            self._connection.refuse(command.request_id, error)
             return
-        access, identity = self._broker.access, self._session.identity
+        access, identity = self._services.access, self._connection.identity
         # Mode: 0 persistent, 1 non-persistent, 2 all.
-        found = [] if command.mode == 1 else self._broker.catalog.topics_of(namespace)
+        found = [] if command.mode == 1 else self._services.catalog.topics_of(namespace)
         if command.mode != 0:
-            found += self._broker.nonpersistent.of(namespace)
+            found += self._services.nonpersistent.of(namespace)
         if access.enabled and not access.authorizer.allowed(identity, Operation.LOOK, namespace):
             # A role with permissions of single topics sees these; one without any is refused.
             found = access.authorizer.visible(identity, found)
             if not found:
                 try:
-                    self._session.check(Operation.LOOK, namespace)
+                    self._connection.check(Operation.LOOK, namespace)
                 except BrokerError as error:
-                    self._session.refuse(command.request_id, error)
+                    self._connection.refuse(command.request_id, error)
                     return
-        self._session.send(commands.topics_of_namespace(command.request_id, found))
+        self._connection.send(commands.topics_of_namespace(command.request_id, found))
 
-    def _get_schema(self, command: pb.CommandGetSchema) -> None:
+    def get_schema(self, command: pb.CommandGetSchema) -> None:
+        """GET_SCHEMA."""
         request_id = command.request_id
         try:
             asked = command.schema_version if command.HasField("schema_version") else None
             name = topic_name(command.topic)
-            self._session.check(Operation.LOOK, name)
-            version, record = self._broker.schemas.get(name, asked)
+            self._connection.check(Operation.LOOK, name)
+            version, record = self._services.schemas.get(name, asked)
         except BrokerError as error:
-            self._session.send(commands.get_schema_failed(request_id, error.code, error.message))
+            self._connection.send(commands.get_schema_failed(request_id, error.code, error.message))
             return
-        self._session.send(commands.get_schema(request_id, schema_message(record), version))
+        self._connection.send(commands.get_schema(request_id, schema_message(record), version))
 
-    def _get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
+    def get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
+        """GET_OR_CREATE_SCHEMA."""
         request_id = command.request_id
 
         def answer(version: bytes, error: BrokerError | None) -> None:
             if error is None:
-                self._session.send(commands.get_or_create_schema(request_id, version))
+                self._connection.send(commands.get_or_create_schema(request_id, version))
             else:
-                self._session.send(commands.get_or_create_schema_failed(request_id, error.code, error.message))
+                self._connection.send(commands.get_or_create_schema_failed(request_id, error.code, error.message))
 
         try:
             name = topic_name(command.topic)
-            self._session.check(Operation.PRODUCE, name)
+            self._connection.check(Operation.PRODUCE, name)
             topic = self._writable(name)
         except BrokerError as error:
             answer(b"", error)
             return
-        self._broker.schemas.get_or_create(topic, command.schema, answer)
+        self._services.schemas.get_or_create(topic, command.schema, answer)
 
     def _writable(self, name: names.TopicName) -> SchemaTopic:
         """A topic that takes messages.
@@ -125,17 +117,17 @@ class SessionLookups:
         Raises:
             BrokerError: there is none of that name, or it takes none now.
         """
-        passing = self._broker.nonpersistent.topics.get(str(name))
+        passing = self._services.nonpersistent.topics.get(str(name))
         if passing is not None:
             return passing
-        topic = self._broker.topics.get(str(name))
+        topic = self._services.topics.get(str(name))
         if topic is None:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
         topic.check_writable()
         return topic
 
 
-def _told(error: BrokerError) -> ErrorCode:
+def _shown(error: BrokerError) -> ErrorCode:
     """A refusal as the answer to a lookup says it. When it says ServiceNotReady, Java's client and the C++ client close the
     connection, with all that others have on it; after MetadataError, which Pulsar says here of what is on its way out, they try
     again.

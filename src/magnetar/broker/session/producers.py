@@ -1,64 +1,66 @@
-"""The commands of one connection about producers: opening them, publishing, closing them."""
+"""The commands of one connection about producers: opening them, publishing, closing them.
 
-from collections.abc import Callable
+    PRODUCER -> topic opened -> schema checked -> (name probed) -> admitted by the topic -> answered
+
+An attempt that its client gave up meanwhile is not in `_opening` any more and gets no place. What differs between persistent and
+non-persistent topics is the `PublishPort`'s.
+"""
+
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 from magnetar.broker.client_bytes import Handles, Opening
-from magnetar.broker.publish.deduplication import Status
-from magnetar.broker.publish.opening import Elsewhere, InOrder
-from magnetar.broker.publish.producers import AccessMode, Producer, same_place
-from magnetar.broker.publish.publishing import Publishing
+from magnetar.broker.connection import Connection
+from magnetar.broker.publish.opening import InOrder
+from magnetar.broker.publish.producers import AccessMode, Producer
 from magnetar.broker.publish.sequence_numbers import NOTHING
 from magnetar.broker.publish.throttling import THROTTLED_BYTES_MAX, admitted
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import topic_name
-from magnetar.broker.session.part import SessionPart
-from magnetar.broker.topics.topic import Topic, check_encrypts
+from magnetar.broker.session.ports import PublishPort
+from magnetar.broker.session.services import SessionServices
 from magnetar.core import names
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
-from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
+from magnetar.storage.entries import Append
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
-from magnetar.wire.idempotency_keys import Found
-
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
 
 
-class SessionProducers(SessionPart):
+class OpenProducer(NamedTuple):
+    """A producer that has its place, and the topic it publishes to."""
+
+    producer: Producer
+    port: PublishPort
+
+
+class SessionProducers:
     """The producers of one connection.
 
     Args:
-        session: the connection.
+        connection: whose.
+        services: what sessions work with.
 
     Attributes:
         open: by the client's id.
-        topics: of each open producer.
+        in_order: SENDs that wait until a batch is opened off the event loop.
     """
 
-    def __init__(self, session: "Session") -> None:
-        super().__init__(session)
-        self.open: Handles[Producer] = Handles(self._broker.client_bytes, attrgetter("held"))
-        self.topics: dict[int, Topic] = {}
-        self._opening: Opening[pb.CommandProducer] = self._broker.opening(session.number, "producers")
+    def __init__(self, connection: Connection, services: SessionServices) -> None:
+        self.connection = connection
+        self.open: Handles[OpenProducer] = Handles(services.client_bytes, lambda opened: opened.producer.held)
+        self.in_order = InOrder(services.openings, connection.number)
+        self._services = services
+        self._clients = services.clients
+        self._door = services.door
+        self._opening: Opening[pb.CommandProducer] = services.door.opening(connection.number, "producers")
         """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
         self._closing: dict[Producer, list[int]] = {}
-        """Whom their clients closed while receipts were on their way, and the requests that wait for these."""
+        """Producers that their clients closed while receipts were on their way, and the requests that wait for these."""
         self._recently_closed: dict[int, None] = {}
-        """Ids of closed producers, on topics of either kind, whose late SENDs are ignored instead of ending the connection."""
+        """Ids of closed producers whose late SENDs are ignored instead of ending the connection."""
         self._throttled_bytes = 0
-        self._in_order = InOrder(self._broker.openings, session.number)
-
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
-        """Command type -> what answers it. SEND is not among them: it comes in runs, to `publish`."""
-        return {
-            5: lambda c: self._producer(c.producer),
-            15: lambda c: self._close_producer(c.close_producer),
-        }
 
     def disconnected(self) -> None:
         """The socket is gone: so are its producers."""
@@ -66,53 +68,68 @@ class SessionProducers(SessionPart):
         for producer_id in list(self.open):
             self.drop(producer_id)
 
-    def _producer(self, command: pb.CommandProducer) -> None:
+    # ------------------------------------------------------------------------------------------------------- opening
+
+    def produce(self, command: pb.CommandProducer) -> None:
+        """PRODUCER."""
         producer_id, request_id = command.producer_id, command.request_id
-        existing = self.open.get(producer_id)
+        found = self.open.get(producer_id)
+        existing = found.producer if found is not None else None
         opening = producer_id in self._opening
         if existing is not None and command.epoch <= existing.epoch:
             if existing.answered and existing not in self._closing:
-                self._producer_ready(existing, request_id)
+                self._ready(existing, request_id)
                 return
             opening = True  # it waits for its turn, or something has to be durable before its client may know
         if opening:
-            self._session.refuse(
-                request_id,
-                BrokerError(
-                    ErrorCode.SERVICE_NOT_READY,
-                    f"producer {producer_id} is already being {'closed' if existing in self._closing else 'opened'}",
-                ),
-            )
+            state = "closed" if existing in self._closing else "opened"
+            error = BrokerError(ErrorCode.SERVICE_NOT_READY, f"producer {producer_id} is already being {state}")
+            self.connection.refuse(request_id, error)
             return
         try:
             name = self._check_allowed(command)
             if command.initial_subscription_name:
                 names.check_subscription(command.initial_subscription_name)
-            mode = self._access_mode(command.producer_access_mode)
+            mode = _access_mode(command.producer_access_mode)
             if command.producer_name:
                 names.check_producer(command.producer_name)
-            self._session.check_room_for_producer(producer_id)
-            self._broker.client_bytes.held(self._session.number, str(name), command)
+            self._check_room(producer_id)
+            self._services.client_bytes.held(self.connection.number, str(name), command)
         except (BrokerError, NameNotValid) as error:
-            self._session.refuse(request_id, _as_broker_error(error))
+            self.connection.refuse(request_id, _as_broker_error(error))
             return
         self._opening[producer_id] = command
 
-        def opened(topic: Topic | None, error: BrokerError | None) -> None:
-            if topic is None:
+        def opened(port: PublishPort | None, error: BrokerError | None) -> None:
+            if port is None:
                 self._give_up(command, error or BrokerError(ErrorCode.UNKNOWN, "the topic could not be opened"))
             elif self._wanted(command):
-                self._check_schema(topic, command, mode)
+                self._check_schema(port, command, mode)
+            else:
+                port.left()
 
-        self._broker.catalog.open(name, create=True, then=opened)
+        self._services.domains[name.domain].open_for_producer(name, opened)
 
     def _check_allowed(self, command: pb.CommandProducer) -> TopicName:
         """The topic, where the client may produce."""
         name = topic_name(command.topic)
-        self._session.check(Operation.PRODUCE, name)
+        self.connection.check(Operation.PRODUCE, name)
         if command.initial_subscription_name:
-            self._session.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
+            self.connection.check(Operation.CONSUME, name, subscription=command.initial_subscription_name)
         return name
+
+    def _check_room(self, producer_id: int) -> None:
+        """Refuse one producer too many; those on their way count: their requests come hundreds at once.
+
+        Raises:
+            BrokerError: ProducerBusy.
+        """
+        present = len(self.open) - (producer_id in self.open) + len(self._opening)
+        most = self._services.context.config.handles_per_connection_max
+        if present >= most:
+            raise BrokerError(
+                ErrorCode.PRODUCER_BUSY, f"{most} producers are the most on one connection (handles_per_connection_max)"
+            )
 
     def _wanted(self, command: pb.CommandProducer) -> bool:
         """Whether an attempt was not given up meanwhile."""
@@ -122,185 +139,104 @@ class SessionProducers(SessionPart):
         """Refuse an attempt, unless that was done already."""
         if self._wanted(command):
             del self._opening[command.producer_id]
-            self._session.refuse(command.request_id, error)
+            self.connection.refuse(command.request_id, error)
 
-    def _check_schema(self, topic: Topic, command: pb.CommandProducer, mode: AccessMode) -> None:
+    def _refused(self, port: PublishPort, command: pb.CommandProducer, error: BrokerError) -> None:
+        port.left()
+        self._give_up(command, error)
+
+    def _check_schema(self, port: PublishPort, command: pb.CommandProducer, mode: AccessMode) -> None:
         def checked(version: bytes, error: BrokerError | None) -> None:
-            if error is None:
-                self._attach_producer(topic, command, mode, version, probed=False)
+            if error is not None:
+                self._refused(port, command, error)
             else:
-                self._give_up(command, error)
+                self._attach(port, command, mode, version, probed=False)
 
         try:
-            topic.check_writable()
-            check_encrypts(command, topic.limits, topic.text)
+            port.check(command)
+        except BrokerError as error:
+            self._refused(port, command, error)
+            return
+        schema = command.schema if command.HasField("schema") else None
+        self._services.schemas.for_producer(port.topic, schema, checked)
+
+    def _attach(
+        self, port: PublishPort, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
+    ) -> None:
+        """Give an attempt its place in the topic, now or, by another call, when something that it needs has happened."""
+        if not self._wanted(command):
+            port.left()
+            return
+        try:
+            port = port.renewed()
         except BrokerError as error:
             self._give_up(command, error)
             return
-        self._broker.schemas.for_producer(topic, command.schema if command.HasField("schema") else None, checked)
-
-    @staticmethod
-    def _access_mode(value: int) -> AccessMode:
-        try:
-            return AccessMode(value)
-        except ValueError as error:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
-
-    def _attach_producer(
-        self,
-        topic: Topic,
-        command: pb.CommandProducer,
-        mode: AccessMode,
-        version: bytes,
-        *,
-        probed: bool,
-    ) -> None:
-        if not self._wanted(command):
-            return
-        again = partial(self._attach_producer, topic, command, mode, version)
+        connection, topic = self.connection, port.topic
         producer = Producer(
-            connection=self._session.number,
+            connection=connection.number,
             producer_id=command.producer_id,
             request_id=command.request_id,
-            name=command.producer_name or self._own_name(),
+            name=command.producer_name or port.name_for(connection),
             mode=mode,
             epoch=command.epoch,
             user_named=bool(command.producer_name) and command.user_provided_producer_name,
-            address=self._session.address,
-            connected_ms=self._broker.outbox.now_ms,
+            address=connection.address,
+            connected_ms=connection.outbox.now_ms,
             properties={pair.key: pair.value for pair in command.metadata},
             schema_version=version,
-            partial=self._session.partial_producers,
+            partial=connection.partial_producers,
             topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         )
-        deduplication = topic.deduplication
-        if deduplication is not None and deduplication.status is Status.RECOVERING:
-            # What was published before decides what is new: nobody publishes until that is known again.
-            deduplication.when_ready(partial(again, probed=probed))
-            return
+        again = partial(self._attach, port, command, mode, version)
         rival = topic.producers.rival(producer.name)
-        free = rival is None or same_place(rival, producer)
-        if free and deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
-            # It is told the last number, and begins behind it: one that gets into the log afterwards would be used twice.
-            topic.when_answered(partial(again, probed=probed))
-            return
-        idempotency = topic.idempotency
-        if idempotency is not None and idempotency.status is Status.RECOVERING:
-            idempotency.when_ready(partial(again, probed=probed))
-            return
         try:
-            topic.check_writable()
-            if deduplication is not None:
-                deduplication.check()
-                self._check_name(producer, topic)
-            if idempotency is not None:
-                idempotency.check()
-            if stop := self._broker.upkeep.stop_now(topic):
-                raise BrokerError(stop.code, stop.reason)
-            initial = command.initial_subscription_name
-            if initial and initial not in topic.subscriptions:
-                self._subscribe_first(topic, command, partial(again, probed=probed))
+            refused = partial(self._refused, port, command)
+            if not port.admits(connection, producer, command, partial(again, probed=probed), refused):
                 return
-            producer.held = self._broker.client_bytes.held(self._session.number, topic.text, command)
+            producer.held = self._services.client_bytes.held(connection.number, topic.text, command)
             evicted = topic.producers.add(producer, probed=probed)
         except BrokerError as error:
             if error.code is ErrorCode.PRODUCER_BUSY and rival is not None and not probed:
                 # Its client may be gone without a word, and this be its successor.
-                self._broker.clients.probe(rival.connection, self._session, partial(again, probed=True))
+                self._clients.probe(rival.connection, connection.number, partial(again, probed=True))
                 return
-            self._give_up(command, error)
+            self._refused(port, command, error)
             return
         del self._opening[command.producer_id]
-        self._session.producer_replaced(command.producer_id)
+        self._replaced(command.producer_id)
         for loser in evicted:
-            self._broker.clients.close_producer(loser)
-        self.open[command.producer_id] = producer
-        self.topics[command.producer_id] = topic
-        self._admitted(producer, topic)
+            self._clients.close_producer(loser)
+        self.open[command.producer_id] = OpenProducer(producer, port)
+        self._begin(producer, port)
 
-    def _own_name(self) -> str:
-        """For a producer that brought none: it brings this one when it comes back."""
-        name, role = self._broker.producer_name(), self._role
-        return f"{role}-{name}" if self._broker.deduplications.names_begin_with_role and role else name
-
-    @property
-    def _role(self) -> str:
-        """Whom permissions are given to; of a proxy for whom it speaks. "" without authentication."""
-        identity = self._session.identity
-        return identity.original or identity.role
-
-    def _check_name(self, producer: Producer, topic: Topic) -> None:
-        """Refuse a name that is not the role's, where names are (`names_begin_with_role`).
-
-        Raises:
-            BrokerError: NOT_ALLOWED.
+    def _replaced(self, producer_id: int) -> None:
+        """Another of this id has its place, maybe in another topic. The client asked for that: CLOSE_PRODUCER would take it for
+        the new one.
         """
-        access = self._broker.access
-        if not access.enabled or not self._broker.deduplications.names_begin_with_role:
-            return
-        role = self._role
-        if producer.name.startswith(role) or access.authorizer.allowed(
-            self._session.identity, Operation.ADMIN, topic.name
-        ):
-            return
-        raise BrokerError(
-            ErrorCode.NOT_ALLOWED,
-            f"producer name {producer.name[:100]!r} in {topic.text}: there it has to begin with the role's, {role!r} "
-            "(names_begin_with_role of [deduplication])",
-        )
+        found = self.open.get(producer_id)
+        if found is not None:
+            self.drop(producer_id)
+            if not found.producer.answered:
+                self.connection.refuse_closed(found.producer.request_id, f"producer {producer_id}")
 
-    def _subscribe_first(self, topic: Topic, command: pb.CommandProducer, then: Callable[[], None]) -> None:
-        """Create the subscription that a producer brings; without it the producer does not come either."""
+    def _begin(self, producer: Producer, port: PublishPort) -> None:
+        """Answer a producer that has a place, as soon as its client may know it."""
 
-        def created(error: BrokerError | None) -> None:
+        def begun(error: BrokerError | None) -> None:
             if error is None:
-                then()
-            else:
-                reason = f"failed to create the initial subscription: {error.message}"
-                self._give_up(command, BrokerError(error.code, reason))
-
-        if not topic.limits.new_subscriptions:
-            policy = topic.limits.sources["auto-subscription-creation"]
-            reason = f"{topic.text} gets no subscriptions but an administrator's ({policy})"
-            self._give_up(command, BrokerError(ErrorCode.NOT_ALLOWED, reason))
-            return
-        self._broker.catalog.create_subscription(topic, command.initial_subscription_name, Position(*NONE), created)
-
-    def _admitted(self, producer: Producer, topic: Topic) -> None:
-        """Answer a producer that has a place: with exclusive access, when it is known where its numbers begin, and the topic's
-        epoch is durable, so that after a restart nobody else gets the same one.
-        """
-        if producer.closed:
-            return
-        deduplication = topic.deduplication
-        if deduplication is not None and producer.ready:
-            # While one waits for access, the numbers are the holder's, who may have the same name.
-            producer.numbers = deduplication.numbers.attach(producer.name, self._broker.outbox.day_ms)
-            if topic.appending and deduplication.numbers.undecided(producer.name):
-                # The holder left something on its way: it begins behind that.
-                topic.when_answered(partial(self._admitted, producer, topic))
-                return
-        if not (producer.exclusive and producer.ready):
-            self._producer_ready(producer, producer.request_id)
-            return
-
-        def stored(error: BrokerError | None) -> None:
-            if producer.closed or producer.answered:
-                return
-            if error is None:
-                self._producer_ready(producer, producer.request_id)
+                self._ready(producer, producer.request_id)
             else:
                 self.drop(producer.producer_id)
-                self._session.refuse(producer.request_id, error)
+                self.connection.refuse(producer.request_id, error)
 
-        self._broker.catalog.store_epoch(topic, stored)
+        port.begin(producer, begun)
 
-    def _producer_ready(self, producer: Producer, request_id: int) -> None:
-        topic = self.topics.get(producer.producer_id)
-        if producer.closed or self._session.closed or topic is None:
+    def _ready(self, producer: Producer, request_id: int) -> None:
+        if producer.closed or self.connection.closed or producer.producer_id not in self.open:
             return
         producer.answered = producer.ready
-        self._session.send(
+        self.connection.send(
             commands.producer_success(
                 request_id,
                 producer.name,
@@ -311,33 +247,16 @@ class SessionProducers(SessionPart):
             )
         )
 
-    def beside(self, producer_id: int) -> int:
-        """How many others are open or being opened; what this one would replace is none of them."""
-        return len(self.open) - (producer_id in self.open) + len(self._opening)
-
-    def answers(self, command: pb.CommandProducer) -> bool:
-        """Whether what there is answers a PRODUCER: one of its id is open, or being opened."""
-        existing = self.open.get(command.producer_id)
-        return command.producer_id in self._opening or (existing is not None and command.epoch <= existing.epoch)
-
-    def replaced(self, producer_id: int) -> None:
-        """Another of this id has its place, wherever. The client asked for that: CLOSE_PRODUCER would take it for the new one."""
-        producer = self.open.get(producer_id)
-        if producer is not None:
-            self.drop(producer_id)
-            if not producer.answered:
-                self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
-
     def successor_ready(self, producer: Producer) -> None:
         """A producer that waited for exclusive access has it now."""
-        if self.open.get(producer.producer_id) is producer:
-            self._admitted(producer, self.topics[producer.producer_id])
+        found = self.open.get(producer.producer_id)
+        if found is not None and found.producer is producer:
+            self._begin(producer, found.port)
 
     def permissions_changed(self) -> None:
         """Close producers whose client may no longer produce; it looks the topic up again, and is refused there."""
-        access, identity = self._broker.access, self._session.identity
-        for producer, topic in [(self.open[number], topic) for number, topic in self.topics.items()]:
-            if not access.authorizer.allowed(identity, Operation.PRODUCE, topic.name):
+        for producer, port in list(self.open.values()):
+            if not self.connection.allowed(Operation.PRODUCE, port.topic.name):
                 self.evict(producer)
         for command in list(self._opening.values()):
             try:
@@ -345,55 +264,44 @@ class SessionProducers(SessionPart):
             except BrokerError as error:
                 self._give_up(command, error)
 
+    # ---------------------------------------------------------------------------------------------------- publishing
+
     def publish(self, producer_id: int, frames: list[Frame]) -> None:
         """A run of SENDs for one producer.
 
         Raises:
             ProtocolError: it is not open, or not ready.
         """
-        producer = self.open.get(producer_id)
-        if producer is None:
+        found = self.open.get(producer_id)
+        if found is None:
             if producer_id in self._recently_closed:
                 return
             raise ProtocolError(f"SEND for producer {producer_id}, which is not open on this connection")
+        producer, port = found
         if not producer.ready:
             raise ProtocolError(f"SEND for producer {producer_id}, which still waits for exclusive access")
         if producer in self._closing:
             return
-        topic = self.topics[producer_id]
-        if now := admitted(topic, producer, self, frames):
-            self._publish(producer, now)
+        if now := admitted(port.topic, producer, self, frames):
+            port.publish(self, producer, now)
 
     def publish_now(self, producer: Producer, frames: list[Frame]) -> None:
-        """Publish what waited for a rate. Nobody is above to end the connection if it breaks the protocol."""
-        try:
-            self._publish(producer, frames)
-        except ProtocolError as error:
-            self._broker.broke_protocol(self._session.number, error)
-
-    def _publish(self, producer: Producer, frames: list[Frame]) -> None:
-        topic = self.topics.get(producer.producer_id)
-        if topic is None or producer.closed:
+        """Publish what waited for a rate. There is no caller to end the connection if it breaks the protocol."""
+        found = self.open.get(producer.producer_id)
+        if found is None or found.producer is not producer:
             return
-        if topic.idempotency is None and not self._in_order:
-            Publishing(self._session, producer, topic).take(frames, self._broker.config.message_bytes_max)
-        else:
-            self._in_order.publish(self, producer, frames)
-
-    def take(self, producer: Producer, frames: list[Frame], found: Found | None) -> Elsewhere | None:
-        """Publish SENDs up to one whose batch has to be opened elsewhere; `found` is of the first, when it was opened there."""
-        topic = self.topics.get(producer.producer_id)
-        if topic is None or producer.closed:
-            return None
-        publishing = Publishing(self._session, producer, topic)
         try:
-            return publishing.take(frames, self._broker.config.message_bytes_max, found)
+            found.port.publish(self, producer, frames)
         except ProtocolError as error:
-            if found is None:
-                raise
-            # It waited: there is no caller to end the connection.
-            self._broker.broke_protocol(self._session.number, error)
-            return None
+            self.broke_protocol(error)
+
+    def publishing(self, append: Append, size: int) -> None:
+        """So many published bytes are on their way to the disk."""
+        self._door.publishing(self.connection, append, size)
+
+    def broke_protocol(self, error: ProtocolError) -> None:
+        """End the connection: it sent what cannot be."""
+        self._door.broke_protocol(self.connection.number, error)
 
     def throttled(self, size: int) -> None:
         """So many bytes more (or fewer) of this connection wait here, for a publish rate or until a batch is opened: too many
@@ -401,80 +309,89 @@ class SessionProducers(SessionPart):
         """
         self._throttled_bytes += size
         if self._throttled_bytes > THROTTLED_BYTES_MAX:
-            self._session.hold(True, "rate")
+            self.connection.hold(True, "rate")
         elif self._throttled_bytes <= THROTTLED_BYTES_MAX // 2:
-            self._session.hold(False, "rate")
+            self.connection.hold(False, "rate")
 
-    def closed(self, producer_id: int) -> None:
-        """A producer is closed; its client may not know, and have sent more. All of a connection may be, in one event."""
-        self._recently_closed.pop(producer_id, None)
-        self._recently_closed[producer_id] = None
-        if len(self._recently_closed) > self._broker.config.handles_per_connection_max:
-            del self._recently_closed[next(iter(self._recently_closed))]
+    # -------------------------------------------------------------------------------------------------------- closing
 
     def drop(self, producer_id: int) -> None:
-        """Forget a producer; whoever waits for its topic comes next."""
-        producer = self.open.pop(producer_id, None)
-        topic = self.topics.pop(producer_id, None)
-        if producer is None or topic is None:
+        """Forget a producer; the next that waits for its topic has its turn."""
+        found = self.open.pop(producer_id, None)
+        if found is None:
             return
+        producer, port = found
+        topic = port.topic
         if topic.publish_throttle is not None:
             topic.publish_throttle.forget(producer)
-        self._in_order.forget(producer)
-        topic.used_ms = self._broker.outbox.now_ms
-        self.closed(producer_id)
-        if topic.deduplication is not None and producer.numbers is not None:
-            topic.deduplication.numbers.detach(producer.name, self._broker.outbox.day_ms)
-        self._broker.follow_up(topic.producers.remove(producer))
+        self.in_order.forget(producer)
+        port.leaving(producer)
+        self._recently_closed.pop(producer_id, None)
+        self._recently_closed[producer_id] = None
+        if len(self._recently_closed) > self._services.context.config.handles_per_connection_max:
+            del self._recently_closed[next(iter(self._recently_closed))]
+        self._clients.follow_up(topic.producers.remove(producer))
+        port.left()
         for request_id in self._closing.pop(producer, ()):
-            self._session.send(commands.success(request_id))
+            self.connection.send(commands.success(request_id))
 
-    def _close_producer(self, command: pb.CommandCloseProducer) -> None:
+    def close(self, command: pb.CommandCloseProducer) -> None:
+        """CLOSE_PRODUCER."""
         producer_id = command.producer_id
         # Clients close what they no longer wait for: it must not come into being behind this answer.
-        attempt, producer = self._opening.pop(producer_id, None), self.open.get(producer_id)
+        attempt, found = self._opening.pop(producer_id, None), self.open.get(producer_id)
         if attempt is not None:
-            self._session.refuse_closed(attempt.request_id, f"producer {producer_id}")
-        if producer is not None and producer.answered:
-            requests = self._closing.setdefault(producer, [])
+            self.connection.refuse_closed(attempt.request_id, f"producer {producer_id}")
+        if found is not None and found.producer.answered:
+            requests = self._closing.setdefault(found.producer, [])
             requests.append(command.request_id)
             if len(requests) == 1:
-                self._close_behind(producer)
+                self._close_behind(*found)
             return
         self.drop(producer_id)
-        if producer is not None:
-            self._session.refuse_closed(producer.request_id, f"producer {producer_id}")
-        self._session.send(commands.success(command.request_id))
+        if found is not None:
+            self.connection.refuse_closed(found.producer.request_id, f"producer {producer_id}")
+        self.connection.send(commands.success(command.request_id))
 
-    def _close_behind(self, producer: Producer) -> None:
-        """Close a producer behind the receipts of all that it sent: whatever has none when its client is told that it is closed,
-        the client takes for not stored. Until then it keeps its name, so that nobody publishes in front of that.
+    def _close_behind(self, producer: Producer, port: PublishPort) -> None:
+        """Close a producer behind the receipts of all that it sent: the client takes for not stored what has no receipt when it
+        is answered that the producer is closed. Until then it keeps its name, so that no other publishes in front of that.
         """
 
         def closed() -> None:
-            if self.open.get(producer.producer_id) is producer:
+            found = self.open.get(producer.producer_id)
+            if found is not None and found.producer is producer:
                 self.drop(producer.producer_id)
 
         def published() -> None:
-            self._in_order.when_published(producer, lambda: topic.when_answered(closed))
+            self.in_order.when_published(producer, lambda: port.when_answered(closed))
 
-        topic = self.topics[producer.producer_id]
-        if topic.publish_throttle is not None and topic.publish_throttle.waits(producer):
-            topic.publish_throttle.when_published(producer, published)
+        throttle = port.topic.publish_throttle
+        if throttle is not None and throttle.waits(producer):
+            throttle.when_published(producer, published)
         else:
             published()
 
     def evict(self, producer: Producer) -> None:
         """The broker closes a producer: the client looks the topic up again. One that was never open only has its answer."""
-        if self.open.get(producer.producer_id) is producer:
-            closing = producer in self._closing
-            self.drop(producer.producer_id)
-            if closing:
-                return  # its client has the answer that it waited for
-            if producer.answered:
-                self._session.send(commands.close_producer(producer.producer_id))
-            else:
-                self._session.refuse(producer.request_id, producer.gone())
+        found = self.open.get(producer.producer_id)
+        if found is None or found.producer is not producer:
+            return
+        closing = producer in self._closing
+        self.drop(producer.producer_id)
+        if closing:
+            return  # its client has the answer that it waited for
+        if producer.answered:
+            self.connection.send(commands.close_producer(producer.producer_id))
+        else:
+            self.connection.refuse(producer.request_id, producer.gone())
+
+
+def _access_mode(value: int) -> AccessMode:
+    try:
+        return AccessMode(value)
+    except ValueError as error:
+        raise BrokerError(ErrorCode.NOT_ALLOWED, f"producer access mode {value} is not known") from error
 
 
 def _as_broker_error(error: BrokerError | NameNotValid) -> BrokerError:

@@ -4,65 +4,58 @@ A second request under a number that is open is answered with the list as it is 
 clients that lost an answer, or want to be sure, ask once more (`supports_topic_watcher_reconcile`).
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.catalog.watches import Asked, Watcher
+from magnetar.broker.connection import Connection
 from magnetar.broker.session.names import namespace_name
-from magnetar.broker.session.part import SessionPart
+from magnetar.broker.session.services import SessionServices
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
 
-
-class SessionWatchers(SessionPart):
+class SessionWatchers:
     """Watchers of one connection.
 
     Args:
-        session: the connection.
+        connection: whose.
+        services: what sessions work with.
     """
 
-    def __init__(self, session: "Session") -> None:
-        super().__init__(session)
+    def __init__(self, connection: Connection, services: SessionServices) -> None:
+        self._connection = connection
+        self._services = services
+        self._watches = services.watches
         self._open: dict[int, Watcher] = {}
         self._opening: dict[Asked, int] = {}
         """Requests that are not answered yet, with their ids."""
 
-    def handlers(self) -> dict[int, Callable[[Any], None]]:
-        """Command type -> what answers it."""
-        return {
-            64: lambda c: self._watch(c.watchTopicList),
-            67: lambda c: self._close(c.watchTopicListClose),
-        }
-
-    def _watch(self, command: pb.CommandWatchTopicList) -> None:
+    def watch(self, command: pb.CommandWatchTopicList) -> None:
+        """WATCH_TOPIC_LIST."""
         number = command.watcher_id
         try:
             namespace = namespace_name(command.namespace)
             self._check_room(number)
         except BrokerError as error:
-            self._session.refuse(command.request_id, error)
+            self._connection.refuse(command.request_id, error)
             return
         asked = Asked(
-            self._session, number, namespace, command.topics_pattern, partial(self._told, command.topics_hash)
+            self._connection, number, namespace, command.topics_pattern, partial(self._answered, command.topics_hash)
         )
         self._opening[asked] = command.request_id
-        self._broker.watches.ask(asked)
+        self._watches.ask(asked)
 
-    def _told(self, known: str, asked: Asked, watcher: Watcher | None, error: BrokerError | None) -> None:
+    def _answered(self, known: str, asked: Asked, watcher: Watcher | None, error: BrokerError | None) -> None:
         request_id = self._opening.pop(asked)
         if watcher is not None:
             self._opened(request_id, watcher, known)
         elif error is not None:
-            self._session.refuse(request_id, error)
+            self._connection.refuse(request_id, error)
 
     def _check_room(self, number: int) -> None:
         """Refuse one watcher too many; those on their way count."""
-        most = self._broker.config.topic_watchers_per_connection_max
+        most = self._services.context.config.topic_watchers_per_connection_max
         if len(self._open) - (number in self._open) + len(self._opening) >= most:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
@@ -74,44 +67,44 @@ class SessionWatchers(SessionPart):
         found = watcher.found
         names = [] if known == found.hash else found.names
         answer = commands.watch_topic_list_success(request_id, watcher.number, names, found.hash)
-        if len(answer) > self._broker.frame_bytes_max:
-            self._broker.watches.unwatch(watcher)
+        if len(answer) > self._services.frame_bytes_max:
+            self._watches.unwatch(watcher)
             reason = f"{len(names)} topics match: more than fit into one answer"
-            self._session.refuse(request_id, BrokerError(ErrorCode.NOT_ALLOWED, reason))
+            self._connection.refuse(request_id, BrokerError(ErrorCode.NOT_ALLOWED, reason))
             return
         before = self._open.get(watcher.number)
         if before is not None:
-            self._broker.watches.unwatch(before)
+            self._watches.unwatch(before)
         self._open[watcher.number] = watcher
-        self._session.send(answer)
+        self._connection.send(answer)
 
-    def _close(self, command: pb.CommandWatchTopicListClose) -> None:
-        """A number that is not open is closed, too."""
+    def close(self, command: pb.CommandWatchTopicListClose) -> None:
+        """WATCH_TOPIC_LIST_CLOSE. A number that is not open is closed, too."""
         for asked in [one for one in self._opening if one.number == command.watcher_id]:
             asked.closed = True
-            self._session.refuse_closed(self._opening.pop(asked), "the watcher")
+            self._connection.refuse_closed(self._opening.pop(asked), "the watcher")
         watcher = self._open.pop(command.watcher_id, None)
         if watcher is not None:
-            self._broker.watches.unwatch(watcher)
-        self._session.send(commands.success(command.request_id))
+            self._watches.unwatch(watcher)
+        self._connection.send(commands.success(command.request_id))
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes no more, or takes more again."""
         if writable:
             for watcher in self._open.values():
-                self._broker.watches.resume(watcher)
+                self._watches.resume(watcher)
 
     def permissions_changed(self) -> None:
         """Somebody's permissions changed: what this client may not see any more goes from its lists, what it may see comes."""
         for watcher in self._open.values():
-            self._broker.watches.doubt(watcher)
+            self._watches.doubt(watcher)
         for asked in self._opening:
             asked.again = True
 
     def disconnected(self) -> None:
         """The connection is gone."""
         for watcher in self._open.values():
-            self._broker.watches.unwatch(watcher)
+            self._watches.unwatch(watcher)
         self._open.clear()
         for asked in self._opening:
             asked.closed = True

@@ -1,6 +1,7 @@
 """Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (docs/design/pulsar.md#admin)."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap
@@ -9,13 +10,14 @@ from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
 from magnetar.broker.publish.producers import rates_in
 from magnetar.broker.statistics import constant_fields as statkeys
+from magnetar.broker.statistics import subscription_stats
+from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.core.ids import NONE
 from magnetar.core.times import iso_time
 from magnetar.metadata.policies.namespace import BacklogQuota
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
-    from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
     from magnetar.broker.session.session import Session
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.broker.topics.topic import Topic
@@ -53,12 +55,14 @@ def topic_stats(broker: "Broker", topic: "Topic", *, publishers: bool = True, co
     subscriptions: dict[str, dict[str, Any]] = {}
     replicated = frozenset(topic.replicated.subscriptions() if topic.replicated is not None else ())
     for name, subscription in list(topic.subscriptions.items()):
-        shown = subscription.stats(consumers=False)
+        shown = subscription_stats.stats(subscription, consumers=False)
         shown["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
         if name in replicated and topic.replicated is not None:
             shown["replicatedMode"] = broker.replication.mode_of(topic)
         if consumers:
-            shown["consumers"] = yield from _consumers(broker, subscription)
+            shown["consumers"] = yield from _consumers(
+                broker, subscription.consumers, partial(subscription_stats.stats_of, subscription)
+            )
         subscriptions[name] = shown
         yield
     shown_publishers = (yield from _publishers(broker, topic)) if publishers else []
@@ -148,7 +152,9 @@ def passing_stats(
     for name, subscription in list(topic.subscriptions.items()):
         subscriptions[name] = subscription.stats(consumers=False)
         if consumers:
-            subscriptions[name]["consumers"] = yield from _consumers(broker, subscription)
+            subscriptions[name]["consumers"] = yield from _consumers(
+                broker, subscription.consumers, subscription.stats_of
+            )
         yield
     shown = topic.stats(subscriptions) | {"ownerBroker": _owner(broker)} | _epoch(topic)
     if publishers:
@@ -178,14 +184,16 @@ def _publishers(broker: "Broker", topic: "Topic | NonPersistentTopic") -> _Shown
     return found
 
 
-def _consumers(broker: "Broker", subscription: "Subscription | NonPersistentSubscription") -> _Shown:
+def _consumers(
+    broker: "Broker", consumers: Iterable[Consumer], stats_of: Callable[[Consumer], dict[str, Any]]
+) -> _Shown:
     """Consumers of a subscription, likewise."""
     found: list[dict[str, Any]] = []
-    for consumer in list(subscription.consumers):
-        shown = subscription.stats_of(consumer)
+    for consumer in list(consumers):
+        shown = stats_of(consumer)
         session = _add_client(broker, consumer.connection, shown)
         if session is not None and broker.access.enabled:
-            shown["appId"] = session.identity.role
+            shown["appId"] = session.connection.identity.role
         found.append(shown)
         if len(found) % CLIENTS_A_STEP == 0:
             yield
@@ -195,8 +203,8 @@ def _consumers(broker: "Broker", subscription: "Subscription | NonPersistentSubs
 def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Session | None":
     """What a client calls itself; links and clients that are just going have no session."""
     session = broker.sessions.get(connection)
-    if session is not None and session.client_version:
-        shown["clientVersion"] = session.client_version
+    if session is not None and session.connection.client_version:
+        shown["clientVersion"] = session.connection.client_version
     return session
 
 
@@ -205,7 +213,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
     log = topic.log
     cursors: dict[str, dict[str, Any]] = {}
     for name, subscription in list(topic.subscriptions.items()):
-        cursors[name] = subscription.internal_stats()
+        cursors[name] = subscription_stats.internal_stats(subscription)
         yield
     for state in broker.replication.states(topic):
         if state["subscription"] in cursors:  # others came meanwhile

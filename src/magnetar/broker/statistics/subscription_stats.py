@@ -1,30 +1,33 @@
 """Statistics of subscriptions as plain dicts, with Pulsar's names of keys (docs/design/pulsar.md#admin)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.statistics import constant_fields as statkeys
 from magnetar.broker.subscriptions.consumer import Consumer, SubType, rates_out
 from magnetar.broker.subscriptions.dispatch.base import NOTHING_DRAINS
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.times import iso_time
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.dispatch.base import Dispatcher
-    from magnetar.broker.subscriptions.dispatch.context import DispatchLog
-    from magnetar.broker.subscriptions.subscription import Subscription
 
 RANGES_SHOWN_MAX = 100
 """Ranges written out in internal stats; the count is exact, the text is for people."""
 
 
-def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "DispatchLog") -> dict[str, Any]:
-    """Pulsar's SubscriptionStats without consumers. `msgBacklog` counts entries without markers, `msgBacklogMessages` is ours."""
-    cursor, moments = subscription.cursor, subscription.moments
-    consumers = dispatcher.consumers
+def stats(subscription: Subscription, *, consumers: bool = True) -> dict[str, Any]:
+    """Pulsar's SubscriptionStats, with consumers or without. `msgBacklog` counts entries without markers, `msgBacklogMessages` is
+    ours.
+    """
+    cursor, activity, dispatcher, log = (
+        subscription.cursor,
+        subscription.activity,
+        subscription.dispatcher,
+        subscription.log,
+    )
+    present = dispatcher.consumers
     counters = subscription.counters()
     active = dispatcher.active
-    throttled = dispatcher.around.throttled
+    throttled = dispatcher.context.throttled
     shown: dict[str, Any] = (
-        rates_out(subscription.meter)
+        rates_out(activity.meter)
         | statkeys.of_subscriptions()
         | NOTHING_DRAINS
         | {
@@ -36,26 +39,26 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
             "msgBacklog": cursor.backlog_entries(),
             "msgBacklogMessages": cursor.backlog_messages(),
             "backlogSize": log.bytes_between(cursor.mark_delete, log.last) if log.last > cursor.mark_delete else 0,
-            "unackedMessages": sum(consumer.unacked for consumer in consumers),
+            "unackedMessages": sum(consumer.unacked for consumer in present),
             "blockedSubscriptionOnUnackedMsgs": False,
             "msgDelayed": 0,
             "delayedMessageIndexSizeInBytes": 0,
             "msgInReplay": 0,
             "allowOutOfOrderDelivery": False,
             "activeConsumerName": active.name if active is not None else "",
-            "consumers": [],
+            "consumers": [stats_of(subscription, consumer) for consumer in present] if consumers else [],
             "msgOutCounter": counters.messages_out,
             "bytesOutCounter": counters.bytes_out,
             "nonContiguousDeletedMessagesRanges": cursor.acked.count_runs(),
             "nonContiguousDeletedMessagesRangesSerializedSize": cursor.runs_bytes,
-            "lastConsumedFlowTimestamp": moments.flow_ms,
-            "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in consumers), default=0),
-            "lastAckedTimestamp": moments.acked_ms,
-            "lastMarkDeleteAdvancedTimestamp": moments.mark_delete_moved_ms,
-            "lastExpireTimestamp": moments.expired_ms,
+            "lastConsumedFlowTimestamp": activity.flow_ms,
+            "lastConsumedTimestamp": max((consumer.last_consumed_ms for consumer in present), default=0),
+            "lastAckedTimestamp": activity.acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": activity.mark_delete_moved_ms,
+            "lastExpireTimestamp": activity.expired_ms,
             # Entries, as Pulsar counts them, not the messages of their batches.
-            "msgRateExpired": subscription.expired_meter.per_s[0],
-            "totalMsgExpired": subscription.expired_entries,
+            "msgRateExpired": activity.expired_meter.per_s[0],
+            "totalMsgExpired": activity.expired_entries,
             "subscriptionProperties": dict(cursor.labels),
             "dispatchThrottledMsgEventsBySubscriptionLimit": throttled.messages_own,
             "dispatchThrottledBytesEventsBySubscriptionLimit": throttled.bytes_own,
@@ -72,9 +75,14 @@ def stats(subscription: "Subscription", dispatcher: "Dispatcher", log: "Dispatch
     return shown
 
 
-def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> dict[str, Any]:
-    """Pulsar's CursorStats."""
-    cursor = subscription.cursor
+def stats_of(subscription: Subscription, consumer: Consumer) -> dict[str, Any]:
+    """Pulsar's ConsumerStats of one of the subscription's consumers."""
+    return consumer.stats() | subscription.dispatcher.consumer_stats(consumer)
+
+
+def internal_stats(subscription: Subscription) -> dict[str, Any]:
+    """Pulsar's CursorStats (of ManagedLedgerInternalStats)."""
+    cursor, dispatcher = subscription.cursor, subscription.dispatcher
     runs: list[str] = []
     for first, last in cursor.acked.runs():
         if len(runs) == RANGES_SHOWN_MAX:
@@ -87,7 +95,7 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
         "markDeletePosition": str(cursor.mark_delete),
         "durableMarkDeletePosition": str(subscription.durable_mark_delete),
         "readPosition": statkeys.read_position(
-            dispatcher.around.log, max(cursor.mark_delete, dispatcher.reading.after)
+            dispatcher.context.log, max(cursor.mark_delete, dispatcher.reading.after)
         ),
         "individuallyDeletedMessages": f"[{', '.join(runs)}]",
         "messagesConsumedCounter": subscription.counters().messages_acked,
@@ -106,9 +114,9 @@ def internal_stats(subscription: "Subscription", dispatcher: "Dispatcher") -> di
     }
 
 
-def consumer_stats(subscription: "Subscription", consumer: Consumer) -> dict[str, Any]:
+def consumer_stats(subscription: Subscription, consumer: Consumer) -> dict[str, Any]:
     """The fields of CommandConsumerStatsResponse, without the request's."""
-    backlog, expired_per_s = subscription.cursor.backlog_entries(), subscription.expired_meter.per_s[0]
+    backlog, expired_per_s = subscription.cursor.backlog_entries(), subscription.activity.expired_meter.per_s[0]
     return consumer_fields(consumer, backlog=backlog, expired_per_s=expired_per_s)
 
 

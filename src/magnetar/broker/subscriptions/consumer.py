@@ -3,15 +3,12 @@
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from magnetar.broker.client_bytes import NOTHING_HELD, Held
 from magnetar.core.ids import Position
 from magnetar.core.meter import Meter
 from magnetar.core.times import iso_time
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.subscription import Subscription
 
 
 class SubType(IntEnum):
@@ -137,16 +134,9 @@ class Consumer:
     auto_schema: bool = False
     held: Held = NOTHING_HELD
     meter: Meter = field(init=False)
-    owner: "Subscription | None" = None
 
     def __post_init__(self) -> None:
         self.meter = Meter(len(Counters._fields), self.connected_ms)
-
-    @property
-    def subscription(self) -> "Subscription":
-        """The subscription that took it."""
-        assert self.owner is not None, f"consumer {self.name} was not taken by a subscription"
-        return self.owner
 
     @property
     def can_receive(self) -> bool:

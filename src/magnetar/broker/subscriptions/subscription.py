@@ -6,30 +6,40 @@
     seek, skip, expire -> cursor ; a seek drops all consumers first, as in Pulsar
 
 The type may change whenever there are no consumers. Everything here is one machine: it is entered by one event at a time
-and asks for things only through its outbox and the two callbacks.
+and asks for things only through its outbox, the two callbacks, and the listener of a replicated subscription.
+
+What is acknowledged comes from
+
+    ACK of a consumer here   -> cursor -> the listener: the other clusters have to know
+    another cluster          -> cursor, and the listener is not called
+    before a seek            -> dropped, unless the message was sent again since (docs/design/acknowledged-sets.md#coming-back)
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
-from magnetar.broker.statistics import subscription_stats
-from magnetar.broker.subscriptions.acknowledging import AckedSubscription
+from magnetar.broker.publish.idempotency.withdrawals import Withdrawals
+from magnetar.broker.subscriptions.acked_ids import acked_by, acked_up_to, messages_left, position_of
+from magnetar.broker.subscriptions.activity import Activity
 from magnetar.broker.subscriptions.consumer import Consumer, Counters, SubType
+from magnetar.broker.subscriptions.cursor_encoder import CursorEncoder
 from magnetar.broker.subscriptions.dispatch.base import Dispatcher, KeySharedPolicy
-from magnetar.broker.subscriptions.dispatch.context import DispatchLog, Limits, Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext, DispatchLog, Limits
 from magnetar.broker.subscriptions.dispatch.exclusive import Exclusive
 from magnetar.broker.subscriptions.dispatch.failover import Failover
 from magnetar.broker.subscriptions.dispatch.key_shared import KeyShared
 from magnetar.broker.subscriptions.dispatch.shared import Shared
+from magnetar.broker.subscriptions.omissions import CompactedTopic, Omissions
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.meter import Meter
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Note, Outbox, Send
-from magnetar.storage.cursor import BYTES_STORED_MAX, EXPIRED_ENTRY, EXPIRED_LEDGER, USED, Cursor, bits_of
+from magnetar.replication.host import Acked
+from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, USED, Cursor, bits_of
+from magnetar.storage.positions import PositionSet
 from magnetar.wire import commands
-from magnetar.wire.pulsar_pb2 import KeySharedMeta
+from magnetar.wire.pulsar_pb2 import KeySharedMeta, MessageIdData
 from magnetar.wire.versions import may_push
 
 REPLICATED: Final = "pulsar.replicated.subscription"
@@ -44,6 +54,7 @@ _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
     SubType.SHARED: Shared,
     SubType.KEY_SHARED: KeyShared,
 }
+_SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
 
 
 class SubscriptionConfig(Protocol):
@@ -70,7 +81,17 @@ class SubscriptionConfig(Protocol):
         """Entries remembered until their time."""
 
 
-class Subscription(AckedSubscription):
+class AckListener(Protocol):
+    """Who has to know what happens on a replicated subscription (`replicated_subscriptions.topic.ReplicatedTopic`)."""
+
+    def acknowledged(self, name: str, acked: Acked) -> None:
+        """A consumer or an operator here acknowledged something; the cursor has it."""
+
+    def expired(self, name: str, after: Position, up_to: Position) -> None:
+        """Messages with after < p <= up_to expired here."""
+
+
+class Subscription:
     """One subscription of one topic.
 
     Args:
@@ -82,20 +103,24 @@ class Subscription(AckedSubscription):
         durable: kept across restarts; False for readers.
         partition: the topic's number, -1 when it is no partition.
         config: limits.
+        bytes_max: of what the stored cursor says in addition to its position, as far as the store takes it.
+        withdrawals: of the topic.
+        from_beginning: it is made at the beginning of the topic, and nobody has read it yet.
+        ended: the topic is terminated.
+        command: how messages print a command of `magnetar`, from its words.
         on_dirty: called when the cursor has to be stored; again only after `encode`.
         on_detached: called with connection and consumer id for each consumer that the subscription drops by itself.
+        on_left_out: called with how many more ranges or batches the stored cursor has no room for than the one before had.
 
     Attributes:
+        log: the topic's.
         consumers: in the order of their coming.
         left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
         used_ms: when a consumer was last there, as far as is known; a moment that is stored now and then (`note_use`).
         durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
-        ended: the topic is terminated.
-        bytes_max: of what the stored cursor says beside its place, as far as the store takes it.
         sought: it was moved since its last consumer went.
-        on_left_out: told how many more ranges or batches the stored cursor has no room for than the one before had.
-        expired_entries: given up since the subscription was loaded, because of their age or an administrator's word; what a
-            quota on bytes took is not among them, as in Pulsar.
+        activity: what happened since it was loaded.
+        context: what its dispatcher works with.
     """
 
     def __init__(
@@ -109,10 +134,15 @@ class Subscription(AckedSubscription):
         durable: bool,
         partition: int,
         config: SubscriptionConfig,
+        bytes_max: int,
+        withdrawals: Withdrawals,
+        from_beginning: bool,
+        ended: bool,
+        command: Callable[..., str],
         on_dirty: Callable[["Subscription"], None],
         on_detached: Callable[[int, int], None],
+        on_left_out: Callable[[int], None],
     ) -> None:
-        super().__init__()
         self.topic = topic
         self.name = name
         self.cursor = cursor
@@ -121,28 +151,26 @@ class Subscription(AckedSubscription):
         self.created_ms = self.left_ms = outbox.now_ms
         self.used_ms = cursor.properties.get(USED, outbox.day_ms)
         self.closed = False
-        self.ended = False
+        self.ended = ended
         self.sought = False
-        self._outbox = outbox
-        self._log = log
-        self._on_dirty = on_dirty
-        self._on_detached = on_detached
-        self._ranges_max = config.cursor_ranges_max
-        self.bytes_max = BYTES_STORED_MAX
-        self._left_out = 0
-        self.on_left_out: Callable[[int], None] | None = None
-        self.meter = Meter(len(Counters._fields), outbox.now_ms)
-        self.expired_entries = 0
-        self.expired_meter = Meter(1, outbox.now_ms)
-        self._gone = Counters()
+        self.log = log
+        self.activity = Activity(outbox.now_ms)
         limits = Limits(
             unacked_per_consumer_max=config.unacked_messages_per_consumer_max or _UNLIMITED,
             unacked_per_subscription_max=config.unacked_messages_per_subscription_max or _UNLIMITED,
             redeliveries_max=config.redeliveries_max,
             delayed_entries_max=config.delayed_messages_max,
         )
-        self._around = Surroundings(outbox, log, cursor, topic, name, partition, limits)
-        self._dispatcher: Dispatcher = Exclusive(self._around)
+        self.context = DispatchContext(outbox, log, cursor, topic, name, partition, limits, command)
+        self._outbox = outbox
+        self._on_dirty = on_dirty
+        self._on_detached = on_detached
+        self._omissions = Omissions(cursor, withdrawals, from_beginning=from_beginning)
+        self._encoder = CursorEncoder(outbox, str(self.context), config.cursor_ranges_max, bytes_max, on_left_out)
+        self._listener: AckListener | None = None
+        self._late_up_to = NONE
+        """Acknowledgements at or below are late, unless the message was sent again: they were sent before a seek."""
+        self._dispatcher: Dispatcher = Exclusive(self.context)
         self._typed = False
 
     # ---------------------------------------------------------------------------------------------------- consumers
@@ -180,17 +208,17 @@ class Subscription(AckedSubscription):
                 CONSUMER_ASSIGN for sticky hash ranges that are missing, wrong or taken.
         """
         if self.closed:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self._around} is being closed")
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self.context} is being closed")
         policy = policy_of(key_shared)
         dispatcher = former = self._dispatcher
         if consumer.sub_type is not former.sub_type:
             if former.consumers:
                 raise BrokerError(
                     ErrorCode.CONSUMER_BUSY,
-                    f"{self._around} is {former.sub_type.shown}; a consumer of type {consumer.sub_type.shown} "
+                    f"{self.context} is {former.sub_type.shown}; a consumer of type {consumer.sub_type.shown} "
                     "cannot join while others are connected",
                 )
-            dispatcher = _DISPATCHERS[consumer.sub_type](self._around)
+            dispatcher = _DISPATCHERS[consumer.sub_type](self.context)
         dispatcher.check(consumer, policy)
         if accepted is not None:
             accepted()
@@ -199,14 +227,13 @@ class Subscription(AckedSubscription):
         self._dispatcher = dispatcher
         self._typed = True
         self.sought = False
-        consumer.owner = self
         dispatcher.add(consumer, policy)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """A consumer closed, or its connection did; what it did not acknowledge goes to others."""
         if consumer in self._dispatcher.consumers:
             self.used_ms = self._outbox.day_ms
-            self._gone += Counters.of(consumer)
+            self.activity.consumer_left(consumer)
             self._dispatcher.remove(consumer)
 
     def disconnect_all(self, *, migrated_to: str = "", migrated_to_tls: str = "") -> None:
@@ -222,14 +249,14 @@ class Subscription(AckedSubscription):
             self.used_ms = self._outbox.day_ms
         self._dispatcher.remove_all()
         for consumer in gone:
-            self._gone += Counters.of(consumer)
+            self.activity.consumer_left(consumer)
             if migrated_to and may_push(_TOPIC_MIGRATED, consumer.protocol_version):
-                told = commands.consumer_migrated(
+                farewell = commands.consumer_migrated(
                     consumer.consumer_id, migrated_to, migrated_to_tls, named=consumer.remembers
                 )
             else:
-                told = (commands.close_consumer(consumer.consumer_id),)
-            self._outbox.put(Send(consumer.connection, told))
+                farewell = (commands.close_consumer(consumer.consumer_id),)
+            self._outbox.put(Send(consumer.connection, farewell))
             self._on_detached(consumer.connection, consumer.consumer_id)
 
     def note_use(self, step_ms: int) -> None:
@@ -245,7 +272,7 @@ class Subscription(AckedSubscription):
         self.disconnect_all()
         self.closed = True
         self._dispatcher.close()
-        self._outbox.put(Note("debug", f"{self._around} is closed: {reason}"))
+        self._outbox.put(Note("debug", f"{self.context} is closed: {reason}"))
 
     def pause(self, connection: int) -> None:
         """A connection takes no more bytes."""
@@ -279,31 +306,30 @@ class Subscription(AckedSubscription):
             own_rate: of this subscription alone.
             delays: whether `deliver_at` is kept to.
         """
-        around = self._around
-        around.limits = replace(
-            around.limits,
+        self.context.follow(
             unacked_per_consumer_max=unacked_per_consumer_max,
             unacked_per_subscription_max=unacked_per_subscription_max,
+            broker_rate=broker_rate,
+            topic_rate=topic_rate,
+            own_rate=own_rate,
+            delays=delays,
         )
-        around.rates = tuple(rate for rate in (broker_rate, topic_rate, own_rate) if rate is not None)
-        around.broker_rate, around.own_rate = broker_rate, own_rate
-        around.delays = delays
         self._dispatcher.limits_changed()
 
     @property
     def own_rate(self) -> Rate | None:
         """The rate of dispatch that is this subscription's alone; None: none."""
-        return self._around.own_rate
+        return self.context.own_rate
 
     @property
     def held(self) -> bool:
         """Whether nothing is sent because the subscription is fenced."""
-        return self._around.held
+        return self.context.held
 
     def hold(self, held: bool) -> None:
         """Send nothing more, or go on; acknowledgements are taken in both cases."""
-        if held != self._around.held:
-            self._around.held = held
+        if held != self.context.held:
+            self.context.held = held
             self._dispatcher.dispatch()
 
     def in_flight(self) -> int:
@@ -314,17 +340,20 @@ class Subscription(AckedSubscription):
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """A consumer asks for so many messages more."""
-        now_ms = self.moments.flow_ms = self._outbox.now_ms
+        now_ms = self.activity.flow_ms = self._outbox.now_ms
         consumer.grant(permits, now_ms)
         self._dispatcher.dispatch()
         if self.ended:
             self._tell_end()
 
-    def available(self) -> None:
-        """The log has new entries. Markers next to mark-delete are stepped over, whether there are consumers or not."""
-        if self.cursor.step_over_markers():
-            self._dispatcher.mark_delete_moved()
-        self._dispatcher.dispatch()
+    def available(self) -> bool:
+        """The log has new entries. Markers next to mark-delete are stepped over, whether there are consumers or not.
+
+        Returns:
+            Whether a consumer was sent something.
+        """
+        sent = self.cursor.step_over_markers() and self._dispatcher.mark_delete_moved()
+        return self._dispatcher.dispatch() or sent
 
     def redeliver(
         self, consumer: Consumer, positions: Iterable[Position] | None = None, epoch: int | None = None
@@ -340,6 +369,188 @@ class Subscription(AckedSubscription):
             consumer.epoch = epoch
         self._dispatcher.redeliver(consumer, positions)
 
+    # ----------------------------------------------------------------------------------------------- acknowledgements
+
+    def ack(self, consumer: Consumer, ids: Sequence[MessageIdData], *, cumulative: bool) -> bool:
+        """Acknowledge: entries, messages of batches (ack_set), or everything up to one id.
+
+        What is no entry of this topic, or acknowledged already, is passed over.
+
+        Returns:
+            Whether the cursor changed (then it is stored soon).
+
+        Raises:
+            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one with
+                another number of ids than one.
+        """
+        before = self.cursor.mark_delete
+        if self._late_up_to != NONE:
+            ids = self._without_late(ids)
+            if not ids:
+                return False
+        if not cumulative and self._dispatcher.sub_type in _SHARED_TYPES:
+            changed = self._ack_shared(consumer, ids)
+        else:
+            consumer.cumulative |= cumulative
+            tally = self.cursor.tally()
+            changed = self._ack_cumulative(ids) if cumulative else self._ack_single(ids)
+            consumer.messages_acked += self.cursor.acknowledged_since(tally)
+        if changed:
+            consumer.last_acked_ms = self.activity.acked_ms = self._outbox.now_ms
+            self._changed(before)
+        return changed
+
+    def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
+        """Without acknowledgements of what was sent before a seek: it would undo the seek.
+
+        See docs/design/acknowledged-sets.md#coming-back.
+
+        What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
+        """
+        read = self._dispatcher.reading.after
+        if read >= self._late_up_to:
+            self._late_up_to = NONE
+            return ids
+        return [item for item in ids if not read < position_of(item) <= self._late_up_to]
+
+    def _ack_cumulative(self, ids: Sequence[MessageIdData]) -> bool:
+        if self._dispatcher.sub_type in _SHARED_TYPES:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"{self.context} is {self._dispatcher.sub_type.shown}: acknowledge messages one by one, not cumulatively",
+            )
+        if len(ids) != 1:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED, f"a cumulative acknowledgement names one message id, not {len(ids)}"
+            )
+        position = position_of(ids[0])
+        if position.entry == -1 and self.log.valid(Position(position.ledger, 0)):
+            # From within a ledger's first batch C++ clients acknowledge what is in front of it by counting down its entry.
+            position = self.log.position_before(position)
+        if not self.log.valid(position):
+            # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
+            return False
+        bits = messages_left(self.log, position, ids[0])
+        before = self.cursor.mark_delete
+        changed = self.cursor.ack_up_to(position, bits)
+        if changed and self._listener is not None:
+            left = bits if not self.cursor.is_acked(position) else 0
+            self._listener.acknowledged(self.name, acked_up_to(self.log, before, position, left))
+        return changed
+
+    def _ack_single(self, ids: Sequence[MessageIdData]) -> bool:
+        whole: list[Position] = []
+        parts: list[MessageIdData] = []
+        changed = 0
+        for item in ids:
+            if item.ack_set:
+                parts.append(item)
+                position = position_of(item)
+                changed += self.cursor.ack_indexes(position, messages_left(self.log, position, item))
+            else:
+                whole.append(Position(item.ledgerId, item.entryId))
+        fresh = self.cursor.ack(whole)
+        if self._listener is not None:
+            self._listener.acknowledged(self.name, acked_by(self.log, whole, parts))
+        return fresh + changed > 0
+
+    def _ack_shared(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> bool:
+        cursor = self.cursor
+        whole: list[Position] = []
+        parts: list[MessageIdData] = []
+        changed = 0
+        for item in ids:
+            position = Position(item.ledgerId, item.entryId)
+            if not item.ack_set:
+                whole.append(position)
+                continue
+            parts.append(item)
+            messages = cursor.ack_indexes(position, messages_left(self.log, position, item))
+            changed += messages
+            if cursor.is_acked(position):
+                whole.append(position)
+            elif messages:
+                self._dispatcher.settled_part(consumer, position, messages)
+        changed += cursor.ack(whole)
+        if self._listener is not None:
+            self._listener.acknowledged(self.name, acked_by(self.log, whole, parts))
+        self._dispatcher.settled(consumer, whole)
+        return changed > 0
+
+    # ------------------------------------------------------------------------------------------- from other clusters
+
+    def acknowledged_elsewhere(self, entries: PositionSet, partial: Mapping[Position, int]) -> bool:
+        """Other clusters' consumers acknowledged entries, and messages of batches (bit sets, 1 = acknowledged).
+
+        Nothing is sent by that; call `available` at the end of the event.
+
+        Returns:
+            Whether the cursor changed.
+        """
+        cursor, before = self.cursor, self.cursor.mark_delete
+        fresh = cursor.ack_set(entries)
+        parts: dict[Position, int] = {}
+        for position, acked in partial.items():
+            if self.log.valid(position):
+                left = ((1 << self.log.count_at(position)) - 1) & ~acked
+                messages = cursor.ack_indexes(position, left)
+                if messages and cursor.is_acked(position):
+                    fresh.add(*position)
+                elif messages:
+                    parts[position] = messages
+        if not fresh and not parts:
+            return False
+        self._dispatcher.acknowledged_elsewhere(fresh, parts)
+        self._changed(before)
+        return True
+
+    def rebuild(self, acked: PositionSet, partial: Mapping[Position, int]) -> None:
+        """Consumed messages came back: consumers are disconnected, the cursor covers exactly this and what expired here."""
+        self.disconnect_all()
+        before = self.cursor.mark_delete
+        self.cursor.replace(acked, partial, self.cursor.expired)
+        self._omissions.moved()
+        self._late_up_to = self.log.last
+        self._dispatcher.restart()
+        self._changed(before)
+
+    def withdrawn(self, positions: Collection[Position]) -> set[Position]:
+        """Messages of these entries have just been withdrawn from the topic; nothing is sent by that.
+
+        They count as acknowledged also if a consumer has them: who has processed the one needs no other, and who has not is
+        given the one that stays.
+
+        Returns:
+            Those of the entries that this subscription was given, or has acknowledged.
+        """
+        cursor, read = self.cursor, self._dispatcher.reading.after
+        had = {position for position in positions if position <= read or cursor.is_acked(position)}
+        entries, parts = self._omissions.withdrawn(positions)
+        self.acknowledged_elsewhere(entries, parts)
+        return had
+
+    def read(self, compacted: CompactedTopic | None) -> None:
+        """Its consumer reads the compacted topic, of which nothing superfluous is delivered; None: the whole topic."""
+        self._omissions.read(compacted)
+
+    @property
+    def compacted(self) -> CompactedTopic | None:
+        """Of the topic, when its consumers read compacted."""
+        return self._omissions.compacted
+
+    def left_out(self) -> list[Withdrawals]:
+        """Messages that compaction keeps from its consumers."""
+        return self._omissions.compacted_away()
+
+    @property
+    def listener(self) -> AckListener | None:
+        """Who has to know what is acknowledged and expires here: of a replicated subscription."""
+        return self._listener
+
+    def listen(self, listener: AckListener | None) -> None:
+        """From now on this one has to know what is acknowledged and expires here; None: it is not replicated (any more)."""
+        self._listener = listener
+
     # --------------------------------------------------------------------------------------------- moving the cursor
 
     def seek_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
@@ -353,7 +564,7 @@ class Subscription(AckedSubscription):
 
     def seek_time(self, publish_time_ms: int) -> None:
         """Seek to the first entry published at that time or later."""
-        self.seek_to(self._log.seek_time(publish_time_ms))
+        self.seek_to(self.log.seek_time(publish_time_ms))
 
     def reset_to(self, position: Position, ack_set: Sequence[int] = ()) -> None:
         """Move the cursor, as `seek_to`, of a subscription that has no consumers."""
@@ -363,17 +574,13 @@ class Subscription(AckedSubscription):
         if not self.replicated and noted:
             self._note_expiry(NONE)
         # How long an ack_set is, its client decides: of it no more is read than the batch has messages.
-        messages = self._log.count_at(position) if self._log.valid(position) else 0
+        messages = self.log.count_at(position) if self.log.valid(position) else 0
         self.cursor.reset(position, bits_of(ack_set[: (messages + 63) // 64]))
         self.sought = True
-        self._cover_withdrawn()
-        self._late_up_to = self._log.last
+        self._omissions.moved()
+        self._late_up_to = self.log.last
         self._dispatcher.restart()
         self._changed(before)
-
-    def print_commands_by(self, command: Callable[..., str]) -> None:
-        """How messages print a command of `magnetar`, from its words."""
-        self._around.command = command
 
     @property
     def stopped(self) -> tuple[Position, str] | None:
@@ -389,19 +596,19 @@ class Subscription(AckedSubscription):
 
     def skip_all(self) -> None:
         """Acknowledge everything there is now."""
-        self._ack_up_to(self._log.last)
+        self._ack_up_to(self.log.last)
 
     def expire(self, before_ms: int) -> None:
         """Give up everything in front of the first entry published (and stored) at that time or later, in this cluster."""
-        first_kept = Cursor.at(self._log, self._log.first_since(before_ms))
+        first_kept = Cursor.at(self.log, self.log.first_since(before_ms))
         self.expire_to(first_kept.mark_delete)
 
     def expire_to(self, position: Position) -> None:
         """Give up everything at or below `position` in this cluster because it is old, or an administrator says that it is,
         unless that is a step back or behind the newest entry.
         """
-        self.moments.expired_ms = self._outbox.now_ms
-        self.expired_entries += self._give_up(position)
+        self.activity.expired_ms = self._outbox.now_ms
+        self.activity.expired_entries += self._give_up(position)
 
     def advance_to(self, position: Position) -> None:
         """Give up everything at or below `position` in this cluster (a backlog quota), unless that is a step back or behind
@@ -412,14 +619,14 @@ class Subscription(AckedSubscription):
     def _give_up(self, position: Position) -> int:
         """As acknowledging, but other clusters are not told: it is nobody's acknowledgement. How many entries it was."""
         before = self.cursor.mark_delete
-        if position <= before or position > self._log.last:
+        if position <= before or position > self.log.last:
             return 0
         backlog = self.backlog_entries()
         if self.replicated or EXPIRED_LEDGER in self.cursor.properties:
             self._note_expiry(position)
         self._ack_up_to(position, tell=False)
-        if self.on_expired is not None:
-            self.on_expired(self.name, before, position)
+        if self._listener is not None:
+            self._listener.expired(self.name, before, position)
         return backlog - self.backlog_entries()
 
     def _note_expiry(self, position: Position) -> None:
@@ -436,14 +643,14 @@ class Subscription(AckedSubscription):
     def _ack_up_to(self, position: Position, *, tell: bool = True) -> None:
         before = self.cursor.mark_delete
         if self.cursor.ack_up_to(position):
-            if tell and self.on_acked is not None:
-                self._tell_range(before, position)
+            if tell and self._listener is not None:
+                self._listener.acknowledged(self.name, acked_up_to(self.log, before, position, 0))
             self._dispatcher.mark_delete_moved()
             self._changed(before)
 
     def _changed(self, mark_delete_before: Position) -> None:
         if self.cursor.mark_delete != mark_delete_before:
-            self.moments.mark_delete_moved_ms = self._outbox.now_ms
+            self.activity.mark_delete_moved_ms = self._outbox.now_ms
         if self.cursor.dirty:
             self._on_dirty(self)
         if self.ended:
@@ -470,24 +677,8 @@ class Subscription(AckedSubscription):
         return self.cursor.mark_delete
 
     def encode(self) -> bytes:
-        """The cursor as stored. Says so when it has more holes than are stored."""
-        data = self.cursor.encode(self._ranges_max, bytes_max=self.bytes_max)
-        left_out = self.cursor.runs_left_out + self.cursor.partials_left_out
-        if left_out and not self._left_out:
-            limit = f"cursor_ranges_max = {self._ranges_max}"
-            if self.bytes_max < BYTES_STORED_MAX:
-                limit += f", and {self.bytes_max} bytes of a cursor in ZooKeeper"
-            self._outbox.put(
-                Note(
-                    "warning",
-                    f"{self._around} has more acknowledgements out of order than are stored: {left_out} ranges or batches "
-                    f"are kept in memory only and come again after a restart ({limit})",
-                )
-            )
-        if left_out > self._left_out and self.on_left_out is not None:
-            self.on_left_out(left_out - self._left_out)
-        self._left_out = left_out
-        return data
+        """The cursor as stored. A note is put out when it begins to have more holes than are stored."""
+        return self._encoder.encode(self.cursor)
 
     @property
     def replicated(self) -> bool:
@@ -502,7 +693,7 @@ class Subscription(AckedSubscription):
             self.cursor.properties[REPLICATED] = 1
         else:
             del self.cursor.properties[REPLICATED]
-            self._note_expiry(self.expired)
+            self._note_expiry(self.cursor.expired)
         self.cursor.dirty = True
         self._on_dirty(self)
 
@@ -520,7 +711,12 @@ class Subscription(AckedSubscription):
 
     def counters(self) -> Counters:
         """Since the subscription was loaded, of all consumers that are or were there."""
-        return sum(map(Counters.of, self.consumers), self._gone)
+        return self.activity.counters(self._dispatcher.consumers)
+
+    @property
+    def meter(self) -> Meter:
+        """Rates of `counters`."""
+        return self.activity.meter
 
     @property
     def messages_out(self) -> int:
@@ -532,35 +728,19 @@ class Subscription(AckedSubscription):
         """Bytes of entries sent."""
         return self.counters().bytes_out
 
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The policy of its type, for statistics."""
+        return self._dispatcher
+
     def update_rates(self, now_ms: int) -> None:
         """Take the counters for the rates; call it at regular times."""
-        for consumer in self.consumers:
-            consumer.meter.update(now_ms, Counters.of(consumer))
-        self.meter.update(now_ms, self.counters())
-        self.expired_meter.update(now_ms, (self.expired_entries,))
-
-    def stats(self, *, consumers: bool = True) -> dict[str, Any]:
-        """With Pulsar's keys (SubscriptionStats), with its consumers or without."""
-        shown = subscription_stats.stats(self, self._dispatcher, self._log)
-        return shown | {"consumers": [self.stats_of(one) for one in self.consumers]} if consumers else shown
-
-    def stats_of(self, consumer: Consumer) -> dict[str, Any]:
-        """Of one of its consumers, with Pulsar's keys (ConsumerStats)."""
-        return consumer.stats() | self._dispatcher.consumer_stats(consumer)
-
-    def internal_stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (ManagedLedgerInternalStats.CursorStats)."""
-        return subscription_stats.internal_stats(self, self._dispatcher)
-
-    def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
-        """One consumer's, with the field names of CommandConsumerStatsResponse."""
-        return subscription_stats.consumer_stats(self, consumer)
+        self.activity.update_rates(now_ms, self._dispatcher.consumers)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
         self.cursor.validate()
         self._dispatcher.validate()
-        assert all(consumer.owner is self for consumer in self.consumers), "a consumer of another subscription"
         assert all(consumer.sub_type is self._dispatcher.sub_type for consumer in self.consumers), "mixed types"
 
 

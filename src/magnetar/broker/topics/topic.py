@@ -489,9 +489,7 @@ class Topic:
             del self._to_wake[name]
             subscription = self.subscriptions.get(name)
             if subscription is not None:
-                before = len(self.outbox.effects)
-                subscription.available()
-                sending += len(self.outbox.effects) > before
+                sending += subscription.available()
                 if sending >= SENDING_AT_ONCE:
                     break
         if self._to_wake:

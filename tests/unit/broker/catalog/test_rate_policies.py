@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import pytest
 
+from magnetar.broker.statistics import subscription_stats
 from magnetar.broker.subscriptions.subscribe_rate import CONSUMERS_MAX, Subscribing
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import NamespaceName, TopicName
@@ -172,7 +173,7 @@ def test_all_consumers_of_a_broker_share_its_rate() -> None:
     later = [received(client, each) for each in consumers]
     assert 15 <= sum(later) <= 30
     assert min(later) > 0, "one topic takes it all"
-    stats = node.topic.subscriptions["s"].stats()
+    stats = subscription_stats.stats(node.topic.subscriptions["s"])
     assert stats["dispatchThrottledMsgEventsByBrokerLimit"] > 0
 
 

@@ -699,7 +699,9 @@ def test_a_list_that_fits_in_no_frame_is_refused() -> None:
 def guard(node: Node, one: Person) -> None:
     """Whoever is there may do anything, but for one, who has the role of that name."""
     for session in node.broker.sessions.values():
-        session.identity = Identity("one" if session.number == one.client.number else "root", "token")
+        session.connection.identity = Identity(
+            "one" if session.connection.number == one.client.number else "root", "token"
+        )
     access = node.broker.access
     access.enabled = True
     access.authorizer = Authorizer(AuthorizationConfig(superusers=["root"]), node.broker.resources)

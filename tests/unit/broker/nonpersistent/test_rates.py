@@ -122,7 +122,7 @@ def test_a_closing_one_that_is_evicted_has_its_answer_and_no_other(node: Node) -
 
 def test_much_that_waits_stops_the_connection_until_half_is_gone(node: Node) -> None:
     one = Publisher(node, 1)
-    session = node.broker.sessions[one.client.number]
+    session = node.broker.sessions[one.client.number].connection
     one.send(0, 1, 2, size=200_000)
     assert session.held
     node.world.advance(20_000)

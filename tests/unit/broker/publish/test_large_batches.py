@@ -220,7 +220,7 @@ def test_a_producer_is_closed_behind_what_waits_of_it() -> None:
 def test_a_socket_is_not_read_while_much_waits() -> None:
     it = Cluster()
     client = it.client()
-    session = it.node.broker.sessions[client.number]
+    session = it.node.broker.sessions[client.number].connection
     many = batch(*map(str, range(OPEN_MESSAGES_MAX + 1)), size=200, compression=0)
     assert len(many) > 256 * 1024
     it.send(client, 1, many)

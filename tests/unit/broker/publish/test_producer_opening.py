@@ -317,7 +317,9 @@ def guarded(node: Node, *actions: Action) -> Person:
     """Somebody whose role may do that; whoever was there before may do anything."""
     one = Person(node)
     for session in node.broker.sessions.values():
-        session.identity = Identity("one" if session.number == one.client.number else "root", "token")
+        session.connection.identity = Identity(
+            "one" if session.connection.number == one.client.number else "root", "token"
+        )
     access = node.broker.access
     access.enabled = True
     access.authorizer = Authorizer(AuthorizationConfig(superusers=["root"]), node.broker.resources)

@@ -12,7 +12,6 @@ from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.block import fingerprint
 from magnetar.broker.publish.idempotency.snapshot import record_key
 from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
-from magnetar.broker.security.access import Access
 from magnetar.broker.security.credentials import Keys
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -186,16 +185,11 @@ def test_an_operator_lets_a_name_begin_anew(*, connected: bool) -> None:
 def test_names_may_be_kept_for_their_roles() -> None:
     """Then nobody uses up the numbers of somebody else's name. An administrator may, and a name that the broker gives fits."""
     node = broker(numbers=True)
-    node.broker.access = Access(
-        node.outbox,
-        Security(
-            authentication=AuthenticationConfig(methods=["token"]),
-            authorization=AuthorizationConfig(superusers=["root"]),
-        ),
-        Keys((SECRET,)),
-        node.broker.resources,
-        node.broker.sessions,
+    security = Security(
+        authentication=AuthenticationConfig(methods=["token"]),
+        authorization=AuthorizationConfig(superusers=["root"]),
     )
+    node.secure(security, Keys((SECRET,)))
     for role in ("billing", "stranger"):
         node.apply(grant(node.broker.resources, NAMESPACE, role, [Action.PRODUCE]))
 
@@ -207,6 +201,7 @@ def test_names_may_be_kept_for_their_roles() -> None:
     made = node.broker
     named = DeduplicationConfig(names_begin_with_role=True)
     made.deduplications = Deduplications(made.context, made.topics, made.keeper, named, made.clients.close_producer, {})
+    node.serve_anew()
     told = opens("stranger", "billing-importer").error
     assert told.error == ErrorCode.NOT_ALLOWED and "has to begin with the role's, 'stranger'" in told.message
     assert opens("billing", "billing-importer-2").HasField("producer_success")

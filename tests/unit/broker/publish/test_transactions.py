@@ -94,7 +94,7 @@ def test_an_answer_of_the_broker_is_still_nothing_that_a_client_may_say() -> Non
 def opened(node: Node, topic: str = TOPIC, version: str = "t") -> Client:
     """A client with producer 1."""
     client = node.client()
-    node.broker.sessions[client.number].client_version = version
+    node.broker.sessions[client.number].connection.client_version = version
     command = pb.CommandProducer(topic=topic, producer_id=1, request_id=1, producer_name="p")
     client.send(pb.BaseCommand(type=5, producer=command))
     node.world.work()

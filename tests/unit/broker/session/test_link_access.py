@@ -9,7 +9,6 @@ from typing import Any, Final
 import jwt
 import pytest
 
-from magnetar.broker.security.access import Access
 from magnetar.broker.security.credentials import Keys
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, Position
 from magnetar.core.names import NamespaceName
@@ -112,7 +111,7 @@ class Secured:
             authorization=AuthorizationConfig(superusers=["root"], replicate_roles=["links"]),
         )
         broker = node.broker
-        broker.access = Access(node.outbox, config, Keys((SECRET,)), broker.resources, broker.sessions)
+        node.secure(config, Keys((SECRET,)))
         for namespace in ("default", "mine"):
             name = NamespaceName("public", namespace)
             both = {"replication_clusters": ["a", "b"]}

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from magnetar.broker.statistics import subscription_stats
 from magnetar.broker.subscriptions.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode, StorageError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
@@ -15,6 +16,19 @@ from tests.support.subscriptions import TOPIC, Limits, World, entry
 NOT_SHARED = [SubType.EXCLUSIVE, SubType.FAILOVER]
 SHARED = [SubType.SHARED, SubType.KEY_SHARED]
 ALL = [*NOT_SHARED, *SHARED]
+
+
+class Listener:
+    """Remembers what is acknowledged on a subscription."""
+
+    def __init__(self, heard: list[Acked]) -> None:
+        self._heard = heard
+
+    def acknowledged(self, name: str, acked: Acked) -> None:
+        self._heard.append(acked)
+
+    def expired(self, name: str, after: Position, up_to: Position) -> None:
+        raise AssertionError("nothing expires here")
 
 
 @pytest.mark.parametrize("sub_type", ALL)
@@ -97,10 +111,10 @@ def test_of_an_ack_set_no_more_is_read_than_its_batch_has(
         read.append(len(words))
         return bits_of(words)
 
-    monkeypatch.setattr("magnetar.broker.subscriptions.acknowledging.bits_of", bits_read)
+    monkeypatch.setattr("magnetar.broker.subscriptions.acked_ids.bits_of", bits_read)
     world = World()
     told: list[Acked] = []
-    world.subscription.on_acked = lambda _name, acked: told.append(acked)
+    world.subscription.listen(Listener(told))
     consumer = world.consumer("a", sub_type, permits=1000)
     small, large = world.publish(entry(count=3), entry(count=65))
     many = [0b011, *[-1] * 1000]
@@ -144,7 +158,7 @@ def test_cumulative_acknowledgement_of_what_is_in_front_of_a_ledger(sub_type: Su
     """C++ clients, from within the first batch of a ledger: (ledger, -1), which is no entry."""
     world = World(ledger_entries_max=3)
     told: list[Acked] = []
-    world.subscription.on_acked = lambda _name, acked: told.append(acked)
+    world.subscription.listen(Listener(told))
     consumer = world.consumer("a", sub_type, permits=1000)
     positions = [world.publish(entry(count=5))[0] for _ in range(7)]
     ledgers = sorted({position.ledger for position in positions})
@@ -377,15 +391,15 @@ def test_expired_entries_are_counted_once_and_as_entries() -> None:
     world.subscription.update_rates(10_000)
     world.subscription.expire(2_500)
     world.subscription.expire(2_500)
-    stats = world.subscription.stats()
+    stats = world.stats()
     assert (stats["totalMsgExpired"], stats["lastExpireTimestamp"]) == (2, 10_000), "one of three was acknowledged"
     world.subscription.advance_to(positions[3])
-    assert world.subscription.stats()["totalMsgExpired"] == 2, "a quota on bytes lets nothing expire"
+    assert world.stats()["totalMsgExpired"] == 2, "a quota on bytes lets nothing expire"
     world.subscription.update_rates(14_000)
-    assert world.subscription.stats()["msgRateExpired"] == 0.5
-    assert world.subscription.consumer_stats(consumer)["msgRateExpired"] == 0.5
+    assert world.stats()["msgRateExpired"] == 0.5
+    assert subscription_stats.consumer_stats(world.subscription, consumer)["msgRateExpired"] == 0.5
     world.subscription.update_rates(18_000)
-    assert world.subscription.stats()["msgRateExpired"] == 0.0
+    assert world.stats()["msgRateExpired"] == 0.0
 
 
 def test_expiry_up_to_a_position_never_goes_back_or_beyond() -> None:
@@ -395,7 +409,7 @@ def test_expiry_up_to_a_position_never_goes_back_or_beyond() -> None:
     world.subscription.expire_to(positions[0])
     world.subscription.expire_to(Position(999, 0))
     assert world.subscription.mark_delete == positions[1]
-    assert world.subscription.expired_entries == 2
+    assert world.subscription.activity.expired_entries == 2
 
 
 def test_advance_to_never_goes_back_or_beyond() -> None:
@@ -455,8 +469,7 @@ def test_the_replicated_mark_is_kept_in_the_cursor() -> None:
 
 def test_holes_that_are_not_stored_are_said_once() -> None:
     world = World(limits=Limits(cursor_ranges_max=2))
-    counted: list[int] = []
-    world.subscription.on_left_out = counted.append
+    counted = world.left_out
     consumer = world.consumer("a", permits=100)
     positions = world.publish_many(20)
     for position in positions[1:12:2]:
@@ -488,7 +501,7 @@ def test_stats_have_pulsars_keys() -> None:
     consumer = world.consumer("a", SubType.SHARED, permits=5)
     positions = world.publish(entry(b"12345"), entry(marker=True), entry(count=3), entry(), entry())
     world.ack(consumer, positions[2])
-    stats = world.subscription.stats()
+    stats = world.stats()
     assert stats["type"] == "Shared"
     assert stats["msgBacklog"] == 3
     assert stats["msgBacklogMessages"] == 3
@@ -503,19 +516,19 @@ def test_stats_have_pulsars_keys() -> None:
     assert shown["consumerName"] == "a"
     assert shown["availablePermits"] == 0
     assert shown["unackedMessages"] == 2
-    internal = world.subscription.internal_stats()
+    internal = world.internal_stats()
     assert internal["markDeletePosition"] == "-1:-1"
     assert internal["individuallyDeletedMessages"] == "[(100:1..100:2]]"
     assert internal["readPosition"] == "100:4"
     world.leave(consumer)
-    assert world.subscription.stats()["msgOutCounter"] == 5
+    assert world.stats()["msgOutCounter"] == 5
     assert world.subscription.messages_out == 5
     assert world.subscription.bytes_out > 0
 
 
 def test_the_read_position_is_that_of_the_next_entry() -> None:
     world = World()
-    told = lambda: world.subscription.internal_stats()["readPosition"]  # noqa: E731
+    told = lambda: world.internal_stats()["readPosition"]  # noqa: E731
     assert told() == "-1:0"
     first, second, _ = world.publish_many(3)
     assert told() == str(first)
@@ -535,7 +548,7 @@ def test_the_active_consumer_is_named() -> None:
     world = World()
     world.consumer("b", SubType.FAILOVER)
     world.consumer("c", SubType.FAILOVER)
-    assert world.subscription.stats()["activeConsumerName"] == "b"
+    assert world.stats()["activeConsumerName"] == "b"
 
 
 def test_rates_are_per_second_since_the_last_update() -> None:
@@ -545,10 +558,10 @@ def test_rates_are_per_second_since_the_last_update() -> None:
     world.subscription.update_rates(1_000)
     world.publish_many(50)
     world.subscription.update_rates(6_000)
-    assert world.subscription.stats()["msgRateOut"] == 10.0
+    assert world.stats()["msgRateOut"] == 10.0
     assert rates_out(consumer.meter)["msgRateOut"] == 10.0
     world.subscription.update_rates(7_000)
-    assert world.subscription.stats()["msgRateOut"] == 0.0
+    assert world.stats()["msgRateOut"] == 0.0
 
 
 @pytest.mark.parametrize("sub_type", ALL)
@@ -558,7 +571,7 @@ def test_what_is_acknowledged_is_counted_in_messages(sub_type: SubType) -> None:
     first, second, third, fourth = world.publish(entry(count=3), entry(count=4), entry(), entry(count=5))
 
     def counted() -> int:
-        consumed: int = world.subscription.internal_stats()["messagesConsumedCounter"]
+        consumed: int = world.internal_stats()["messagesConsumedCounter"]
         assert consumer.messages_acked == consumed
         return consumed
 
@@ -593,7 +606,7 @@ def test_consumer_stats_fit_the_command() -> None:
     consumer = world.consumer("a", permits=1)
     world.publish(entry(count=5))
     assert consumer.permits == -4
-    stats = world.subscription.consumer_stats(consumer)
+    stats = subscription_stats.consumer_stats(world.subscription, consumer)
     assert stats["availablePermits"] == 0
     assert commands.consumer_stats(1, stats)
 
@@ -605,7 +618,7 @@ def test_a_subscription_that_starts_at_a_position() -> None:
         world.subscription = world.subscribe(start=start)
         consumer = world.consumer("reader", permits=10)
         assert world.got(consumer) == expected
-    assert world.subscription.stats()["isDurable"] is False
+    assert world.stats()["isDurable"] is False
 
 
 @pytest.mark.parametrize("kind", [SubType.SHARED, SubType.EXCLUSIVE, SubType.FAILOVER])

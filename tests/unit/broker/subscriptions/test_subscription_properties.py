@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.broker.statistics import subscription_stats
 from magnetar.metadata.policies.namespace import PROPERTIES_MAX, PROPERTY_CHARACTERS_MAX
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.geoworld import TOPIC, Client, Node, World
@@ -19,7 +20,7 @@ def subscribe(client: Client, name: str, properties: dict[str, str], **more: obj
 
 def shown(node: Node, name: str) -> dict[str, str]:
     """In the statistics."""
-    found: dict[str, str] = node.topic.subscriptions[name].stats()["subscriptionProperties"]
+    found: dict[str, str] = subscription_stats.stats(node.topic.subscriptions[name])["subscriptionProperties"]
     return found
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.statistics import subscription_stats
 from magnetar.core.errors import BrokerError, MagnetarError
 from magnetar.core.ids import Position
 from magnetar.metadata.errors import NotFound, PreconditionFailed
@@ -81,14 +82,16 @@ def test_it_stops_is_told_of_and_goes_on_when_it_is_given_up(node: Node, kind: i
         client.ack(consumer, *first)
     (stopped,) = node.control.stopped(TOPIC)
     assert (stopped["subscription"], stopped["position"]) == ("s", str(positions[2]))
-    stats = node.topic.subscriptions["s"].stats()
+    stats = subscription_stats.stats(node.topic.subscriptions["s"])
     assert stats["stoppedAt"] == str(positions[2]) and stats["stoppedReason"]
     way_out = node.broker.command("topics", "give-up", TOPIC, str(positions[2]))
     assert any(f"to give it up: {way_out}" in note.text for note in node.notes if note.level == "error")
 
     assert give_up(node, positions[2]) is None
     assert [message.data for message in client.take(consumer)] == BEHIND
-    assert not node.control.stopped(TOPIC) and "stoppedAt" not in node.topic.subscriptions["s"].stats()
+    assert not node.control.stopped(TOPIC) and "stoppedAt" not in subscription_stats.stats(
+        node.topic.subscriptions["s"]
+    )
     assert node.broker.damage.given_up == 1
     assert any("gave up 1 messages" in note.text for note in node.notes if note.level == "warning")
     assert node.topic.subscriptions["s"].cursor.backlog_messages() == (2 if acknowledging else 4)

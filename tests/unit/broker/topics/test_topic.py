@@ -21,11 +21,12 @@ class Told:
     def __init__(self, name: str, seen: list[str], topic: Topic | None) -> None:
         self._name, self._seen, self._topic = name, seen, topic
 
-    def available(self) -> None:
+    def available(self) -> bool:
         self._seen.append(self._name)
         if self._topic is not None:
             for _ in range(3):  # however many consumers it has
                 self._topic.outbox.put(Note("info", "sent"))
+        return self._topic is not None
 
 
 def told(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[str]]:

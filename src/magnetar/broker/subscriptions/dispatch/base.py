@@ -1,4 +1,4 @@
-"""What all dispatch policies share: their surroundings, the reading of new entries, and the bytes of a MESSAGE.
+"""What all dispatch policies share: the context, the reading of new entries, and the bytes of a MESSAGE.
 
 A policy is entered by the subscription only, one call at a time. It sends what it may send, as one effect per consumer
 and call, and asks for what it has to read. Nothing is sent to a consumer without permits, whose connection takes no more
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.log_reader import Reading
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Send, Timer
@@ -70,10 +70,10 @@ class Dispatcher(ABC):
 
     sub_type: SubType
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.around = surroundings
+    def __init__(self, context: DispatchContext) -> None:
+        self.context = context
         self.consumers: list[Consumer] = []
-        self.reading = Reading(surroundings, self.dispatch)
+        self.reading = Reading(context, self.dispatch)
         self.closed = False
         self._again_at_end = False
         self._rate_due_ms = 0
@@ -102,8 +102,8 @@ class Dispatcher(ABC):
         """All consumers are gone at once: nobody takes over from anybody."""
 
     @abstractmethod
-    def dispatch(self) -> None:
-        """Send what can be sent now."""
+    def dispatch(self) -> bool:
+        """Send what can be sent now; whether anything was."""
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
@@ -125,8 +125,8 @@ class Dispatcher(ABC):
         """
 
     @abstractmethod
-    def mark_delete_moved(self) -> None:
-        """The cursor moved forward by other means than a consumer's acknowledgements."""
+    def mark_delete_moved(self) -> bool:
+        """The cursor moved forward by other means than a consumer's acknowledgements; whether anything was sent."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -152,7 +152,7 @@ class Dispatcher(ABC):
 
     @property
     def _at_end(self) -> bool:
-        return not self.around.held and not self.reading.in_flight and self.reading.after >= self.around.log.last
+        return not self.context.held and not self.reading.in_flight and self.reading.after >= self.context.log.last
 
     @property
     def stopped(self) -> tuple[Position, str] | None:
@@ -188,19 +188,18 @@ class Dispatcher(ABC):
         """Go on in an event of its own: one call must not fill the outbox with more than a consumer's socket takes."""
         if not self._again_at_end:
             self._again_at_end = True
-            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._go_on))
+            self.context.outbox.put(Timer(self.context.outbox.now_ms, self._go_on))
 
     def throttled(self) -> bool:
         """Whether nothing may be sent now because of a rate; a timer goes on when something may."""
-        if not self.around.rates or self.around.messages_by_rate() > 0:
+        if not self.context.rates or self.context.messages_by_rate() > 0:
             return False
         if not self._rate_due_ms:
-            self.around.count_throttled()
-            outbox = self.around.outbox
-            # Others wait for the same rate: who just had something of it comes behind those who had nothing.
-            behind = TURN_MS if self.around.served else 0
-            self.around.served = False
-            self._rate_due_ms = outbox.now_ms + max(self.around.wait_ms(), WAKE_MS_MIN) + behind
+            self.context.count_throttled()
+            outbox = self.context.outbox
+            # Others wait for the same rate: a subscription that just had something of it comes behind those that had nothing.
+            behind = TURN_MS if self.context.take_served() else 0
+            self._rate_due_ms = outbox.now_ms + max(self.context.wait_ms(), WAKE_MS_MIN) + behind
             outbox.put(Timer(self._rate_due_ms, self._rate_due))
         return True
 
@@ -211,7 +210,7 @@ class Dispatcher(ABC):
             self.dispatch()
 
     def limits_changed(self) -> None:
-        """The surroundings' limits are others: what they held back may go, and the next wait is as long as the new rate says."""
+        """The limits changed: what they held back may go, and the next wait is as long as the new rate says."""
         self._rate_due_ms = 0
         if not self.closed:
             self.dispatch()
@@ -225,7 +224,7 @@ class Dispatcher(ABC):
         """ACTIVE_CONSUMER_CHANGE, to clients that know it."""
         if consumer.protocol_version >= ACTIVE_CHANGE_VERSION:
             command = commands.active_consumer_change(consumer.consumer_id, active)
-            self.around.outbox.put(Send(consumer.connection, (command,)))
+            self.context.outbox.put(Send(consumer.connection, (command,)))
 
 
 def append_message(

@@ -1,7 +1,7 @@
 """What a dispatch policy works with, and its limits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from magnetar.core.hints import command
@@ -102,20 +102,20 @@ class Throttled:
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """One subscription's part of the world.
+class DispatchContext:
+    """What the dispatcher of one subscription works with.
 
     Attributes:
         topic, subscription: names, for reads and for messages to people.
         partition: the topic's number, -1 when it is no partition.
-        held: nothing is sent, whoever is connected: the subscription is fenced (`broker.failover.fencing`).
+        command: words of a command of `magnetar` -> as messages print it.
+        held: nothing is sent: the subscription is fenced (`broker.failover.fencing`).
         rates: dispatch rates, the broker's, the topic's and the subscription's own; usually none.
         broker_rate: the one of `rates` that all subscriptions of the broker share.
         own_rate: the one of `rates` that is the subscription's own.
         delays: whether entries wait for their `deliver_at_time`.
-        served: something was sent since the subscription last waited for a rate.
+        served: something was sent since `take_served` was called last.
         throttled: since the subscription was loaded.
-        command: words of a command of `magnetar` -> as messages print it.
     """
 
     outbox: Outbox
@@ -125,6 +125,7 @@ class Surroundings:
     subscription: str
     partition: int = -1
     limits: Limits = field(default_factory=Limits)
+    command: Callable[..., str] = command
     held: bool = False
     rates: tuple[Rate, ...] = ()
     broker_rate: Rate | None = None
@@ -132,7 +133,26 @@ class Surroundings:
     delays: bool = True
     served: bool = False
     throttled: Throttled = field(default_factory=Throttled)
-    command: Callable[..., str] = command
+
+    def follow(
+        self,
+        *,
+        unacked_per_consumer_max: int,
+        unacked_per_subscription_max: int,
+        broker_rate: Rate | None,
+        topic_rate: Rate | None,
+        own_rate: Rate | None,
+        delays: bool,
+    ) -> None:
+        """Policies changed: go on by these; see `Subscription.follow`."""
+        self.limits = replace(
+            self.limits,
+            unacked_per_consumer_max=unacked_per_consumer_max,
+            unacked_per_subscription_max=unacked_per_subscription_max,
+        )
+        self.rates = tuple(rate for rate in (broker_rate, topic_rate, own_rate) if rate is not None)
+        self.broker_rate, self.own_rate = broker_rate, own_rate
+        self.delays = delays
 
     def messages_by_rate(self) -> int:
         """Messages that the rates let go now."""
@@ -150,20 +170,25 @@ class Surroundings:
             self.served = True
             rate.take(messages, size)
 
+    def take_served(self) -> bool:
+        """Whether something was sent since the last call."""
+        served, self.served = self.served, False
+        return served
+
     def count_throttled(self) -> None:
         """Nothing may be sent now: count whose rate says so, and of what."""
-        told, now_ms = self.throttled, self.outbox.now_ms
+        counts, now_ms = self.throttled, self.outbox.now_ms
         for rate in self.rates:
             messages, size = rate.used_up(now_ms)
             if rate is self.own_rate:
-                told.messages_own += messages
-                told.bytes_own += size
+                counts.messages_own += messages
+                counts.bytes_own += size
             elif rate is self.broker_rate:
-                told.messages_broker += messages
-                told.bytes_broker += size
+                counts.messages_broker += messages
+                counts.bytes_broker += size
             else:
-                told.messages_topic += messages
-                told.bytes_topic += size
+                counts.messages_topic += messages
+                counts.bytes_topic += size
 
     def wait_ms(self) -> int:
         """Until the rates let something go; 0: now."""

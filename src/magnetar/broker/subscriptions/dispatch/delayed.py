@@ -83,7 +83,7 @@ class Delayed:
         run_entries: see RUN_ENTRIES.
     """
 
-    def __init__(self, outbox: Outbox, due: Callable[[], None], run_entries: int = RUN_ENTRIES) -> None:
+    def __init__(self, outbox: Outbox, due: Callable[[], object], run_entries: int = RUN_ENTRIES) -> None:
         self._outbox = outbox
         self._due = due
         self._run_entries = run_entries

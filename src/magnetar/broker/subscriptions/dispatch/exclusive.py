@@ -18,7 +18,7 @@ from magnetar.broker.subscriptions.dispatch.base import (
     append_message,
     count_sent,
 )
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.hashing import StickyRanges, slot_of_entry
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import Position
@@ -32,8 +32,8 @@ class Exclusive(Dispatcher):
 
     sub_type = SubType.EXCLUSIVE
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
         self._active: Consumer | None = None
         self._started = False
         self._ranges: StickyRanges | None = None
@@ -54,10 +54,10 @@ class Exclusive(Dispatcher):
             holder = self.consumers[0]
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
-                f"{self.around} has an exclusive consumer already: {holder.name} from {holder.address}",
+                f"{self.context} has an exclusive consumer already: {holder.name} from {holder.address}",
             )
         if policy.ranges and (problem := StickyRanges().overlap(policy.ranges)):
-            raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
+            raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.context}: consumer {consumer.name}: {problem}")
 
     def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
         """The one that is there."""
@@ -76,7 +76,7 @@ class Exclusive(Dispatcher):
     def start(self) -> None:
         """The active consumer begins behind mark-delete."""
         self._started = True
-        self.reading.rewind(self.around.cursor.mark_delete)
+        self.reading.rewind(self.context.cursor.mark_delete)
         self.dispatch()
 
     def remove(self, consumer: Consumer) -> None:
@@ -93,14 +93,14 @@ class Exclusive(Dispatcher):
         """No consumer is active; nothing is read."""
         self._active = None
         self._started = False
-        self.reading.rewind(self.around.cursor.mark_delete)
+        self.reading.rewind(self.context.cursor.mark_delete)
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
         """Start again behind mark-delete. Single entries cannot be sent again here without breaking the order, so that
         asking for some means all, as in Pulsar. A standby consumer has nothing to ask for.
         """
         if consumer is self._active and self._started:
-            self.reading.rewind(self.around.cursor.mark_delete)
+            self.reading.rewind(self.context.cursor.mark_delete)
             self.dispatch()
 
     def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
@@ -112,19 +112,20 @@ class Exclusive(Dispatcher):
     def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
         """Nothing is remembered of what was sent."""
 
-    def mark_delete_moved(self) -> None:
+    def mark_delete_moved(self) -> bool:
         """Reading goes on behind it by itself."""
+        return False
 
     def restart(self) -> None:
         """Read from the cursor's new place."""
-        self.reading.rewind(self.around.cursor.mark_delete)
+        self.reading.rewind(self.context.cursor.mark_delete)
 
-    def dispatch(self) -> None:
+    def dispatch(self) -> bool:
         """Send to the active consumer what its permits allow, in one effect."""
         consumer = self._active
-        if consumer is None or not self._started or self.around.held or not consumer.can_receive:
-            return
-        budget, left = self.around.limits.dispatch_bytes_max, self.around.limits.dispatch_entries_max
+        if consumer is None or not self._started or self.context.held or not consumer.can_receive:
+            return False
+        budget, left = self.context.limits.dispatch_bytes_max, self.context.limits.dispatch_entries_max
         buffers: list[bytes] = []
         while consumer.can_receive:
             if budget <= 0 or left <= 0:
@@ -133,21 +134,22 @@ class Exclusive(Dispatcher):
             if self.throttled():
                 break
             room = consumer.permits
-            if self.around.rates:
-                room = min(room, self.around.messages_by_rate())
-                budget = min(budget, self.around.bytes_by_rate())
+            if self.context.rates:
+                room = min(room, self.context.messages_by_rate())
+                budget = min(budget, self.context.bytes_by_rate())
             entries = self.reading.peek(min(room, left), budget)
             if not entries:
                 break
             left -= len(entries)
             budget -= self._send(consumer, entries, buffers, room)
         if buffers:
-            self.around.outbox.put(Send(consumer.connection, buffers))
+            self.context.outbox.put(Send(consumer.connection, buffers))
+        return bool(buffers)
 
     def _send(self, consumer: Consumer, entries: list[StoredEntry], buffers: list[bytes], permits: int) -> int:
         """Add entries to the buffers until so many messages are in; their bytes."""
-        cursor = self.around.cursor
-        partition = self.around.partition
+        cursor = self.context.cursor
+        partition = self.context.partition
         look_up = not cursor.in_order
         ranges = self._ranges
         messages = sent = size = dealt_with = chunks = 0
@@ -176,14 +178,14 @@ class Exclusive(Dispatcher):
             size += len(entry.data)
         self.reading.take(entries, dealt_with)
         consumer.chunks_out += chunks // CHUNK
-        count_sent(consumer, sent, messages, size, self.around.outbox.now_ms)
-        if self.around.rates:
-            self.around.sent(messages, size)
+        count_sent(consumer, sent, messages, size, self.context.outbox.now_ms)
+        if self.context.rates:
+            self.context.sent(messages, size)
         return size
 
     def in_flight(self) -> int:
         """Messages between mark-delete and what was read that are not acknowledged."""
-        cursor, log, read = self.around.cursor, self.around.log, self.reading.after
+        cursor, log, read = self.context.cursor, self.context.log, self.reading.after
         following = log.next_after(cursor.mark_delete)
         if following is None or following > read:
             return 0

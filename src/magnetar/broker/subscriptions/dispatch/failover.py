@@ -62,11 +62,11 @@ class Failover(Exclusive):
     def _candidate(self) -> Consumer:
         ordered = sorted(self.consumers, key=lambda consumer: (consumer.priority, consumer.name))
         best = [consumer for consumer in ordered if consumer.priority == ordered[0].priority]
-        return best[self.around.partition % len(best) if self.around.partition >= 0 else 0]
+        return best[self.context.partition % len(best) if self.context.partition >= 0 else 0]
 
     def _switch_to(self, candidate: Consumer) -> None:
         previous = self._active
-        delay_ms = self.around.limits.failover_delay_ms
+        delay_ms = self.context.limits.failover_delay_ms
         self._switch += 1
         self._active = candidate
         self._started = False
@@ -74,7 +74,7 @@ class Failover(Exclusive):
             self.start()
             return
         switch = self._switch
-        self.around.outbox.put(Timer(self.around.outbox.now_ms + delay_ms, lambda now_ms: self._start_late(switch)))
+        self.context.outbox.put(Timer(self.context.outbox.now_ms + delay_ms, lambda now_ms: self._start_late(switch)))
 
     def _start_late(self, switch: int) -> None:
         # Any later change of the active consumer has a timer of its own, or needed none.

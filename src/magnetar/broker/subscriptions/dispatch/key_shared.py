@@ -21,7 +21,7 @@ from typing import Any
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import NOTHING_DRAINS, KeySharedPolicy
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.draining_hashes import DrainingHashes
 from magnetar.broker.subscriptions.dispatch.hashing import Ring, StickyRanges, shown_ranges, slot_of_entry
 from magnetar.broker.subscriptions.dispatch.multiple import MultipleConsumers
@@ -50,8 +50,8 @@ class KeyShared(MultipleConsumers):
 
     sub_type = SubType.KEY_SHARED
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
         self.waiting: dict[int, list[Position]] = {}
         self.holders: dict[int, tuple[Consumer, int]] = {}
         self._policy = KeySharedPolicy()
@@ -70,13 +70,13 @@ class KeyShared(MultipleConsumers):
         if self.consumers and (policy.sticky, policy.out_of_order) != (self._policy.sticky, self._policy.out_of_order):
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
-                f"{self.around} has consumers with another Key_Shared policy ({_shown(self._policy)})",
+                f"{self.context} has consumers with another Key_Shared policy ({_shown(self._policy)})",
             )
         if policy.sticky:
             ranges = self._ring if isinstance(self._ring, StickyRanges) and self.consumers else StickyRanges()
             problem = ranges.overlap(policy.ranges)
             if problem:
-                raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.around}: consumer {consumer.name}: {problem}")
+                raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.context}: consumer {consumer.name}: {problem}")
 
     def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
         """Of sticky ranges, one that has some of them."""
@@ -187,7 +187,7 @@ class KeyShared(MultipleConsumers):
     def not_pending(self, position: Position) -> None:
         """Its slot may be free for its owner now."""
         slot = self._slots[position]
-        if self.around.cursor.is_acked(position):
+        if self.context.cursor.is_acked(position):
             del self._slots[position]
         if self._policy.out_of_order:
             return
@@ -213,7 +213,7 @@ class KeyShared(MultipleConsumers):
 
     def due_waiting_max(self) -> int:
         """As much as may wait altogether: what waits for a slow consumer must not hold up the others' entries."""
-        return self.around.limits.look_ahead_entries_max
+        return self.context.limits.look_ahead_entries_max
 
     def came_due(self, position: Position, tag: int) -> None:
         """A delayed entry has to be sent; its slot was kept with it."""
@@ -236,7 +236,7 @@ class KeyShared(MultipleConsumers):
 
     def send_ready(self) -> None:
         """First what waits and can go, in order of the log; then what is new."""
-        budget = self.around.limits.dispatch_bytes_max
+        budget = self.context.limits.dispatch_bytes_max
         for consumer in self.consumers:
             if self._ready[consumer] and consumer.can_receive and not self.enough(budget):
                 budget -= self._send_waiting(consumer, budget)
@@ -245,7 +245,9 @@ class KeyShared(MultipleConsumers):
                 return
             if self.throttled():
                 return
-            room = min(self.around.limits.look_ahead_entries_max - self._waiting_count, self.around.messages_by_rate())
+            room = min(
+                self.context.limits.look_ahead_entries_max - self._waiting_count, self.context.messages_by_rate()
+            )
             if room <= 0:
                 return
             entries = self.take_new(min(room, ROUND_ENTRIES_MAX), sys.maxsize, budget)
@@ -348,7 +350,7 @@ class KeyShared(MultipleConsumers):
     def validate(self) -> None:
         """Check what must hold after every step."""
         super().validate()
-        cursor = self.around.cursor
+        cursor = self.context.cursor
         assert self._waiting_count == sum(map(len, self.waiting.values())), "waiting entries are miscounted"
         for slot, queue in self.waiting.items():
             assert queue, f"slot {slot} waits for nothing"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Read, Timer
 from magnetar.storage.entries import EntryFlags, StoredEntry
@@ -26,15 +26,15 @@ RETRY_MS: Final = 1_000
 """After a read that failed. A disk that fails does not get better by being asked at once."""
 
 
-def nobody(*_told: object) -> None:
-    """Does nothing: replaces callbacks after a close."""
+def do_nothing(*_ignored: object) -> None:
+    """Does nothing: replaces callbacks after `close`."""
 
 
 class Reading:
     """The read position of one subscription.
 
     Args:
-        surroundings: the subscription's.
+        context: the subscription's.
         wake: called when entries came that were missing before.
 
     Attributes:
@@ -43,10 +43,10 @@ class Reading:
         stopped: the entry that could not be read, and why; None: none.
     """
 
-    def __init__(self, surroundings: Surroundings, wake: Callable[[], None]) -> None:
-        self._around = surroundings
+    def __init__(self, context: DispatchContext, wake: Callable[[], object]) -> None:
+        self._context = context
         self._wake = wake
-        self.after = surroundings.cursor.mark_delete
+        self.after = context.cursor.mark_delete
         self._ahead: deque[StoredEntry] = deque()
         self._ahead_bytes = 0
         self.in_flight = False
@@ -69,25 +69,25 @@ class Reading:
 
     def stop(self) -> None:
         """Nothing is read any more, and nobody woken: reads that come back find nothing to do."""
-        self.rewind(self._around.cursor.mark_delete)
-        self._wake = nobody  # else dispatcher and reading refer to each other for ever
+        self.rewind(self._context.cursor.mark_delete)
+        self._wake = do_nothing  # else dispatcher and reading refer to each other for ever
 
     def peek(self, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """The next entries, at least one if there is one at hand; none when there is none or it has to be read first."""
-        around = self._around
-        if self.after < around.cursor.mark_delete:
-            self._skip_to(around.cursor.mark_delete)
+        context = self._context
+        if self.after < context.cursor.mark_delete:
+            self._skip_to(context.cursor.mark_delete)
         if self._ahead:
             return list(islice(self._ahead, entries_max))
-        if self.in_flight or self._failed or self.after >= around.log.last:
+        if self.in_flight or self._failed or self.after >= context.log.last:
             return []
         start = self._next(self.after)
-        if self._passed and start != around.log.next_after(self.after):
+        if self._passed and start != context.log.next_after(self.after):
             # What lies between can never be read: it is dealt with.
-            self.after = around.log.position_before(start) if start is not None else around.log.last
+            self.after = context.log.position_before(start) if start is not None else context.log.last
         if start is None:
             return []
-        entries = around.log.cached(start, entries_max, bytes_max)
+        entries = context.log.cached(start, entries_max, bytes_max)
         if not entries:
             self._ask(start)
         return entries
@@ -100,7 +100,7 @@ class Reading:
         self.after = Position(last.ledger, last.entry)
         ahead = self._ahead
         if not ahead:
-            log = self._around.log
+            log = self._context.log
             whole = count == len(entries)
             log.count_hits(
                 count, log.cached_bytes if whole else sum(len(entry.data) for entry in islice(entries, count))
@@ -108,7 +108,7 @@ class Reading:
             return
         for _ in range(count):
             self._ahead_bytes -= len(ahead.popleft().data)
-        if not self.in_flight and not self._failed and self._ahead_bytes * 2 < self._around.limits.read_bytes_max:
+        if not self.in_flight and not self._failed and self._ahead_bytes * 2 < self._context.limits.read_bytes_max:
             newest = ahead[-1] if ahead else last
             start = self._next(Position(newest.ledger, newest.entry))
             if start is not None:
@@ -116,9 +116,9 @@ class Reading:
 
     def _next(self, after: Position) -> Position | None:
         """The first entry behind a position that may be read."""
-        start = self._around.log.next_after(after)
+        start = self._context.log.next_after(after)
         while start in self._passed:
-            start = self._around.log.next_after(start)
+            start = self._context.log.next_after(start)
         return start
 
     def _skip_to(self, position: Position) -> None:
@@ -129,51 +129,54 @@ class Reading:
     def _ask(self, start: Position) -> None:
         self.in_flight = True
         generation = self._generation
-        limits = self._around.limits
+        limits = self._context.limits
 
         def answer(entries: list[StoredEntry], error: str) -> None:
             if generation == self._generation:
                 self._answered(start, entries, error)
 
-        self._around.outbox.put(Read(self._around.topic, start, limits.read_entries_max, limits.read_bytes_max, answer))
+        self._context.outbox.put(
+            Read(self._context.topic, start, limits.read_entries_max, limits.read_bytes_max, answer)
+        )
 
     def _answered(self, start: Position, entries: list[StoredEntry], error: str) -> None:
         self.in_flight = False
-        around = self._around
+        context = self._context
         # An answer may be overtaken: the cursor moved on, or retention deleted what was asked for.
         fresh = [entry for entry in entries if entry.position > self.after]
         if fresh:
             self.stopped = None
             self._ahead.extend(fresh)
             self._ahead_bytes += sum(len(entry.data) for entry in fresh)
-        elif error or (not entries and around.log.valid(start)):
+        elif error or (not entries and context.log.valid(start)):
             problem = error or "the log gave nothing"
             if self._pass(start, problem):
                 self._wake()
                 return
             self._failed = True
             self.stopped = start, problem
-            way_out = around.command("topics", "give-up", around.topic, str(start))
-            around.outbox.put(
+            way_out = context.command("topics", "give-up", context.topic, str(start))
+            context.outbox.put(
                 Note(
-                    "error", f"{around}: cannot read from {start} on: {problem}; trying again; to give it up: {way_out}"
+                    "error",
+                    f"{context}: cannot read from {start} on: {problem}; trying again; to give it up: {way_out}",
                 )
             )
             generation = self._generation
-            around.outbox.put(Timer(around.outbox.now_ms + RETRY_MS, lambda now_ms: self._retry(generation)))
+            context.outbox.put(Timer(context.outbox.now_ms + RETRY_MS, lambda now_ms: self._retry(generation)))
             return
         self._wake()
 
     def _pass(self, position: Position, problem: str) -> bool:
         """Pass over an entry that cannot be read, if nobody is to be given it: it counts as acknowledged, or is a marker."""
-        around = self._around
-        if not around.log.valid(position):
+        context = self._context
+        if not context.log.valid(position):
             return False
-        if position not in around.cursor.acked:
-            if not around.log.flags_at(position) & _MARKER:
+        if position not in context.cursor.acked:
+            if not context.log.flags_at(position) & _MARKER:
                 return False
-            around.outbox.put(
-                Note("error", f"{around}: the marker at {position} cannot be read and is left out: {problem}")
+            context.outbox.put(
+                Note("error", f"{context}: the marker at {position} cannot be read and is left out: {problem}")
             )
         self.stopped = None
         self._passed.add(position)
@@ -190,5 +193,5 @@ class Reading:
         positions = [entry.position for entry in self._ahead]
         assert positions == sorted(positions), "read-ahead is out of order"
         assert not positions or positions[0] > self.after, "read-ahead holds what was taken"
-        limit = 2 * self._around.limits.read_bytes_max
+        limit = 2 * self._context.limits.read_bytes_max
         assert len(positions) <= 1 or self._ahead_bytes - len(self._ahead[-1].data) <= limit, "read-ahead is too large"

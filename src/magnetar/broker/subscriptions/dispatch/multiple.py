@@ -29,9 +29,9 @@ from magnetar.broker.subscriptions.dispatch.base import (
     append_message,
     count_sent,
 )
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.delayed import DELAYED, EVER_MS, Delayed
-from magnetar.broker.subscriptions.dispatch.log_reader import nobody
+from magnetar.broker.subscriptions.dispatch.log_reader import do_nothing
 from magnetar.broker.subscriptions.dispatch.refetch import Refetch
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Send, Timer
@@ -93,12 +93,12 @@ class Returning:
 class MultipleConsumers(Dispatcher):
     """The base of the policies with several active consumers."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
         self.redeliveries: dict[Position, int] = {}
-        self.delayed = Delayed(surroundings.outbox, self.dispatch)
+        self.delayed = Delayed(context.outbox, self.dispatch)
         # In an event of its own: to take in what was read, to send it, and to ask for the next ones was 1 ms in one.
-        self.refetch = Refetch(surroundings, self.is_waiting, self.lost, self.dispatch_again)
+        self.refetch = Refetch(context, self.is_waiting, self.lost, self.dispatch_again)
         self.unacked = 0
         self.blocked = False
         self._groups: dict[int, list[Consumer]] = {}
@@ -112,11 +112,11 @@ class MultipleConsumers(Dispatcher):
         self._return_due = False
 
     def close(self) -> None:
-        """Nothing more is sent or read; what its parts are told from now on is nobody's business."""
+        """Nothing more is sent or read; what is waiting for a read or a time is forgotten."""
         super().close()
-        # They call this dispatcher: circles, that would wait for Python's collector to look completely.
-        self.delayed = Delayed(self.around.outbox, nobody)
-        self.refetch = Refetch(self.around, lambda _position: False, nobody, nobody)
+        # They call this dispatcher: circles, which would wait for Python's collector to look completely (decision 22).
+        self.delayed = Delayed(self.context.outbox, do_nothing)
+        self.refetch = Refetch(self.context, lambda _position: False, do_nothing, do_nothing)
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -162,7 +162,7 @@ class MultipleConsumers(Dispatcher):
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """One more shares in; the first one makes the reading start."""
         if not self.consumers:
-            self.reading.rewind(self.around.cursor.mark_delete)
+            self.reading.rewind(self.context.cursor.mark_delete)
         self.consumers.append(consumer)
         self._regroup()
         self.consumers_changed()
@@ -217,10 +217,10 @@ class MultipleConsumers(Dispatcher):
 
     def room(self, consumer: Consumer) -> int:
         """Messages that a consumer which can receive may be sent now; the last batch may go over."""
-        limits = self.around.limits
+        limits = self.context.limits
         return min(
             consumer.permits,
-            self.around.messages_by_rate(),
+            self.context.messages_by_rate(),
             limits.unacked_per_consumer_max - consumer.unacked,
             limits.unacked_per_subscription_max - self.unacked,
         )
@@ -251,26 +251,27 @@ class MultipleConsumers(Dispatcher):
         self.delayed.clear()
         self.refetch.clear()
         self.forget_all()
-        self.reading.rewind(self.around.cursor.mark_delete)
+        self.reading.rewind(self.context.cursor.mark_delete)
 
     # ------------------------------------------------------------------------------------------------------- sending
 
-    def dispatch(self) -> None:
-        """Send what can be sent now, in one effect per consumer."""
-        if self.closed or self.around.held or not self.consumers or self.blocked or self.throttled():
-            return
+    def dispatch(self) -> bool:
+        """Send what can be sent now, in one effect per consumer; whether anything was sent."""
+        if self.closed or self.context.held or not self.consumers or self.blocked or self.throttled():
+            return False
         self._given = 0
         more = bool(self.delayed) and self._admit_due()
         self.send_ready()
         buffers, self._buffers = self._buffers, {}
         for consumer, parts in buffers.items():
-            self.around.outbox.put(Send(consumer.connection, parts))
+            self.context.outbox.put(Send(consumer.connection, parts))
         if more and self.due_room() > 0:
             self.dispatch_again()
+        return bool(buffers)
 
     def enough(self, budget: int) -> bool:
         """Whether one event took and sent as much as it may, of `budget` bytes too; then the next one goes on."""
-        if budget > 0 and self._given < self.around.limits.dispatch_entries_max:
+        if budget > 0 and self._given < self.context.limits.dispatch_entries_max:
             return False
         self.dispatch_again()
         return True
@@ -290,12 +291,12 @@ class MultipleConsumers(Dispatcher):
 
     def _admit_due(self) -> bool:
         """Take some of the delayed entries whose time has come, as far as there is room; whether more are due."""
-        up_to_ms = self.around.outbox.day_ms if self.around.delays else EVER_MS
+        up_to_ms = self.context.outbox.day_ms if self.context.delays else EVER_MS
         room = min(self.due_room(), DUE_TAKEN_MAX)
         if room > 0 and self.delayed.is_due(up_to_ms):
             due = []
             for position, tag in self.delayed.take(up_to_ms, room):
-                if not self.around.cursor.is_acked(position):
+                if not self.context.cursor.is_acked(position):
                     self.came_due(position, tag)
                     due.append(position)
             self.to_send_again(due)
@@ -308,14 +309,14 @@ class MultipleConsumers(Dispatcher):
         The last one may go over `messages_max`. None: nothing is at hand, or as much is delayed as may be remembered.
         """
         passed_over = 0
-        while len(self.delayed) < self.around.limits.delayed_entries_max:
+        while len(self.delayed) < self.context.limits.delayed_entries_max:
             peeked = self.reading.peek(entries_max, bytes_max)
             if not peeked:
                 return []
             entries = first_messages(peeked, messages_max)
             self.reading.take(peeked, len(entries))
             passed_over += len(entries)
-            acked = self.around.cursor.acked
+            acked = self.context.cursor.acked
             if acked:
                 entries = [entry for entry in entries if (entry.ledger, entry.entry) not in acked]
             flags = 0
@@ -331,7 +332,7 @@ class MultipleConsumers(Dispatcher):
         self._tell_once(
             "delayed_messages_max",
             lambda: (
-                f"{self.around} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
+                f"{self.context} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
                 "them is read when some of them are due"
             ),
         )
@@ -341,12 +342,12 @@ class MultipleConsumers(Dispatcher):
         """Warn of a limit that was reached, the first time; whoever is at it may come here with every message."""
         if limit not in self._told:
             self._told.add(limit)
-            self.around.outbox.put(Note("warning", text()))
+            self.context.outbox.put(Note("warning", text()))
 
     def _left_out(self, entry: StoredEntry) -> bool:
         if entry.flags & MARKER:
             return True
-        return bool(entry.flags & DELAYED) and self.around.delays and self.hold_back(entry)
+        return bool(entry.flags & DELAYED) and self.context.delays and self.hold_back(entry)
 
     def hold_back(self, entry: StoredEntry) -> bool:
         """Whether a delayed entry has to wait; if so it is remembered."""
@@ -354,9 +355,9 @@ class MultipleConsumers(Dispatcher):
 
     def give(self, consumer: Consumer, entries: list[StoredEntry]) -> int:
         """Put entries into a consumer's buffers; they are pending on it. Their bytes."""
-        partials = self.around.cursor.partial
+        partials = self.context.cursor.partial
         redeliveries = self.redeliveries
-        partition = self.around.partition
+        partition = self.context.partition
         pending = consumer.pending
         buffers = self._buffers.setdefault(consumer, [])
         messages = size = chunks = 0
@@ -377,12 +378,12 @@ class MultipleConsumers(Dispatcher):
             size += len(entry.data)
         self._given += len(entries)
         consumer.chunks_out += chunks // CHUNK
-        count_sent(consumer, len(entries), messages, size, self.around.outbox.now_ms)
-        if self.around.rates:
-            self.around.sent(messages, size)
+        count_sent(consumer, len(entries), messages, size, self.context.outbox.now_ms)
+        if self.context.rates:
+            self.context.sent(messages, size)
         consumer.unacked += messages
         self.unacked += messages
-        limits = self.around.limits
+        limits = self.context.limits
         if consumer.unacked >= limits.unacked_per_consumer_max:
             consumer.blocked = True
         if self.unacked >= limits.unacked_per_subscription_max:
@@ -395,7 +396,7 @@ class MultipleConsumers(Dispatcher):
         """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
         room = False
         for position in positions:
-            if not self.around.cursor.is_acked(position) and self.around.log.valid(position):
+            if not self.context.cursor.is_acked(position) and self.context.log.valid(position):
                 continue
             # What retention deleted under a reader is no more to be acknowledged, nor to be sent again.
             holder = consumer if position in consumer.pending else self._holder(position)
@@ -452,13 +453,13 @@ class MultipleConsumers(Dispatcher):
             return entries
         return [position for consumer in holding for position in consumer.pending if position in entries]
 
-    def mark_delete_moved(self) -> None:
+    def mark_delete_moved(self) -> bool:
         """What is at or below it is pending nowhere and not sent again."""
         self._forget_below()
-        self.dispatch()
+        return self.dispatch()
 
     def _forget_below(self) -> None:
-        mark_delete = self.around.cursor.mark_delete
+        mark_delete = self.context.cursor.mark_delete
         if mark_delete >= self.reading.after:
             self.delayed.clear()  # nothing that was read is left
         for consumer in self.holding():
@@ -481,7 +482,7 @@ class MultipleConsumers(Dispatcher):
 
     def _check_blocked(self) -> bool:
         """Let those go on who acknowledged half of what they may hold; whether anyone can who could not."""
-        limits = self.around.limits
+        limits = self.context.limits
         freed = False
         for consumer in self.consumers:
             if consumer.blocked and consumer.unacked <= limits.unacked_per_consumer_max // 2:
@@ -494,7 +495,7 @@ class MultipleConsumers(Dispatcher):
 
     def limits_changed(self) -> None:
         """Others may be blocked now, and delayed entries free."""
-        limits = self.around.limits
+        limits = self.context.limits
         for consumer in self.consumers:
             consumer.blocked = consumer.unacked >= limits.unacked_per_consumer_max
         self.blocked = self.unacked >= limits.unacked_per_subscription_max
@@ -537,7 +538,7 @@ class MultipleConsumers(Dispatcher):
     def _returned(self, consumer: Consumer) -> None:
         """All came back that it gave back."""
         consumer.returning = False
-        consumer.blocked = consumer.unacked >= self.around.limits.unacked_per_consumer_max
+        consumer.blocked = consumer.unacked >= self.context.limits.unacked_per_consumer_max
 
     def _return_later(self, consumer: Consumer, positions: list[Position], *, everything: bool) -> None:
         """These come back in events of their own; what is acknowledged until then does not."""
@@ -548,7 +549,7 @@ class MultipleConsumers(Dispatcher):
     def _return_again(self) -> None:
         if self._returning and not self._return_due:
             self._return_due = True
-            self.around.outbox.put(Timer(self.around.outbox.now_ms, self._return_some))
+            self.context.outbox.put(Timer(self.context.outbox.now_ms, self._return_some))
 
     def _return_some(self, _now_ms: int) -> None:
         """The next ones, of whoever began first."""
@@ -571,13 +572,13 @@ class MultipleConsumers(Dispatcher):
 
     def _count_redelivery(self, position: Position) -> None:
         known = self.redeliveries.get(position, 0)
-        if known or len(self.redeliveries) < self.around.limits.redeliveries_max:
+        if known or len(self.redeliveries) < self.context.limits.redeliveries_max:
             self.redeliveries[position] = known + 1
         else:
             self._tell_once(
                 "redeliveries_max",
                 lambda: (
-                    f"{self.around}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
+                    f"{self.context}: redeliveries of {len(self.redeliveries)} entries are counted, those of more are not "
                     "(redeliveries_max); their consumers see a redelivery count of 0"
                 ),
             )
@@ -612,7 +613,7 @@ class MultipleConsumers(Dispatcher):
         super().validate()
         self.delayed.validate()
         self.refetch.validate()
-        cursor = self.around.cursor
+        cursor = self.context.cursor
         seen: set[Position] = set()
         holding = self.holding()
         for consumer in holding:
@@ -627,7 +628,7 @@ class MultipleConsumers(Dispatcher):
                 assert not self.is_waiting(position), f"{position} is pending and to be sent again"
                 assert position <= self.reading.after, f"{position} is pending and not yet read"
                 partial = cursor.partial.get(position)
-                expected = partial.bits.bit_count() if partial is not None else self.around.log.count_at(position)
+                expected = partial.bits.bit_count() if partial is not None else self.context.log.count_at(position)
                 assert count == expected, f"{position} has {expected} messages left, not {count}"
                 seen.add(position)
         assert self.unacked == sum(consumer.unacked for consumer in holding), "unacked is miscounted"

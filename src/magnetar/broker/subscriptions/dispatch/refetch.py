@@ -11,7 +11,7 @@ a million times; a read of several hundred, in the order of the log, brings neig
 
 from collections.abc import Callable, Iterable
 
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.log_reader import RETRY_MS
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Read, Timer
@@ -22,7 +22,7 @@ class Refetch:
     """Entries by position.
 
     Args:
-        surroundings: the subscription's.
+        context: the subscription's.
         wanted: whether the entry at a position is still needed.
         lost: called with a position that was needed and exists no more.
         wake: called when an entry that was missing before can be had.
@@ -34,12 +34,12 @@ class Refetch:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: DispatchContext,
         wanted: Callable[[Position], bool],
         lost: Callable[[Position], None],
         wake: Callable[[], None],
     ) -> None:
-        self._around = surroundings
+        self._context = context
         self._wanted = wanted
         self._lost = lost
         self._wake = wake
@@ -59,7 +59,7 @@ class Refetch:
 
     def keep(self, entry: StoredEntry) -> None:
         """Keep an entry that is at hand, if there is room."""
-        if self._held_bytes + len(entry.data) <= self._around.limits.look_ahead_bytes_max:
+        if self._held_bytes + len(entry.data) <= self._context.limits.look_ahead_bytes_max:
             self._hold(entry)
 
     def get(self, position: Position, upcoming: Iterable[Position]) -> StoredEntry | None:
@@ -72,10 +72,10 @@ class Refetch:
         held = self._held.get(position)
         if held is not None:
             return held
-        cached = self._around.log.cached_at(position)
+        cached = self._context.log.cached_at(position)
         if cached is not None:
             return cached
-        if not self.failed and position not in self._asked and self._in_flight < self._around.limits.again_reads_max:
+        if not self.failed and position not in self._asked and self._in_flight < self._context.limits.again_reads_max:
             self._ask(upcoming)
         return None
 
@@ -107,7 +107,7 @@ class Refetch:
 
     def _ask(self, upcoming: Iterable[Position]) -> None:
         """Read the next entries that are not at hand, by as many reads as may be under way."""
-        limits, log = self._around.limits, self._around.log
+        limits, log = self._context.limits, self._context.log
         group: list[Position] = []
         size = 0
         for each in upcoming:
@@ -128,7 +128,7 @@ class Refetch:
         self._in_flight += 1
         self._asked.update(group)
         generation = self._generation
-        around = self._around
+        context = self._context
 
         def answer(entries: list[StoredEntry], error: str) -> None:
             if generation == self._generation:
@@ -136,14 +136,14 @@ class Refetch:
                 self._asked.difference_update(group)
                 self._answered(group, entries, error)
 
-        around.outbox.put(Read(around.topic, group[0], len(group), around.limits.read_bytes_max, answer, only=group))
+        context.outbox.put(Read(context.topic, group[0], len(group), context.limits.read_bytes_max, answer, only=group))
 
     def _answered(self, group: list[Position], entries: list[StoredEntry], error: str) -> None:
         if entries and entries[0].position in self.damaged:
             self.damaged.clear()  # the disk is well again; what is still damaged shows itself
         self._take_in([entry for entry in entries if self._wanted(entry.position)])
         for position in group:
-            if not self._around.log.valid(position) and self._wanted(position):
+            if not self._context.log.valid(position) and self._wanted(position):
                 self.damaged.pop(position, None)
                 self._lost(position)  # retention deleted it
         first = group[0]
@@ -152,7 +152,7 @@ class Refetch:
         if self.damaged and not self._retrying:
             self._retrying = True
             generation = self._generation
-            outbox = self._around.outbox
+            outbox = self._context.outbox
             outbox.put(Timer(outbox.now_ms + RETRY_MS, lambda now_ms: self._retry(generation)))
         self._wake()
 
@@ -162,7 +162,7 @@ class Refetch:
         It is wanted now; what is held longer waits for a slow consumer, and makes room. The first finds room whatever its
         size: without it nothing would ever go on.
         """
-        limit = self._around.limits.look_ahead_bytes_max
+        limit = self._context.limits.look_ahead_bytes_max
         size = 0
         for entry in entries:
             size += len(entry.data)
@@ -178,10 +178,10 @@ class Refetch:
         self.failed = self.failed or position not in self.damaged
         self.damaged.pop(position, None)
         self.damaged[position] = None
-        around = self._around
-        way_out = around.command("topics", "give-up", around.topic, str(position))
-        around.outbox.put(
-            Note("error", f"{around}: cannot read {position} again: {problem}; trying again; to give it up: {way_out}")
+        context = self._context
+        way_out = context.command("topics", "give-up", context.topic, str(position))
+        context.outbox.put(
+            Note("error", f"{context}: cannot read {position} again: {problem}; trying again; to give it up: {way_out}")
         )
 
     def _retry(self, generation: int) -> None:
@@ -199,7 +199,7 @@ class Refetch:
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self._held_bytes == sum(len(entry.data) for entry in self._held.values()), "held bytes are miscounted"
-        limits = self._around.limits
+        limits = self._context.limits
         assert self._held_bytes <= limits.look_ahead_bytes_max or len(self._held) == 1, "more is held than allowed"
         for position in self._held:
             assert self._wanted(position), f"{position} is held and not wanted"

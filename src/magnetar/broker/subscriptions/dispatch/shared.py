@@ -9,7 +9,7 @@ from itertools import islice
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import CHUNK, KeySharedPolicy
 from magnetar.broker.subscriptions.dispatch.chunks import Chunks
-from magnetar.broker.subscriptions.dispatch.context import Surroundings
+from magnetar.broker.subscriptions.dispatch.context import DispatchContext
 from magnetar.broker.subscriptions.dispatch.multiple import MultipleConsumers
 from magnetar.core.ids import Position
 from magnetar.storage.entries import StoredEntry
@@ -25,8 +25,8 @@ class Shared(MultipleConsumers):
 
     sub_type = SubType.SHARED
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        super().__init__(surroundings)
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
         self.again = PositionSet()
         self.chunks = Chunks()
 
@@ -70,7 +70,7 @@ class Shared(MultipleConsumers):
 
     def send_ready(self) -> None:
         """One turn after the other, until nobody can take more or nothing is at hand."""
-        budget = self.around.limits.dispatch_bytes_max
+        budget = self.context.limits.dispatch_bytes_max
         for owner in list(self.chunks.waiting):
             budget -= self._send_chunks(owner, budget)
         while not self.blocked:
@@ -93,7 +93,7 @@ class Shared(MultipleConsumers):
 
     def _new(self, room: int, budget: int) -> list[StoredEntry]:
         """The next new entries, unless too many chunks wait for their owners."""
-        if len(self.chunks) >= self.around.limits.look_ahead_entries_max:
+        if len(self.chunks) >= self.context.limits.look_ahead_entries_max:
             return []
         return self.take_new(min(room, ROUND_ENTRIES_MAX), room, budget)
 
@@ -159,5 +159,5 @@ class Shared(MultipleConsumers):
         self.chunks.validate()
         assert all(owner in self.consumers for owner in self.chunks.waiting), "chunks wait for one who is gone"
         for position in (*self.again, *(each for waiting in self.chunks.waiting.values() for each in waiting)):
-            assert not self.around.cursor.is_acked(position), f"{position} is to be sent again and acknowledged"
+            assert not self.context.cursor.is_acked(position), f"{position} is to be sent again and acknowledged"
             assert position <= self.reading.after, f"{position} is to be sent again and not yet read"

@@ -136,7 +136,7 @@ def test_what_is_not_delayed_overtakes_and_the_delayed_come_by_time(
     assert sorted(firsts) == list(range(293, 300)), "those that were due first"
     world.advance(200)
     assert sorted(world.got(a)) == positions
-    assert world.subscription.stats()["msgDelayed"] == 0
+    assert world.stats()["msgDelayed"] == 0
 
 
 @pytest.mark.parametrize("sub_type", [SubType.SHARED, SubType.KEY_SHARED])
@@ -150,7 +150,7 @@ def test_due_entries_wait_packed_until_somebody_takes_them(sub_type: SubType, mo
     world.flow(a, 1)
     world.advance(100)
     assert len(world.got(a)) + len(world.got(b)) <= 2
-    stats = world.subscription.stats()
+    stats = world.stats()
     assert stats["msgInReplay"] <= 20
     assert stats["msgDelayed"] >= 170
     world.flow(a, 1_000)
@@ -171,22 +171,22 @@ def test_one_event_takes_sends_and_reads_only_so_many_of_those_that_are_due(
 
     def between_events() -> None:
         validate()
-        states.append((2_000 - world.subscription.stats()["msgDelayed"], a.messages_out))
+        states.append((2_000 - world.stats()["msgDelayed"], a.messages_out))
 
     monkeypatch.setattr(world.subscription, "validate", between_events)
     world.advance(100)
     assert sorted(world.got(a)) == positions
     most = max(taken - before_taken + sent - before for (before_taken, before), (taken, sent) in pairwise(states))
-    assert most < world.subscription._around.limits.dispatch_entries_max + 20, f"{most} were dealt with in one event"
+    assert most < world.subscription.context.limits.dispatch_entries_max + 20, f"{most} were dealt with in one event"
 
 
 def test_skipping_forgets_what_is_delayed() -> None:
     world = World()
     a = world.consumer("a", SubType.SHARED, permits=10)
     world.publish(*(entry(deliver_at=100) for _ in range(20)))
-    assert world.subscription.stats()["msgDelayed"] == 20
+    assert world.stats()["msgDelayed"] == 20
     world.subscription.skip_all()
-    assert world.subscription.stats()["msgDelayed"] == 0
+    assert world.stats()["msgDelayed"] == 0
     world.advance(100)
     assert world.got(a) == []
 

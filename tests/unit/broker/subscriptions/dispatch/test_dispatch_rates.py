@@ -88,7 +88,7 @@ def test_it_is_counted_whose_rate_was_waited_for(sub_type: SubType) -> None:
         world.publish_many(10)
         world.pump()
         world.take(consumer)
-        stats = world.subscription.stats()
+        stats = world.stats()
         levels = ("Subscription", "Topic", "Broker")
         return tuple(
             stats[f"dispatchThrottled{what}EventsBy{level}Limit"] for level in levels for what in ("Msg", "Bytes")

@@ -51,7 +51,7 @@ def test_a_consumer_without_permits_does_not_stop_the_others() -> None:
     b = world.consumer("b", KEY_SHARED, ranges=HIGH)
     positions = world.publish(*(keyed(key) for key in (HIGH_KEY, LOW_KEY) * 3))
     assert world.got(a) == positions[1::2]
-    assert world.subscription.stats()["msgInReplay"] == 3
+    assert world.stats()["msgInReplay"] == 3
     world.flow(b, 2)
     assert world.got(b) == positions[0:4:2]
     world.flow(b, 2)
@@ -64,7 +64,7 @@ def test_look_ahead_is_bounded() -> None:
     a = world.consumer("a", KEY_SHARED, permits=1_000, ranges=LOW)
     b = world.consumer("b", KEY_SHARED, ranges=HIGH)
     positions = world.publish(*(keyed(key) for key in [HIGH_KEY] * 20 + [LOW_KEY]))
-    assert world.subscription.stats()["msgInReplay"] == 5
+    assert world.stats()["msgInReplay"] == 5
     assert world.got(a) == []
     world.flow(b, 100)
     assert world.got(b) == positions[:20]
@@ -87,7 +87,7 @@ def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it(
     assert kept != set(KEYS)
     assert world.got(b) == []
     moved = [key for key in KEYS if key not in kept]
-    stats = world.subscription.stats()
+    stats = world.stats()
     assert (stats["drainingHashesCount"], stats["drainingHashesUnackedMessages"]) == (len(moved), len(moved))
     of_a, of_b = stats["consumers"]
     assert sorted(each["hash"] for each in of_a["drainingHashes"]) == sorted(slot_of(key.encode()) for key in moved)
@@ -95,11 +95,11 @@ def test_a_newcomer_gets_a_key_only_when_the_old_owner_is_done_with_it(
     assert (of_b["drainingHashesCount"], of_b["drainingHashes"]) == (0, [])
     world.ack(a, first[moved[0]])
     assert world.got(b) == [second[moved[0]]]
-    of_a = world.subscription.stats()["consumers"][0]
+    of_a = world.stats()["consumers"][0]
     assert (of_a["drainingHashesCount"], of_a["drainingHashesClearedTotal"]) == (len(moved) - 1, 1)
     world.ack(a, *(first[key] for key in KEYS))
     assert sorted(world.got(b)) == [second[key] for key in moved]
-    stats = world.subscription.stats()
+    stats = world.stats()
     assert (stats["drainingHashesCount"], stats["drainingHashesClearedTotal"]) == (0, len(moved))
 
 
@@ -110,9 +110,9 @@ def test_hashes_that_go_back_to_who_has_them_drain_no_more(one_by_one: int, monk
     a = world.consumer("a", KEY_SHARED, permits=1_000)
     world.publish(*(keyed(key) for key in KEYS))
     b = world.consumer("b", KEY_SHARED, permits=1_000)
-    assert world.subscription.stats()["drainingHashesCount"] > 0
+    assert world.stats()["drainingHashesCount"] > 0
     world.leave(b)
-    assert world.subscription.stats()["drainingHashesCount"] == 0
+    assert world.stats()["drainingHashesCount"] == 0
     assert len(world.got(a)) == len(KEYS)
 
 
@@ -121,7 +121,7 @@ def test_a_consumer_that_holds_nothing_up_but_its_permits_drains_nothing() -> No
     a = world.consumer("a", KEY_SHARED, permits=1)
     world.publish(*(keyed("k") for _ in range(5)))
     assert len(world.got(a)) == 1
-    assert world.subscription.stats()["drainingHashesCount"] == 0
+    assert world.stats()["drainingHashesCount"] == 0
 
 
 def test_what_a_gone_consumer_held_comes_before_what_is_newer_of_the_same_key() -> None:
@@ -203,7 +203,7 @@ def test_skipping_forgets_waiting_and_delayed_entries() -> None:
     world.publish(keyed(HIGH_KEY), keyed(LOW_KEY, deliver_at=100), keyed(LOW_KEY), keyed(LOW_KEY))
     world.subscription.skip_all()
     world.pump()
-    assert world.subscription.stats()["msgInReplay"] == 0
+    assert world.stats()["msgInReplay"] == 0
     assert not world.subscription._dispatcher._slots
     world.advance(100)
     assert world.subscription.backlog_entries() == 0

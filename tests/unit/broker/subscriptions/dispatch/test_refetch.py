@@ -36,7 +36,7 @@ def test_due_entries_that_lie_apart_are_read_many_at_a_time(sub_type: SubType) -
     positions = scattered(world)
     late(world, a)
     assert sorted(world.got(a)) == sorted(positions)
-    assert world.reads_asked <= 3 * TOTAL / world.subscription._around.limits.again_entries_max
+    assert world.reads_asked <= 3 * TOTAL / world.subscription.context.limits.again_entries_max
 
 
 @pytest.mark.parametrize("reads", [1, 2, 3])

@@ -192,7 +192,7 @@ def test_too_many_unacknowledged_messages_of_all_consumers_stop_the_subscription
     b = world.consumer("b", SHARED, permits=1_000)
     world.publish_many(200)
     assert a.unacked + b.unacked == 40
-    assert world.subscription.stats()["blockedSubscriptionOnUnackedMsgs"]
+    assert world.stats()["blockedSubscriptionOnUnackedMsgs"]
     for position in list(a.pending)[:19]:
         world.ack(a, position)
     assert len(world.got(a)) + len(world.got(b)) == 40
@@ -229,7 +229,7 @@ def test_delayed_entries_come_at_their_time_and_not_before() -> None:
     a = world.consumer("a", SHARED, permits=100)
     positions = world.publish(entry(deliver_at=500), entry(), entry(deliver_at=300), entry(deliver_at=300))
     assert world.got(a) == at(1)
-    assert world.subscription.stats()["msgDelayed"] == 3
+    assert world.stats()["msgDelayed"] == 3
     world.advance(299)
     assert world.got(a) == at(1)
     world.advance(1)
@@ -257,7 +257,7 @@ def test_memory_for_delayed_entries_is_bounded_by_not_reading_on() -> None:
     world.set_limits(delayed_entries_max=150)
     a = world.consumer("a", SHARED, permits=1_000)
     world.publish(*(entry(deliver_at=1_000 + number) for number in range(300)), entry())
-    assert 150 <= world.subscription.stats()["msgDelayed"] <= 170
+    assert 150 <= world.stats()["msgDelayed"] <= 170
     assert world.got(a) == []
     world.advance(2_000)
     assert sorted(world.got(a)) == at(*range(301))
@@ -326,7 +326,7 @@ def test_the_type_changes_when_nobody_is_connected() -> None:
     world.leave(a)
     b = world.consumer("b", SubType.EXCLUSIVE, permits=10)
     assert world.got(b) == [positions[0], positions[2]]
-    assert world.subscription.stats()["type"] == "Exclusive"
+    assert world.stats()["type"] == "Exclusive"
 
 
 def test_an_entry_that_cannot_be_read_again_does_not_stop_new_ones() -> None:
@@ -375,7 +375,7 @@ def test_one_ack_with_parts_and_wholes_sends_nothing_that_it_acknowledges() -> N
     world.redeliver(a, positions[0])
     world.take(a)
     assert a.blocked
-    assert world.subscription.stats()["msgInReplay"] == 1
+    assert world.stats()["msgInReplay"] == 1
     ids = [
         pb.MessageIdData(ledgerId=100, entryId=0, ack_set=[2]),
         pb.MessageIdData(ledgerId=100, entryId=1, ack_set=[2]),
@@ -420,7 +420,7 @@ def test_chunks_wait_for_a_consumer_that_has_no_permits_and_others_go_on() -> No
     [first] = world.publish(*chunks(0))
     rest = world.publish(*chunks(1, 2), entry())
     assert world.got(a) == [first] and world.got(b) == rest[2:]
-    assert world.subscription.stats()["msgInReplay"] == 2
+    assert world.stats()["msgInReplay"] == 2
     world.flow(a, 1)
     assert world.got(a) == [first, rest[0]], "in their order"
     world.flow(a, 1)
@@ -457,7 +457,7 @@ def test_no_more_chunks_wait_for_their_consumer_than_are_looked_ahead() -> None:
     positions = [world.publish(each)[0] for each in chunks(0, 1, 2, 3, of=4)]
     later = world.publish(entry())
     assert world.got(b) == []
-    assert world.subscription.stats()["msgInReplay"] == 2
+    assert world.stats()["msgInReplay"] == 2
     world.flow(a, 3)
     assert (world.got(a), world.got(b)) == (positions, later)
 
