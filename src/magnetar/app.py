@@ -32,6 +32,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
 from magnetar.core.config import Address, ClusterConfig, Config
 from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.core.secret_file import read_token
 from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
@@ -58,7 +59,6 @@ from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_
 from magnetar.runtime.network.listener import Listener
 from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed
 from magnetar.runtime.network.server import PulsarServer
-from magnetar.runtime.security.secret_file import read_token
 from magnetar.runtime.security.secrets import Watch, key_files, load_keys
 from magnetar.runtime.security.tls import Listening
 from magnetar.runtime.stores.mark import StoreMark

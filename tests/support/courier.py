@@ -85,7 +85,7 @@ class _Round:
         self.known: dict[str, pb.GeoTopicState] = {}
         self.greeted: dict[str, int] = {}
         self.counter = self.boot = 0
-        target.tells_schemas(lambda wanted: source.schemas(wanted.topic, wanted.schemas, wanted.versions))
+        target.answer_schemas(lambda wanted: source.schemas(wanted.topic, wanted.schemas, wanted.versions))
         self.pipeline = f"courier-{courier.source}-{courier.target}"
 
     def run(self) -> None:

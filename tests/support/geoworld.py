@@ -472,7 +472,7 @@ class World:
             self.work()
         return answers[0] if answers else None
 
-    def _tells_schemas(self, a: Node, b: Node) -> Callable[[pb.CommandGeoSchemasWanted], None]:
+    def _answer_schemas(self, a: Node, b: Node) -> Callable[[pb.CommandGeoSchemasWanted], None]:
         """Asks the source at once, and tells the destination as its next event."""
 
         def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
@@ -542,7 +542,7 @@ class World:
                 first_indexes=response.first_indexes, counts=response.counts, sizes=response.sizes, schemas=response.schemas,
             )  # fmt: skip
             append.p.ledger, append.p.entry = sent
-            ask = self._tells_schemas(a, b)
+            ask = self._answer_schemas(a, b)
             stored = self._ask(b, lambda reply: destination.append(1, append, b"".join(buffers), reply, ask))
             if stored is not None and stored[0].blocked:
                 return self._blocked(a, b, append, stored[0])

@@ -5,7 +5,8 @@
 
 A module imports from its own group and from groups to its left. The simulator, `magnetar_sim`, is a distribution of its own: it
 may import all of them, and none of them imports it. Left of runtime there is no clock, no chance, no thread, no socket.
-Only spark_session, spark, pipeline and jobs import pyspark.
+Only spark_session, spark, pipeline and jobs import pyspark. spark, the format "pulsar", imports core, wire, schemas and
+spark_session alone.
 """
 
 import ast
@@ -38,6 +39,9 @@ GROUPS = (
 )
 SPARK = {"spark_session", "spark", "pipeline", "jobs"}
 """The packages that may import pyspark."""
+
+ONLY = {"spark": {"core", "wire", "schemas", "spark_session"}}
+"""Packages that import less than what stands to their left: format("pulsar") is a product of its own, for any Pulsar broker."""
 
 RANK = {name: rank for rank, names in enumerate(GROUPS) for name in names}
 
@@ -112,6 +116,8 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
             continue
         if group and RANK[imported] > RANK[group]:
             found.append(f"{where}: {group} imports {imported}, which stands to its right")
+        if group in ONLY and imported not in {group, *ONLY[group]}:
+            found.append(f"{where}: {group} imports {imported}: it may import {', '.join(sorted(ONLY[group]))} alone")
         if (imported, *rest[1:2]) in FREE and tuple(parts[:2]) not in FREE and group != "magnetar_sim":
             found.append(f"{where}: {module} is for tests")
     if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
@@ -141,6 +147,8 @@ def test_every_folder_has_its_place() -> None:
     ("parts", "source", "words"),
     [
         (("core", "x"), "from magnetar.wire import frames", "stands to its right"),
+        (("spark", "x"), "from magnetar.runtime.network.link_connection import LinkDown", "may import core, schemas"),
+        (("spark", "x"), "from magnetar import pipeline", "stands to its right"),
         (("storage", "x"), "def f():\n    from magnetar.runtime.log.files import OsFiles", "stands to its right"),
         (("replication", "x"), "import magnetar.app", "stands to its right"),
         (("runtime", "x"), "from magnetar import cli", "stands to its right"),

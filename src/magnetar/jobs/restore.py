@@ -118,8 +118,8 @@ def read_topic(connect: Callable[[], LinkClient], work: Work, origin: str) -> It
     """
     yield _opening(work)
     ours: dict[int, Runs] = {}
-    for life, first, end in work.ours:
-        ours.setdefault(life, []).append((first, end))
+    for incarnation, first, end in work.ours:
+        ours.setdefault(incarnation, []).append((first, end))
     after, before = NONE, (0, -1)
     reading = Persistent(connect)
     try:
@@ -151,17 +151,17 @@ def _rows(
     work: Work, read: pb.CommandGeoReadResponse, payload: memoryview, ours: dict[int, Runs], before: tuple[int, int]
 ) -> tuple[pa.RecordBatch | None, tuple[int, int]]:
     """The entries of one answer that are not here, and the last entry of it."""
-    lives, indexes, counts = list(read.incarnations), list(read.first_indexes), list(read.counts)
+    incarnations, indexes, counts = list(read.incarnations), list(read.first_indexes), list(read.counts)
     columns = (list(read.source_ledgers), list(read.source_entries), list(read.sizes))
-    if any(len(column) != len(indexes) for column in (lives, counts, *columns)):
+    if any(len(column) != len(indexes) for column in (incarnations, counts, *columns)):
         raise RestoreFailed(
             f"{work.topic}: the peer's answer has lists that do not fit: is it older than this program?"
         )
-    befores = [before, *zip(lives, indexes, strict=True)]
+    befores = [before, *zip(incarnations, indexes, strict=True)]
     keep = [
         row
-        for row, (life, first, number) in enumerate(zip(lives, indexes, counts, strict=True))
-        if not covers(ours.get(life, ()), first, first + number)
+        for row, (incarnation, first, number) in enumerate(zip(incarnations, indexes, counts, strict=True))
+        if not covers(ours.get(incarnation, ()), first, first + number)
     ]
     if not keep:
         return None, befores[-1]
@@ -171,7 +171,7 @@ def _rows(
     arrays = [
         pa.array([work.topic] * len(keep), pa.string()),
         pa.array([work.partitions] * len(keep), pa.int32()),
-        pa.array([lives[row] for row in keep], pa.int64()),
+        pa.array([incarnations[row] for row in keep], pa.int64()),
         pa.array([columns[0][row] for row in keep], pa.int64()),
         pa.array([columns[1][row] for row in keep], pa.int64()),
         pa.array([indexes[row] for row in keep], pa.int64()),
@@ -214,7 +214,7 @@ def send_rows(
 
 
 def _pieces(columns: dict[str, list[Any]]) -> Iterator[tuple[int, int]]:
-    """Rows that go in one request: of one topic and life, each the next of the one before, within the limits."""
+    """Rows that go in one request: of one topic and incarnation, each the next of the one before, within the limits."""
     first, size = 0, 0
     rows = len(columns["topic"])
     for row in range(rows):
@@ -389,7 +389,7 @@ def restore(
 
         def connect() -> LinkClient:
             client = LinkClient.connect(address, token)
-            client.tells_schemas(
+            client.answer_schemas(
                 lambda wanted: asking.ask(lambda one: one.schemas(wanted.topic, wanted.schemas, wanted.versions))
             )
             return client

@@ -1,8 +1,8 @@
 """What `magnetar restore A --from B` has to move, and what it cannot: two inventories compared.
 
-Both come from `GET /geo/v1/held/A`: asked of B, what it holds of A's messages; asked of A, what is there already. A life is
-one incarnation of a topic in A; A's present one needs no restoring. Origin indexes are dense, so that a hole in what B
-holds of a life is a message that B does not have: restricted to others by its publisher, deleted by B's retention, or never
+Both come from `GET /geo/v1/held/A`: asked of B, what it holds of A's messages; asked of A, what is there already. The present
+incarnation of a topic in A needs no restoring. Origin indexes are dense: a hole in what B holds of an earlier incarnation is a
+message that B does not have, because it was restricted to others by its publisher, deleted by B's retention, or never
 delivered. What A published behind the last that B has cannot be known to B.
 """
 
@@ -14,8 +14,8 @@ from magnetar.replication.holdings import Run, Runs, count, merged, without
 
 
 @dataclass(slots=True)
-class Life:
-    """One earlier life of a topic.
+class PastIncarnation:
+    """An earlier incarnation of a topic.
 
     Attributes:
         incarnation: which.
@@ -46,34 +46,34 @@ class PlannedTopic:
     Attributes:
         topic: full name.
         partitions: of its partitioned topic at the peer; 0: not partitioned.
-        lives: earlier ones, ascending.
+        incarnations: its earlier ones in the cluster that is restored, ascending.
         entries, bytes: that the peer holds of them.
     """
 
     topic: str
     partitions: int
-    lives: list[Life] = field(default_factory=list)
+    incarnations: list[PastIncarnation] = field(default_factory=list)
     entries: int = 0
     bytes: int = 0
 
     @property
     def held(self) -> int:
         """Messages that the peer holds."""
-        return sum(count(life.theirs) for life in self.lives)
+        return sum(count(past.theirs) for past in self.incarnations)
 
     @property
     def missing(self) -> int:
         """Messages to be restored."""
-        return sum(count(life.missing) for life in self.lives)
+        return sum(count(past.missing) for past in self.incarnations)
 
     @property
     def gaps(self) -> int:
-        """Messages that nobody asked has."""
-        return sum(count(life.gaps) for life in self.lives)
+        """Messages that neither cluster has."""
+        return sum(count(past.gaps) for past in self.incarnations)
 
     def ours(self) -> list[tuple[int, int, int]]:
         """(incarnation, first, end) of what need not be sent."""
-        return [(life.incarnation, first, end) for life in self.lives for first, end in life.ours]
+        return [(past.incarnation, first, end) for past in self.incarnations for first, end in past.ours]
 
 
 def compare(
@@ -93,12 +93,14 @@ def compare(
         mine = here.get(one["topic"])
         present = mine["incarnation"] if mine else 0
         planned = PlannedTopic(one["topic"], one["partitions"])
-        for life in one["lives"]:
-            if life["incarnation"] != present:
-                planned.lives.append(Life(life["incarnation"], _runs(life["runs"]), _ours(mine, life["incarnation"])))
-                planned.entries += life["entries"]
-                planned.bytes += life["bytes"]
-        if planned.lives:
+        for past in one["lives"]:
+            if past["incarnation"] != present:
+                planned.incarnations.append(
+                    PastIncarnation(past["incarnation"], _runs(past["runs"]), _ours(mine, past["incarnation"]))
+                )
+                planned.entries += past["entries"]
+                planned.bytes += past["bytes"]
+        if planned.incarnations:
             plan.append(planned)
     return plan
 
@@ -110,10 +112,10 @@ def _runs(pairs: Iterable[Sequence[int]]) -> Runs:
 def _ours(mine: Mapping[str, Any] | None, incarnation: int) -> Runs:
     if mine is None:
         return []
-    runs: list[Run] = [(first, end) for life, first, end in mine["deleted"] if life == incarnation]
-    for life in mine["lives"]:
-        if life["incarnation"] == incarnation:
-            runs += [(first, end) for first, end in life["runs"]]
+    runs: list[Run] = [(first, end) for past, first, end in mine["deleted"] if past == incarnation]
+    for past in mine["lives"]:
+        if past["incarnation"] == incarnation:
+            runs += [(first, end) for first, end in past["runs"]]
     return merged(runs)
 
 

@@ -133,7 +133,7 @@ class VerifyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VerifyProgress:
     """How far the job is, by counters that its tasks move.
 
     Attributes:
@@ -149,7 +149,7 @@ class Progress:
     bytes: int
 
 
-Tell = Callable[[Progress], None]
+ReportProgress = Callable[[VerifyProgress], None]
 LedgersOf = Callable[[str, str], Sequence[Ledger] | None]
 """Of a cluster and topic; None: not known."""
 
@@ -255,7 +255,7 @@ def verify(
     partitions: int | None = None,
     ledgers: LedgersOf = lambda _cluster, _topic: None,
     examples_max: int = EXAMPLES_MAX,
-    tell: Tell = lambda _progress: None,
+    report: ReportProgress = lambda _progress: None,
 ) -> VerifyResult:
     """Compare a topic between clusters.
 
@@ -268,7 +268,7 @@ def verify(
         partitions: of the topic; None: ask the clusters (`look_up`).
         ledgers: what a topic consists of, to be read by several tasks.
         examples_max: how many messages are listed of each kind and cluster.
-        tell: told how far the job is, from another thread, about ten times a second.
+        report: called with how far the job is, from another thread, about ten times a second.
 
     Raises:
         MagnetarError: a name is wrong, a cluster does not answer, or a topic cannot be read; one line.
@@ -294,7 +294,7 @@ def verify(
     result = VerifyResult(str(name), partitions, 0, {cluster: Findings() for cluster in clusters})
     job = _Job(spark, plan, clusters, frozenset(links), topics, min(examples_max, EXAMPLES_CEILING))
     try:
-        with job.watched(tell):
+        with job.watched(report):
             job.run(token, result)
     except PySparkException as error:
         raise MagnetarError(f"verify {name}: {first_line(error)}") from None
@@ -314,7 +314,7 @@ def verify_config(
     *,
     partitions: int | None = None,
     examples_max: int = EXAMPLES_MAX,
-    tell: Tell = lambda _progress: None,
+    report: ReportProgress = lambda _progress: None,
 ) -> VerifyResult:
     """Compare a topic between all clusters of a configuration; see `verify`."""
     return verify(
@@ -326,30 +326,30 @@ def verify_config(
         token_file=config.replication.token_file,
         ledgers=ledgers_by_rest(config),
         examples_max=examples_max,
-        tell=tell,
+        report=report,
     )
 
 
 class _Watched:
     """Tells how far the job is until it is over."""
 
-    def __init__(self, look: Callable[[], Progress], tell: Tell) -> None:
-        self._look, self._tell = look, tell
+    def __init__(self, look: Callable[[], VerifyProgress], report: ReportProgress) -> None:
+        self._look, self._report = look, report
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="magnetar-verify-progress", daemon=True)
 
     def _run(self) -> None:
         while not self._over.wait(LOOK_S):
-            self._tell(self._look())
+            self._report(self._look())
 
     def __enter__(self) -> None:
-        self._tell(self._look())
+        self._report(self._look())
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._tell(self._look())
+        self._report(self._look())
 
 
 class _Job:
@@ -372,17 +372,17 @@ class _Job:
         self._stretches: int | None = None
         self._expected = expected(plan)
 
-    def watched(self, tell: Tell) -> _Watched:
+    def watched(self, report: ReportProgress) -> _Watched:
         """While in this context, progress is told."""
-        return _Watched(self._look, tell)
+        return _Watched(self._look, report)
 
-    def _look(self) -> Progress:
+    def _look(self) -> VerifyProgress:
         messages, size = self._messages.value, self._bytes.value
         if self._stretches is None:
             # A task that failed and ran again has counted twice.
             done = self._entries.value if self._expected is None else min(self._entries.value, self._expected)
-            return Progress("reading", done, self._expected, messages, size)
-        return Progress("comparing", min(self._compared.value, self._stretches), self._stretches, messages, size)
+            return VerifyProgress("reading", done, self._expected, messages, size)
+        return VerifyProgress("comparing", min(self._compared.value, self._stretches), self._stretches, messages, size)
 
     def run(self, token: str, result: VerifyResult) -> None:
         """Read, compare, and note what is wrong."""

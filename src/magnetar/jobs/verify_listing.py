@@ -298,11 +298,11 @@ class Packer:
                 )  # fmt: skip
 
 
-Told = Callable[[int, int, int], None]
+Report = Callable[[int, int, int], None]
 """Of a part that was read: its entries, messages and bytes."""
 
 
-def list_parts(parts: Sequence[Part], token: str, told: Told) -> Callable[[Iterable[int]], Iterable[Packed]]:
+def list_parts(parts: Sequence[Part], token: str, report: Report) -> Callable[[Iterable[int]], Iterable[Packed]]:
     """What a task does: numbers of parts in, packed entries out."""
 
     def task(numbers: Iterable[int]) -> Iterator[Packed]:
@@ -312,6 +312,6 @@ def list_parts(parts: Sequence[Part], token: str, told: Told) -> Callable[[Itera
             for read, payload in read_entries(part.address, part.name, token, part.after, part.up_to):
                 packer.add(read, payload)
             yield from packer.rows(part)
-            told(packer.entries, packer.messages, packer.bytes)
+            report(packer.entries, packer.messages, packer.bytes)
 
     return task

@@ -1,4 +1,4 @@
-"""Into which parts `verify` cuts what it reads: pure arithmetic over the ledgers that brokers tell."""
+"""Into which parts `verify` cuts what it reads: pure arithmetic over the ledgers that brokers report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Wanted:
 def parts(wanted: Sequence[Wanted], *, parts_max: int = PARTS_MAX) -> list[Part]:
     """All parts, big ones of different clusters in turns, so that no broker has to serve all tasks.
 
-    Parts end where the topic ended when its ledgers were told: what comes meanwhile is not read.
+    Parts end where the topic ended when its ledgers were listed: what comes meanwhile is not read.
     """
     known = [ledger for one in wanted for ledger in one.ledgers or ()]
     room = max(1, parts_max - len(wanted))

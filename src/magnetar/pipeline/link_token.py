@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import ConfigError
-from magnetar.runtime.security.secret_file import file_state, read_link_token
+from magnetar.core.secret_file import file_state, read_link_token
 
 LOOK_MS: Final = 1_000
 """How often the file is looked at, as brokers look at theirs: a `stat` costs nothing."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
+from magnetar.core.secret_file import read_link_token
 from magnetar.pipeline import offsets
 from magnetar.pipeline.columns import decoded_columns, keep, spark_schema
 from magnetar.pipeline.coordinator import PipelineCoordinator
@@ -28,7 +29,6 @@ from magnetar.pipeline.once import Once
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.pipeline.shared_state import Pipeline
 from magnetar.pipeline.task_write import SENT_COLUMNS
-from magnetar.runtime.security.secret_file import read_link_token
 from magnetar.spark_session import session
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from magnetar.core.errors import ConfigError
 from magnetar.core.numbers import whole_number
-from magnetar.runtime.security.secret_file import read_token
+from magnetar.core.secret_file import read_token
 from magnetar.spark.connection import Access, split_url
 from magnetar.spark.offsets import Places, decode, full_name
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.names import TopicName
-from magnetar.runtime.security.tls import client_context
+from magnetar.core.tls import client_context
 from magnetar.spark.client import Client, Reader, TopicGone
 from magnetar.spark.connection import Down, Refused
 from magnetar.spark.offsets import EARLIEST, Place, Places

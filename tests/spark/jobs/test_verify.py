@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.core.config import load
 from magnetar.core.errors import MagnetarError
-from magnetar.jobs.verify import Findings, Progress, VerifyResult, verify, verify_config
+from magnetar.jobs.verify import Findings, VerifyProgress, VerifyResult, verify, verify_config
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -157,7 +157,7 @@ def test_faults_in_the_logs_of_real_brokers(spark: Any, tmp_path: Path) -> None:
             publish_entries(world["west"], f"{name}-partition-{number}", 400)
             planted.append(link.copy(f"{name}-partition-{number}", 400, each=3, seed=number, partitions=2))
         link.close()
-        steps: list[Progress] = []
+        steps: list[VerifyProgress] = []
         result = verify_config(spark, load(world.config), "planted", examples_max=5, tell=steps.append)
         assert (result.partitions, result.messages) == (2, 2 * 400 * 5)
         assert result.clusters["west"] == Findings(messages=2 * 400 * 5)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.secret_file import read_link_token
 from magnetar.pipeline.link_token import LinkToken
-from magnetar.runtime.security.secret_file import read_link_token
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:

@@ -27,7 +27,7 @@ from magnetar.cli.shared.common import (
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
-from magnetar.runtime.security.secret_file import read_link_token
+from magnetar.core.secret_file import read_link_token
 
 if TYPE_CHECKING:
     from magnetar.jobs.restore import Restored

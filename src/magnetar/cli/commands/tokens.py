@@ -201,7 +201,7 @@ def _signing_key(secret_key: Path | None, private_key: Path | None) -> tuple[Any
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     from magnetar.broker.security.tokens import public_algorithms, secret_algorithms
-    from magnetar.runtime.security.secret_file import read_file
+    from magnetar.core.secret_file import read_file
     from magnetar.runtime.security.secrets import parse_secret
 
     if (secret_key is None) == (private_key is None):
@@ -219,7 +219,7 @@ def _signing_key(secret_key: Path | None, private_key: Path | None) -> tuple[Any
 
 
 def _token(path: str) -> str:
-    from magnetar.runtime.security.secret_file import read_token
+    from magnetar.core.secret_file import read_token
 
     if path == "-":
         try:

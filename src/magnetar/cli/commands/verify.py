@@ -104,7 +104,9 @@ def compare(
             lasting=False,
         )
         try:
-            return verify_config(spark, config, topic, partitions=partitions, examples_max=examples, tell=progress.tell)
+            return verify_config(
+                spark, config, topic, partitions=partitions, examples_max=examples, report=progress.tell
+            )
         finally:
             with session.standard_error_to(log):
                 spark.stop()

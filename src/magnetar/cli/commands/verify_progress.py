@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from magnetar.cli.shared.common import size
 
 if TYPE_CHECKING:
-    from magnetar.jobs.verify import Progress
+    from magnetar.jobs.verify import VerifyProgress
 
 PLAIN_EVERY_S: Final = 2.0
 """Between two lines when there is no terminal."""
@@ -22,7 +22,7 @@ class Shown(Protocol):
     def start(self) -> None:
         """Spark starts, which takes seconds."""
 
-    def tell(self, progress: "Progress") -> None:
+    def tell(self, progress: "VerifyProgress") -> None:
         """The job is so far."""
 
     def close(self) -> None:
@@ -35,14 +35,14 @@ class Quiet:
     def start(self) -> None:
         """Nothing."""
 
-    def tell(self, progress: "Progress") -> None:
+    def tell(self, progress: "VerifyProgress") -> None:
         """Nothing."""
 
     def close(self) -> None:
         """Nothing."""
 
 
-def pace(progress: "Progress", seconds: float) -> str:
+def pace(progress: "VerifyProgress", seconds: float) -> str:
     """What was read, and how fast."""
     rate = f", {progress.messages / seconds:,.0f} messages/s" if seconds > 0 and progress.messages else ""
     return f"{progress.messages:,} messages, {size(progress.bytes)}{rate}"
@@ -61,7 +61,7 @@ class Plain:
         """A line, because what follows takes seconds."""
         self._line("starting Spark")
 
-    def tell(self, progress: "Progress") -> None:
+    def tell(self, progress: "VerifyProgress") -> None:
         """A line if the last one is old, or if this is the first or the last of its step."""
         now = self._clock()
         fresh = progress.step != self._step
@@ -101,7 +101,7 @@ class Bar:
         """A bar that runs to and fro."""
         self._tasks["start"] = self._bars.add_task("starting Spark", total=None, pace="")
 
-    def tell(self, progress: "Progress") -> None:
+    def tell(self, progress: "VerifyProgress") -> None:
         """Move the step's bar; what was before it is full now."""
         task = self._tasks.get(progress.step)
         if task is None:

@@ -38,7 +38,7 @@ def token_of(config: Config | None) -> str:
     Raises:
         ConfigError: a file of it cannot be read, or can be read by others.
     """
-    from magnetar.runtime.security.secret_file import read_token
+    from magnetar.core.secret_file import read_token
 
     if Chosen.token_file is not None:
         return read_token(Chosen.token_file)
@@ -54,7 +54,7 @@ def token_of(config: Config | None) -> str:
 
 
 def _context(ca_file: str, certificate_file: str, key_file: str) -> "ssl.SSLContext":
-    from magnetar.runtime.security.tls import client_context
+    from magnetar.core.tls import client_context
 
     return client_context(ca_file, certificate_file, key_file)
 

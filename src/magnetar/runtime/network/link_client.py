@@ -1,6 +1,6 @@
 """A blocking client for link peers: the command line, `verify`, tools, tests.
 
-One socket, one thread, no event loop. Requests are told apart by their id, so answers to pipelined appends may come while
+One socket, one thread, no event loop. Requests have ids, so answers to pipelined appends may come while
 another request waits: they are kept for `poll`. A client belongs to one thread at a time.
 
 Two kinds of failure, and what to do about each:
@@ -10,7 +10,7 @@ Two kinds of failure, and what to do about each:
 - `LinkRefused`: the peer answered this one request with an error. The connection goes on (except after a refused CONNECT);
   the same request again will be refused again until somebody changes something.
 
-The pipeline's tasks, which wait for several clusters at once, have a non-blocking connection of their own (spark.link).
+The pipeline's tasks wait for several clusters at once and have a non-blocking shell of their own (`pipeline.link_channel`).
 """
 
 import time
@@ -37,7 +37,7 @@ TIMEOUT_MS: Final = 10_000
 """How long an answer may take. A sync of a disk in trouble takes seconds; a peer that is silent for longer is down."""
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""What one GEO_READ asks for, unless told otherwise: large enough that the round trip does not count."""
+"""What one GEO_READ asks for, unless the caller says otherwise: large enough that the round trip does not count."""
 
 
 class Entries(NamedTuple):
@@ -246,7 +246,7 @@ class LinkClient:
     def restore(
         self, request: pb.CommandGeoRestore, buffers: Sequence[bytes | memoryview] = ()
     ) -> pb.CommandGeoRestoreResponse:
-        """Give a wiped cluster messages of its earlier life (all but `request_id` is set); waits for its disk.
+        """Give a wiped cluster messages of its earlier incarnation (all but `request_id` is set); waits for its disk.
 
         Raises:
             LinkDown, LinkRefused: see above.
@@ -256,12 +256,12 @@ class LinkClient:
         request_id = self._connection.request(command, views)
         return self._connection.wait_for(request_id).command.geo_restore_response
 
-    def schemas(self, topic: str, life: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
+    def schemas(self, topic: str, schemas: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
         """Schemas of a topic by the versions that its entries carry (GEO_SCHEMAS), deleted ones included.
 
         Args:
             topic: full name.
-            life: `schemas` of the answer to GEO_READ that the entries came with.
+            schemas: as in the answer to GEO_READ that the entries came with.
             versions: their numbers.
 
         Raises:
@@ -269,12 +269,12 @@ class LinkClient:
         """
         command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
         ask = command.geo_schemas
-        ask.topic, ask.schemas = topic, life
+        ask.topic, ask.schemas = topic, schemas
         ask.versions.extend(versions)
         return self._ask(command).command.geo_schemas_response
 
-    def tells_schemas(self, ask: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasResponse]) -> None:
-        """From now on, when this broker wants schemas of what is brought to it, ask somebody who knows.
+    def answer_schemas(self, ask: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasResponse]) -> None:
+        """From now on answer the broker's GEO_SCHEMAS_WANTED, which it sends when an append has schemas that it does not know.
 
         Args:
             ask: asks the source (`schemas`); may raise LinkDown or LinkRefused.
@@ -282,10 +282,10 @@ class LinkClient:
 
         def brought(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
             try:
-                told = ask(wanted)
+                found = ask(wanted)
             except (LinkDown, LinkRefused) as error:
                 return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason=str(error))
-            return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
+            return pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=found.found, missing=found.missing)
 
         self._connection.answer_schemas(brought)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.security.credentials import SECRET_BYTES_MIN, Keys, parse_passwords
 from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.secret_file import file_state, read_file
 from magnetar.core.security import AuthenticationConfig
-from magnetar.runtime.security.secret_file import file_state, read_file
 
 if TYPE_CHECKING:
     from magnetar.broker.security.tokens import PublicKey

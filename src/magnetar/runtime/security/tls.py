@@ -13,8 +13,9 @@ from urllib.parse import parse_qs
 
 from magnetar.core.errors import ConfigError
 from magnetar.core.hosts import is_host, port_of
+from magnetar.core.secret_file import read_file
 from magnetar.core.security import TlsConfig
-from magnetar.runtime.security.secret_file import read_file
+from magnetar.core.tls import client_context, load_certificate, load_trust
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -40,40 +41,6 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
         required = config.client_certificates == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
-
-
-def load_certificate(context: ssl.SSLContext, certificate_file: str, key_file: str) -> None:
-    """Give a context its own certificate.
-
-    Raises:
-        ConfigError: names the files.
-    """
-    try:
-        # A callback for the passphrase: without one OpenSSL would ask at the terminal.
-        context.load_cert_chain(certificate_file, key_file, password=lambda: "")
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"certificate {certificate_file} with private key {key_file} cannot be used: {_reason(error)}"
-        ) from None
-
-
-def load_trust(context: ssl.SSLContext, ca_file: str) -> None:
-    """Say whose certificates a context trusts.
-
-    Raises:
-        ConfigError: names the file.
-    """
-    try:
-        context.load_verify_locations(ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"ca_file {ca_file} cannot be used: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        reason = (error.reason or "it is not in PEM").replace("_", " ").lower()
-        return "the key is encrypted or is none" if "pem lib" in reason or "bad decrypt" in reason else reason
-    return (error.strerror if isinstance(error, OSError) else "") or "it is not in PEM"
 
 
 class Listening:
@@ -116,23 +83,6 @@ def common_name(certificate: "Any") -> str:
         return ""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
-
-
-def client_context(ca_file: str = "", certificate_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """What a client speaks: checks the server's certificate and name, always.
-
-    Raises:
-        ConfigError: a file is missing or wrong.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if ca_file:
-        load_trust(context, ca_file)
-    else:
-        context.load_default_certs()
-    if certificate_file:
-        load_certificate(context, certificate_file, key_file)
-    return context
 
 
 class Target(NamedTuple):

@@ -476,7 +476,7 @@ def test_a_connection_that_dies_with_its_question_leaves_nothing_behind(world: W
     register(a, A)
     publish(a, "one", version(0))
     asked: list[pb.CommandGeoSchemasWanted] = []
-    world._tells_schemas = lambda _a, _b: asked.append  # type: ignore[method-assign, assignment, return-value]
+    world._answer_schemas = lambda _a, _b: asked.append  # type: ignore[method-assign, assignment, return-value]
     world.settle()
     desk = b.broker.links.destination.schemas
     assert (len(asked) > 0, stored(b)) == (True, [])
@@ -486,6 +486,6 @@ def test_a_connection_that_dies_with_its_question_leaves_nothing_behind(world: W
     late = pb.CommandGeoSchemasBrought(ticket=asked[0].ticket, missing=[0])
     b.run(desk.brought, 1, late)
     assert stored(b) == [], "nobody waits for it any more"
-    del world._tells_schemas
+    del world._answer_schemas
     world.settle()
     assert definition_at(b, stored(b)[0][2]) == A.data

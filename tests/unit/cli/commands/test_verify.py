@@ -11,7 +11,7 @@ from magnetar.cli.commands import verify as command
 from magnetar.cli.commands.verify_progress import Bar, Plain
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Identity, Position
-from magnetar.jobs.verify import Example, Findings, Progress, VerifyResult
+from magnetar.jobs.verify import Example, Findings, VerifyProgress, VerifyResult
 from tests.spark.fakes import TOKEN, FakeCluster
 
 T = "persistent://public/default/t-partition-1"
@@ -52,14 +52,14 @@ def test_json_has_everything() -> None:
 
 
 STEPS = [
-    Progress("reading", 0, 400, 0, 0),
-    Progress("reading", 100, 400, 1000, 64_000),
-    Progress("reading", 100, 400, 1000, 64_000),
-    Progress("reading", 200, 400, 2000, 128_000),
-    Progress("reading", 400, 400, 4000, 256_000),
-    Progress("comparing", 0, 2, 4000, 256_000),
-    Progress("comparing", 2, 2, 4000, 256_000),
-    Progress("comparing", 2, 2, 4000, 256_000),
+    VerifyProgress("reading", 0, 400, 0, 0),
+    VerifyProgress("reading", 100, 400, 1000, 64_000),
+    VerifyProgress("reading", 100, 400, 1000, 64_000),
+    VerifyProgress("reading", 200, 400, 2000, 128_000),
+    VerifyProgress("reading", 400, 400, 4000, 256_000),
+    VerifyProgress("comparing", 0, 2, 4000, 256_000),
+    VerifyProgress("comparing", 2, 2, 4000, 256_000),
+    VerifyProgress("comparing", 2, 2, 4000, 256_000),
 ]
 
 

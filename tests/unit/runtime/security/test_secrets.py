@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from magnetar.core.errors import ConfigError
-from magnetar.runtime.security.secret_file import read_token
+from magnetar.core.secret_file import read_token
 from magnetar.runtime.security.secrets import Watch
 
 
