@@ -6,6 +6,7 @@ from magnetar.core.ids import OriginKey, Position
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker
 from magnetar.wire.markers import Claim, Update, build_marker
+from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.truth import Violation
 from magnetar_sim.world import World
 
@@ -22,7 +23,7 @@ def _update(position: Position, *messages: int, origin: str = "") -> StoredEntry
 
 def _world() -> tuple[World, str]:
     """Messages 1, 2, 23 and 24 are b's, under these numbers."""
-    world = World(3, "snapshot")
+    world = World(3, "snapshot", checkers=CHECKERS)
     for each in (1, 2, 23, 24):
         world.truth.messages[world.topics[0], ORIGIN.cluster, ORIGIN.incarnation, each] = each
     return world, world.topics[0]

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.world import World
 
 SEEDS = int(os.environ.get("MAGNETAR_SIM_SCHEMA_SEEDS", "8"))
@@ -24,7 +25,7 @@ def test_read_as_written() -> None:
     happened: Counter[str] = Counter()
     for seed in range(SEEDS):
         trace: list[str] = []
-        world = SchemaWorld(seed, ("exact", "snapshot")[seed % 2], trace)
+        world = SchemaWorld(seed, ("exact", "snapshot")[seed % 2], trace, checkers=CHECKERS)
         try:
             world.run(STEPS)
         except AssertionError as broken:

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "magnetar"
 SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
 PACKAGES = (PACKAGE, SIMULATOR)
 
-CIRCLE_MAX = 31
+CIRCLE_MAX = 21
 """Modules of the largest circle. The aim is 8."""
 
 HALVES_MAX = 17

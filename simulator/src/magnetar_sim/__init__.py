@@ -9,7 +9,7 @@
     workload   what people do, faults: what happens to them
     truth      what was published, is where, and was acknowledged: the world's own memory
     acks       what may count as acknowledged where; updates: the same in snapshot mode
-    checkers   one promise a file
+    checkers   one promise a file; a world is given them
 
 `python -m magnetar_sim --help`, or `make sim SEEDS=...`.
 """

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.checkers.progress import Progress
 from magnetar_sim.runner import steps_of
 from magnetar_sim.world import World
@@ -24,9 +25,8 @@ class PlainWorld(World):
     plain = True
 
     def __init__(self, seed: int, mode: str) -> None:
-        super().__init__(seed, mode)
-        # This one has somebody acknowledge everything in one cluster, in snapshot mode alone: neither would be what was lived.
-        self.checkers = [one for one in self.checkers if not isinstance(one, Progress)]
+        # `Progress` has somebody acknowledge everything in one cluster, in snapshot mode alone: neither would be what was lived.
+        super().__init__(seed, mode, checkers=[kind for kind in CHECKERS if kind is not Progress])
 
 
 class Lived(NamedTuple):

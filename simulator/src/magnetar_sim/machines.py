@@ -2,26 +2,38 @@
 
 A seek begins one, with a starting point. A higher epoch that is adopted may keep bits of the lower one: what the seeking
 cluster could not know of (docs/design/acknowledged-sets.md#seek). Which these are is decided by the log of the adopting
-cluster at that moment, so the world has to be there.
+cluster at that moment, so the observer has to be there.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.replicated_subscriptions.machine_factory import Machines
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.marker_reader import Outcome
-from magnetar.wire.acksets import AckedSet, AckedSetsMarker
+from magnetar.replication.acked_sets.message_set import MessageSet
+from magnetar.replication.acked_sets.state import SubscriptionState
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch
+from magnetar_sim.ackrecords import Name
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.registry import Replication
-    from magnetar_sim.world import World
 
 
-def observe(machine: AckedSets, world: "World") -> None:
-    """Report the beginning and the adoption of epochs to the world, from around the two functions in which they happen."""
+class EpochObserver(Protocol):
+    """Sees the epochs of exact mode (`epochs.Epochs`)."""
+
+    def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
+        """A seek began an epoch."""
+
+    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: MessageSet) -> None:
+        """A cluster took a higher epoch."""
+
+
+def observe(machine: AckedSets, observer: EpochObserver) -> None:
+    """Report the beginning and the adoption of epochs, from around the two functions in which they happen."""
     host, topic = machine.host, machine.topic
     merge, sought = machine.reader.merge, machine.sought
 
@@ -30,7 +42,7 @@ def observe(machine: AckedSets, world: "World") -> None:
         before = state.consumed() if state is not None and part.epoch > state.epoch else None
         outcome = merge(marker, part)
         if outcome is not None and before is not None:
-            world.epochs.adopted((host.cluster, host.log.name, part.subscription), outcome.state, part, before)
+            observer.adopted((host.cluster, host.log.name, part.subscription), outcome.state, part, before)
         return outcome
 
     def observed_sought(subscription: str, then: Callable[[str], None]) -> None:
@@ -41,7 +53,7 @@ def observe(machine: AckedSets, world: "World") -> None:
         epoch, before = state.epoch, state.consumed()
         sought(subscription, then)
         if state.epoch != epoch:
-            world.epochs.begun((host.cluster, host.log.name, subscription), state.epoch, before)
+            observer.begun((host.cluster, host.log.name, subscription), state.epoch, before)
 
     machine.reader.merge = observed_merge  # type: ignore[method-assign]
     machine.sought = observed_sought  # type: ignore[method-assign]
@@ -51,16 +63,16 @@ class SimMachines(Machines):
     """Makes the machines of one broker.
 
     Args:
-        world: is told of epochs.
+        observer: of their epochs.
     """
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, observer: EpochObserver) -> None:
         super().__init__()
-        self._world = world
+        self._observer = observer
 
     def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
         """As production makes them, and observed."""
         exact, snapshot = super().__call__(around, host)
         assert isinstance(exact, AckedSets)
-        observe(exact, self._world)
+        observe(exact, self._observer)
         return exact, snapshot

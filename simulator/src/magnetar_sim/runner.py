@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from magnetar_sim.bugs import BUGS, focused, planted
+from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.world import STEPS, World, focus_of
 
 
@@ -64,7 +65,7 @@ def run_world(
             chosen = focused(kind, bug or without)
             if wide:
                 chosen = type("WideWorld", (chosen,), {"wide": True})
-            world = chosen(seed, mode, trace)
+            world = chosen(seed, mode, trace, checkers=CHECKERS)
             world.run(steps)
         except AssertionError as broken:
             why = str(broken) or f"an assertion of the product: {_where(broken)}"

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.wire.frames import Frame
 from magnetar_sim.acks import Acks
 from magnetar_sim.carrying import Peer
-from magnetar_sim.checkers import CHECKERS, Checker
+from magnetar_sim.checkers.base import Checker
 from magnetar_sim.clients import SHARED, Client, Consumer
 from magnetar_sim.clock import Clock
 from magnetar_sim.cluster import Cluster, small_limits
@@ -106,6 +106,7 @@ class World:
         seed: makes it.
         mode: of replicated subscriptions: "exact" or "snapshot"; "mixed": it changes, and not everywhere at once.
         trace: what happened is appended here, if wanted.
+        checkers: make what watches its promises; in this order they give their verdicts.
     """
 
     plain = False
@@ -124,7 +125,14 @@ class World:
     """How it begins, see `magnetar_sim.stories`: for planted bugs that hardly any other world shows."""
     link_class: type[Link] = Link
 
-    def __init__(self, seed: int, mode: str = "exact", trace: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        mode: str = "exact",
+        trace: list[str] | None = None,
+        *,
+        checkers: Sequence[Callable[["World"], Checker]],
+    ) -> None:
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
         self.mode, self.trace = mode, trace
         if self.focus is None:
@@ -147,7 +155,7 @@ class World:
         self.acks = Acks(self)
         self.epochs = Epochs(self)
         self.failovers = Failovers(self)
-        self.checkers: list[Checker] = [kind(self) for kind in CHECKERS]
+        self.checkers = [made(self) for made in checkers]
         self._watching = [one for one in self.checkers if type(one).after_event is not Checker.after_event]
         self.kind, self.pairs = kind, pairs = (
             topology(rng, self.names, self.shape) if not self.plain else _mesh(self.names)
@@ -224,7 +232,7 @@ class World:
         return {
             "routes": frozenset(self.pairs),
             "subscriptions": self.settings,
-            "machines": SimMachines(self),
+            "machines": SimMachines(self.epochs),
         }
 
     def sources(self, cluster: str) -> set[str]:
