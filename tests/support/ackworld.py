@@ -167,7 +167,7 @@ class Node:
     def incarnation_of(self, cluster: str) -> int:
         return self.incs.get(cluster, 0)
 
-    latest_life_of = incarnation_of
+    latest_incarnation_of = incarnation_of
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None

@@ -280,7 +280,7 @@ class Site:
     def incarnation_of(self, cluster: str) -> int:
         return self.world.sites[cluster].incarnation
 
-    latest_life_of = incarnation_of
+    latest_incarnation_of = incarnation_of
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None

@@ -265,7 +265,7 @@ def _goes_on(self: SubscriptionState, full: str) -> None:
 
 def _forgets_rebase(self: AckedSets, cluster: str) -> None:
     """No full state for a peer whose topic is new."""
-    self.topic.low_water.forget_peer(cluster, self.host.latest_life_of(cluster))
+    self.topic.low_water.forget_peer(cluster, self.host.latest_incarnation_of(cluster))
 
 
 def _full_replaces(self: MarkerReader, marker: AckedSetsMarker, part: AckedSet) -> Outcome | None:

@@ -36,7 +36,7 @@ def _own_with_present_vector(self: Any, entry: Any, marker: Any) -> None:
 
 def _learns_of_a_seek(self: UpdateReader, marker: SoughtEpoch, states: dict[str, State]) -> None:
     if marker.subscription in states:
-        states[marker.subscription].heard(marker.epoch)
+        states[marker.subscription].learn_seek(marker.epoch)
 
 
 def _update_undoing(self: UpdateReader, *what: Any) -> None:

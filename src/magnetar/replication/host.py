@@ -70,11 +70,11 @@ class MarkerHost(Protocol):
         ...
 
     def incarnation_of(self, cluster: str) -> int:
-        """The newest incarnation of this topic in a linked cluster that a link has told; 0 for unknown."""
+        """The newest incarnation of this topic in a linked cluster that a link has reported; 0 for unknown."""
         ...
 
-    def latest_life_of(self, cluster: str) -> int:
-        """The same, also as links that lead there were told; 0 for unknown."""
+    def latest_incarnation_of(self, cluster: str) -> int:
+        """The same, also as links that lead there learnt it; 0 for unknown."""
         ...
 
     def append_marker(
@@ -102,7 +102,7 @@ class MarkerHost(Protocol):
         ...
 
     def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What the other mode's machine knows to be acknowledged, by whomever, as runs (origin, first, end)."""
+        """What the other mode's machine knows to be acknowledged, in whichever cluster, as runs (origin, first, end)."""
         ...
 
     def epoch(self, subscription: str) -> Epoch | None:
@@ -122,7 +122,7 @@ class MarkerHost(Protocol):
         ...
 
     def create(self, subscription: str) -> None:
-        """Make a durable replicated subscription, at EARLIEST, because another cluster told of it."""
+        """Make a durable replicated subscription, at EARLIEST, because another cluster has it."""
         ...
 
     def apply(self, subscription: str, entries: PositionSet, partial: Mapping[Position, int]) -> None:
@@ -209,7 +209,7 @@ class Machine(Protocol):
         ...
 
     def rebased(self, cluster: str) -> None:
-        """A link of this topic to or from a cluster began anew: new, re-created or wiped peer, rewound cursor."""
+        """A link of this topic to or from a cluster began again: new, re-created or wiped peer, rewound cursor."""
         ...
 
     def routes_changed(self) -> None:

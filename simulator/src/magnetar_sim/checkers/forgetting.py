@@ -78,7 +78,7 @@ class Forgetting(Checker):
         for peer in sorted((now.peers & before.peers) - {cluster.name}) if gone else ():
             there = self.world.truth.copies.get((peer, topic))
             anew = (peer, topic) in self._lives
-            if there is None or (anew and host.latest_life_of(peer) != there.incarnation):
+            if there is None or (anew and host.latest_incarnation_of(peer) != there.incarnation):
                 continue
             needed = {
                 uid

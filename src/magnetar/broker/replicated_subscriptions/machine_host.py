@@ -121,7 +121,7 @@ class Seat:
     def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
         self._topic, self._exact = topic, exact
         self.cluster, self.log = topic.cluster, topic.log
-        self.latest_life_of = topic.latest_life_of
+        self.latest_incarnation_of = topic.latest_incarnation_of
         self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
         self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
         self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms

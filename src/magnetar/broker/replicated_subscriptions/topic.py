@@ -404,7 +404,7 @@ class ReplicatedTopic(StoredStates):
         """Of this topic in a linked cluster; 0 for unknown."""
         return self._broker.links.destination.incarnations.of(self._topic.text, cluster)
 
-    def latest_life_of(self, cluster: str) -> int:
+    def latest_incarnation_of(self, cluster: str) -> int:
         """The same, also as links that lead there know it."""
         return self._broker.links.latest_incarnation_of(self._topic.text, cluster)
 

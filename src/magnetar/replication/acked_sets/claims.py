@@ -38,7 +38,7 @@ def learn(claimed: Messages, known: MessageSet, most: int = LEARNT_MAX) -> Learn
     """Take the newest of a claim's messages that are not known, at most `most` of them."""
     taken, cut = MessageSet(), dict[str, tuple[int, int]]()
     room = most
-    for key in sorted(claimed, reverse=True):  # of each cluster the newest life first
+    for key in sorted(claimed, reverse=True):  # of each cluster the newest incarnation first
         if key.cluster in cut:
             continue
         room, stopped = _take(taken, known, key, claimed, room)

@@ -1,12 +1,12 @@
-"""Who hears whom, and below which marks nobody needs a bit (docs/design/acknowledged-sets.md#forgetting).
+"""Which clusters are linked, and below which marks no cluster needs a bit (docs/design/acknowledged-sets.md#forgetting).
 
     linked from c    c has a link to it
     sources of c     c, and everything from which links lead to c, by any way
-    peers of c       its sources that hear it in turn, and c
+    peers of c       its sources that are reached from it in turn, and c
 
 A bit about a message of origin o is forgotten below the minimum of: the low-water marks for o of all peers that have a link
-from o (a cluster that never hears this one cannot be waited for), and the first own index that o retains. Whoever was not
-heard of counts as 0. A mark claims nothing about acknowledgement: below it nobody holds the message or can still get it.
+from o (a cluster that never gets markers of this one cannot be waited for), and the first own index that o retains. A cluster
+without a known mark counts as 0. A mark claims nothing about acknowledgement: below it no message is held or can still come.
 """
 
 from collections.abc import Collection, Iterable
@@ -93,33 +93,33 @@ class LowWaterMarks:
                 news = True
         return news
 
-    def learn_low(self, told: LowWater, incarnation: int) -> bool:
+    def learn_low(self, low: LowWater, incarnation: int) -> bool:
         """What a cluster retains nothing of; whether it is news.
 
         Args:
-            told: by itself, or passed on.
-            incarnation: of its topic as its link told: marks of a former one are void, the new log may take in old
+            low: from itself, or passed on.
+            incarnation: of its topic as its link reported it: marks of a former one are void, the new log may take in old
                 messages again (docs/design/acknowledged-sets.md#forgetting).
         """
-        if told.incarnation < incarnation:
+        if low.incarnation < incarnation:
             return False
-        known = self.low.get(told.cluster)
-        if known is not None and (told.incarnation, told.position) <= (known.incarnation, known.position):
+        known = self.low.get(low.cluster)
+        if known is not None and (low.incarnation, low.position) <= (known.incarnation, known.position):
             return False
-        if not _has_room(self.low, told.cluster):
+        if not _has_room(self.low, low.cluster):
             return False
-        self.low[told.cluster] = told
+        self.low[low.cluster] = low
         return True
 
     def forget_peer(self, cluster: str, incarnation: int = 0) -> None:
-        """A peer's log was made anew, or lost something: unknown until it speaks. `incarnation` of its topic now; 0: unknown."""
+        """A peer's log is new, or lost something: no mark is known until it writes. `incarnation`: of its topic; 0: unknown."""
         self.begin_incarnation(cluster, incarnation)
         known = self.low.get(cluster)
         if known is not None and known.marks:
             del self.low[cluster]
 
     def begin_incarnation(self, cluster: str, incarnation: int) -> None:
-        """A peer's topic is in this incarnation (0: unknown): it retains nothing that it told of in a former one.
+        """A peer's topic is in this incarnation (0: unknown): its marks of a former one are void.
 
         A list without marks stands for that: it has this incarnation and is older than everything that the peer will write in it.
         It travels on like any other list. So clusters without a link to the peer also stop using its former marks, and recognise
@@ -154,7 +154,7 @@ class LowWaterMarks:
     def holding(self, routing: Routing, here: Marks) -> dict[str, set[str]]:
         """Per origin the clusters but for which this one could forget more: theirs is the floor, below this one's own mark.
 
-        Whoever was not heard of is among them, and so is an origin that retains what is not here any more.
+        Clusters without a known mark are among them, and so is an origin that retains what is not here any more.
         """
         found: dict[str, set[str]] = {}
         for origin, own in here.items():
@@ -172,7 +172,7 @@ class LowWaterMarks:
         return found
 
     def mark(self, cluster: str, origin: str, routing: Routing, here: Marks) -> tuple[int, int]:
-        """The low-water mark of a cluster for an origin; 0 when it was not heard of."""
+        """The low-water mark of a cluster for an origin; 0 when none is known."""
         if cluster == routing.cluster:
             return here.get(origin, ZERO)
         known = self.low.get(cluster)
@@ -194,5 +194,5 @@ class LowWaterMarks:
 
 
 def _has_room(marks: Collection[Any], cluster: str) -> bool:
-    """Whether a cluster's mark may be kept: what markers name is stored and told on, by everybody."""
+    """Whether a cluster's mark may be kept: every cluster stores and passes on what markers name."""
     return cluster in marks or len(marks) < NAMED_MAX

@@ -113,7 +113,7 @@ class AckedSets:
             self.topic.leave_behind(stored.state.consumed())
         self.topic.clock.see(stored.clock_ms)
         for low in stored.low:
-            self.topic.low_water.learn_low(low, self.host.latest_life_of(low.cluster))
+            self.topic.low_water.learn_low(low, self.host.latest_incarnation_of(low.cluster))
         self.topic.low_water.learn_retained(Mark(cluster, *mark) for cluster, mark in stored.own.items())
         for cluster, mark in stored.next.items():
             self.topic.low_water.raise_next(cluster, mark)
@@ -320,7 +320,7 @@ class AckedSets:
         self.writer.give_up(subscription, f"subscription {subscription} is not replicated any more")
 
     def unsubscribed(self, subscription: str) -> bool:
-        """Whether it was deleted here, and nobody subscribed since."""
+        """Whether it was deleted here, and no consumer subscribed since."""
         return subscription in self.topic.gone
 
     def pauses(self, subscription: str) -> bool:
@@ -448,7 +448,7 @@ class AckedSets:
 
         See docs/design/acknowledged-sets.md#full-states.
         """
-        self.topic.low_water.forget_peer(cluster, self.host.latest_life_of(cluster))
+        self.topic.low_water.forget_peer(cluster, self.host.latest_incarnation_of(cluster))
         self.writer.all_full(f"link with {cluster} rebased")
 
     def routes_changed(self) -> None:
@@ -642,7 +642,7 @@ class AckedSets:
         return {"unsent": len(state.dirty), "fullStateDue": state.full, "inFlight": state.in_flight}
 
     def _held_by(self, consumed: MessageSet) -> set[str]:
-        """Clusters for which bits are kept that nobody here needs: they are down, or have yet to say that they need none."""
+        """Clusters for which bits are kept that are not needed here: they are down, or have yet to report that they need none."""
         here, floor = self.topic.low_marks(), self.topic.floor()
         found: set[str] = set()
         for origin, clusters in self.topic.low_water.holding(self.topic.routing, here).items():

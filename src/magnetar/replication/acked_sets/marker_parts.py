@@ -45,7 +45,7 @@ def sets_of(subscription: str, state: SubscriptionState, *, full: bool, bytes_ma
             number,
             count,
             piece.origins,
-            # Told whole and first: bases are intersected, so one that is told in parts would be none.
+            # Whole and first: bases are intersected, so the parts of a base would leave nothing of it.
             base if number == 1 else None,
             floor if number == 1 and base is not None else (),
             state.fence if full else None,

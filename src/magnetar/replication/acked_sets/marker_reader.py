@@ -107,7 +107,7 @@ class MarkerReader:
         low_water.raise_next(marker.writer, (marker.incarnation, marker.next_index))
         for low in marker.low:
             if low.cluster != self._host.cluster:
-                low_water.learn_low(low, self._host.latest_life_of(low.cluster))
+                low_water.learn_low(low, self._host.latest_incarnation_of(low.cluster))
         low_water.learn_retained(mark for mark in marker.own if mark.cluster != self._host.cluster)
 
     # --------------------------------------------------------------------------------------------------- one subscription
@@ -147,7 +147,7 @@ class MarkerReader:
             self._pass_over(
                 "unknown_subscription",
                 f"deleted {subscription}",
-                f"subscription {subscription} was deleted here: what other clusters acknowledge is passed over until somebody "
+                f"subscription {subscription} was deleted here: what other clusters acknowledge is passed over until a consumer "
                 "subscribes again",
             )
             return False

@@ -36,7 +36,7 @@ class MessageSet:
     """A mutable set of messages.
 
     Attributes:
-        origins: by origin; never an empty bitmap. To be read only: bitmaps are shared with nobody.
+        origins: by origin; never an empty bitmap. To be read only: bitmaps are not shared.
     """
 
     __slots__ = ("origins",)

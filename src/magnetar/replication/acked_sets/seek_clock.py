@@ -4,7 +4,7 @@ A clock far ahead in another cluster is followed, with a warning, and never park
 (docs/design/metadata.md#ahead-of-the-clock): a parked marker would hold back the acknowledgements behind it in the same log
 for as long as that clock is wrong, and the clusters would disagree about what is consumed. Following costs nothing that
 matters, since an epoch's time is only compared: a seek made here after hearing of it is later, whatever its date. What remains
-is that a seek made in a cluster that has *not* heard of it yet loses against it, hence the warning. Only what leaves no room
+is that a seek made in a cluster that does *not* know of it yet loses against it, hence the warning. Only what leaves no room
 for later times is passed over (`wire.acksets.believable`).
 """
 

@@ -48,9 +48,9 @@ def unstated(messages: MessageSet, floor: Marks) -> MessageSet:
 
 
 def too_many(origins: Collection[OriginKey], known: Collection[OriginKey]) -> list[OriginKey]:
-    """Those of some origins that a set has no room for beside the known ones: the oldest lives.
+    """Those of some origins that a set has no room for in addition to the known ones: the oldest incarnations.
 
-    A set is stored and told with at most `ORIGINS_MAX`, and read with that limit: with one more nobody could read any of it.
+    A set is stored and written with at most `ORIGINS_MAX`, and read with that limit: with one more, none of it could be read.
     """
     strange = [key for key in origins if key not in known]
     over = len(known) + len(strange) - ORIGINS_MAX
@@ -64,11 +64,11 @@ class Change(IntFlag):
     ACKS = 1
     """New bits."""
     BASE = 2
-    """Base or floor are others: to be told as a full state."""
+    """Base or floor changed: a full state has to be written."""
     ADOPTED = 4
     """A higher epoch: consumers are disconnected."""
     KEPT = 8
-    """Bits of the lower epoch stayed: who ignored them as such must hear them again."""
+    """Bits of the lower epoch stayed: clusters that ignored them as such must get them again."""
     BACK = 16
     """Consumed messages came back: a seek for the consumers."""
     FENCE = 32
@@ -108,9 +108,9 @@ class SubscriptionState:
         in_flight: markers of it that are written and not durable.
         opened: the epoch of the last full state written since the start; None: none was.
         deltas: written since the last full state.
-        forgot: per cluster, below which bits were dropped because nobody needs them.
-        fence: the latest stage of a failover heard of.
-        left_out: origins that there was no room for (`too_many`), not yet told of. What was acknowledged of them comes again.
+        forgot: per cluster, below which bits were dropped because no cluster needs them.
+        fence: the latest stage of a failover that is known.
+        left_out: origins that there was no room for (`too_many`), not yet noted. What was acknowledged of them comes again.
     """
 
     epoch: Epoch = CREATION
@@ -148,7 +148,7 @@ class SubscriptionState:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is known here that other clusters may not have been told durably."""
+        """Whether something is known here that is in no durable marker yet."""
         return bool(self.full) or bool(self.dirty) or self.in_flight > 0
 
     def _leave_out(self, messages: MessageSet, known: MessageSet) -> None:
@@ -160,7 +160,7 @@ class SubscriptionState:
             self.left_out += len(over)
 
     def bound_base(self) -> None:
-        """Leave out of a base that was made from the log what no set has room for: it is told whole, and read with that limit."""
+        """Leave out of a base made from the log what no set has room for: it is written whole, and read with that limit."""
         if self.base is not None:
             self._leave_out(self.base, MessageSet())
 
@@ -280,7 +280,7 @@ class SubscriptionState:
     # ----------------------------------------------------------------------------------------------------- forgetting
 
     def forget(self, floor: Marks, held: Held) -> bool:
-        """Drop the bits that nobody needs any more; the caller has seen to it that nothing waits to be written.
+        """Drop the bits that no cluster needs any more; the caller has seen to it that nothing waits to be written.
 
         See docs/design/acknowledged-sets.md#forgetting.
 

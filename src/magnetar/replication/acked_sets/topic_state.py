@@ -99,7 +99,7 @@ class TopicState:
         cluster passes them on (docs/design/acknowledged-sets.md#forgetting).
         """
         for cluster in self.routing.peers - {self.host.cluster}:
-            self.low_water.begin_incarnation(cluster, self.host.latest_life_of(cluster))
+            self.low_water.begin_incarnation(cluster, self.host.latest_incarnation_of(cluster))
 
     def floor(self) -> dict[str, tuple[int, int]]:
         """Per cluster, below which no bit about its messages is needed (docs/design/acknowledged-sets.md#forgetting)."""

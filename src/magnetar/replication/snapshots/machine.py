@@ -6,7 +6,7 @@
     snapshot   taken when user messages came since the last one, or something was acknowledged here that no cached
                snapshot can tell (snapshot_taker.py, pending_snapshot.py, cache.py)
     held       every message that this log has held, by identity; what a snapshot says is as of its local position. Of too
-               many runs the oldest are forgotten: they are not told any more, and excluded from what is told later
+               many runs the oldest are forgotten: they are not reported any more, and excluded from later updates
     claim      what an update says by identity: held at the snapshot, without what the subscription's starting point
                took for consumed and what expired
     news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
@@ -19,9 +19,9 @@ which are treated as PIP-33 says. That leaves nothing to the order in which clus
 missing answers, wiped clusters, late joiners, restricted and filtered messages are all the same case
 (docs/design/snapshots.md#one-round).
 
-A seek writes a marker (111). Updates name the latest seek in each cluster that their writer has heard of; one that was
-written before its writer heard of a seek here is ignored here (docs/design/snapshots.md#seeks). No clocks are compared
-across clusters. A cluster that hears of a foreign seek forgets what it had not told yet: it would undo the seek. Its
+A seek writes a marker (111). Updates name the latest seek in each cluster that their writer knows of; one that was
+written before its writer knew of a seek here is ignored here (docs/design/snapshots.md#seeks). No clocks are compared
+across clusters. A cluster that learns of a foreign seek forgets what it had not reported yet: it would undo the seek. Its
 own cursor does not move back.
 
 A subscription created at Latest has acknowledged nothing: its base is not claimed, and bases of creations that happened
@@ -113,7 +113,7 @@ class Snapshots:
 
     @property
     def missing(self) -> dict[str, int]:
-        """Clusters that let a snapshot time out, and since when (ms); nobody waits for them until they write again."""
+        """Clusters that let a snapshot time out, and since when (ms); they are not waited for until they write again."""
         return dict(self._taker.missing)
 
     # ------------------------------------------------------------------------------------------------------- beginning
@@ -145,7 +145,7 @@ class Snapshots:
                 self._known_held.update(states.read_held(stored.held))
                 self._taker.taken(Position(*stored.newest))
             except StorageError as error:
-                self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+                self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins again")
                 found = self.states[subscription] = self._new_state()
                 found.base = self._starting_point(subscription, cursor)
                 found.expired = self._forgotten(cursor.mark_delete)
@@ -158,11 +158,11 @@ class Snapshots:
         try:
             return states.decode(state)
         except StorageError as error:
-            self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins anew")
+            self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins again")
             return None
 
     def _adopt(self, subscription: str) -> State | None:
-        """A subscription that is here and that nobody told us of: the other mode created it."""
+        """A subscription that is here and was not reported to this machine: the other mode created it."""
         self.load(subscription, None)
         return self.states.pop(subscription, None)
 
@@ -180,8 +180,8 @@ class Snapshots:
     def _starting_point(self, subscription: str, cursor: Cursor) -> MessageRuns:
         """What is consumed of a subscription of which nothing is stored: perhaps the other mode created it.
 
-        What that knows to be acknowledged is no starting point, which somebody's smaller one would take back. What the cursor
-        has above mark-delete is part of it, as it is of exact mode's base: a base that misses it says that it is wanted.
+        What that mode knows to be acknowledged is no starting point: another cluster's smaller one would take it back. What the
+        cursor has above mark-delete is part of it, as it is of exact mode's base: a base that misses it says that it is wanted.
         """
         acked = MessageRuns()
         for key, first, end in self._host.acknowledged(subscription):
@@ -195,7 +195,7 @@ class Snapshots:
         return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
 
     def _forgotten(self, mark_delete: Position) -> MessageRuns:
-        """What else it may have held up to a position: of a subscription that begins there nothing of it is told.
+        """What else it may have held up to a position: of a subscription that begins there nothing of it is reported.
 
         The log may bring some of it back at the next start, when there are fewer runs.
         """
@@ -266,7 +266,7 @@ class Snapshots:
                 self._forgot.update(MessageRuns({key: [(runs[0][0], runs[-1][1] if kept is None else kept[0][0])]}))
 
     def _skips(self, entries: Sequence[StoredEntry]) -> bool:
-        """Whether nobody here needs to look at these now: exact mode writes, and they are messages that nothing waits for.
+        """Whether these need no look now: exact mode writes, and they are messages that nothing waits for.
 
         Every publish comes through here. What is passed over is caught up with later, in a few steps for thousands.
         """
@@ -301,10 +301,10 @@ class Snapshots:
             self._catch_up()
         own = OriginKey(self._host.cluster, self._host.log.incarnation)
         fresh = NONE
-        heard: set[str] = set()
+        received: set[str] = set()
         for entry in entries:
             if entry.origin:
-                heard.add(entry.origin)
+                received.add(entry.origin)
             if entry.flags & _MARKER:
                 self._marker(entry)
             elif entry.first_index >= 0:
@@ -314,8 +314,8 @@ class Snapshots:
         if self._known_held.count_runs() > RANGES_MAX + RANGES_MAX // 8:  # not with each message
             self._forget()
         self._seen_until = max(self._seen_until, entries[-1].position)
-        for cluster in sorted(heard):
-            self._taker.heard_of(cluster)
+        for cluster in sorted(received):
+            self._taker.received_from(cluster)
         self._last_message = max(self._last_message, fresh)
         if not self._started:
             return
@@ -358,7 +358,7 @@ class Snapshots:
                 state.expired = state.expired.minus(message)
 
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
-        """Expiry moved the cursor over after < p <= up_to: nobody acknowledged that, it is not told.
+        """Expiry moved the cursor over after < p <= up_to: no consumer acknowledged that, and it is not reported.
 
         See docs/design/acknowledged-sets.md#expiry-is-local.
         """
@@ -376,7 +376,7 @@ class Snapshots:
             return
         expired = held_by(self._host.log, self._host.cluster, NONE, cursor.expired)
         if subscription in self.states:
-            # Found at start, but nobody was ever told of it. What is deleted says nothing about what others retain.
+            # Found at start, but it was never announced. What is deleted says nothing about what others retain.
             state = self.states[subscription]
             before, state.base = (
                 state.base,
@@ -439,7 +439,7 @@ class Snapshots:
         time_ms = self._host.now_ms
         if last is not None and last.incarnation == incarnation:
             time_ms = max(time_ms, last.time_ms + 1)
-        # The same seek has the same name in both modes: whoever hears of it by either knows it.
+        # The same seek has the same name in both modes: a cluster that learns of it by either knows it.
         exact = self._host.epoch(subscription)
         same = exact is not None and exact.cluster == here and later(last, exact)
         state.epoch = state.seeks[here] = exact if exact is not None and same else Epoch(1, time_ms, here, incarnation)
@@ -455,7 +455,7 @@ class Snapshots:
     def moved_back(self, subscription: str, consumed: Iterable[tuple[OriginKey, int, int]]) -> None:
         """Exact mode took consumed messages back on the cursor: a seek elsewhere, or a smaller base.
 
-        Neither what others told nor the starting point may have them acknowledged again, nor are they told.
+        Neither what others reported nor the starting point may have them acknowledged again, nor are they reported.
 
         Args:
             subscription: which.
@@ -469,7 +469,7 @@ class Snapshots:
             left.add(key, first, end)
         state.claims = state.claims.common(left)
         state.base = state.base.common(left)
-        # What lies behind mark-delete, retained or not, cannot come back here; it may not be told as acknowledged either.
+        # What lies behind mark-delete, retained or not, cannot come back here; it may not be reported as acknowledged either.
         cursor = self._host.cursor(subscription)
         passed = cursor.mark_delete if cursor is not None else NONE
         state.expired.update(self._consumed(passed).minus(left))
@@ -478,7 +478,7 @@ class Snapshots:
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:
             state.epoch = epoch
-            state.heard(epoch)
+            state.learn_seek(epoch)
             state.restart()
         else:
             state.reported = NONE
@@ -509,7 +509,7 @@ class Snapshots:
         self._work()
 
     def _remembers(self, state: State, cluster: str) -> bool:
-        """Whether a cluster sought in the present life of its topic: what was acknowledged before would undo that."""
+        """Whether a cluster sought in the present incarnation of its topic: what was acknowledged before would undo that."""
         seek = state.seeks.get(cluster)
         return seek is not None and seek.incarnation >= self._host.incarnation_of(cluster)
 
@@ -549,7 +549,7 @@ class Snapshots:
             case SoughtEpoch(_, subscription, epoch) if not self._started:
                 state = self.states.get(subscription)
                 if state is not None:
-                    if state.heard(epoch):
+                    if state.learn_seek(epoch):
                         state.cache.clear()
                     state.seek_unwritten = state.seeks[epoch.cluster] != epoch
 
@@ -634,7 +634,7 @@ class Snapshots:
         }
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
-        """The part of `describe` that says whether something is not told yet."""
+        """The part of `describe` that says whether something is not reported yet."""
         state = self.states.get(subscription)
         return {} if state is None else {"toTell": state.has_news}
 

@@ -4,7 +4,7 @@
     asked     | answer, others are missing   | asked
     asked     | last answer of the round     | a second round when some peer knows no claims and there are others; else complete
     asked     | time is up                   | complete with those that answered and know claims; dropped when there are none
-    asked     | answer of another round, of somebody who answered, of another snapshot: nothing
+    asked     | answer of another round, of a cluster that answered before, of another snapshot: nothing
 
 With claims (what a snapshot says by identity) one round suffices and missing answers do no harm
 (docs/design/snapshots.md#one-round). A peer without them takes positions at their word: it needs PIP-33's second round

@@ -3,7 +3,7 @@
     nothing -> REQUEST written, `pending` -> answers (pending_snapshot.py) -> SNAPSHOT written, `completing` -> read back: nothing
 
 The next one begins `interval_ms` after the beginning of the last, if there is still a reason (`wanted`, asked of the
-machine); without a reason there is no timer, and an idle topic writes nothing. A snapshot that was dropped because nobody
+machine); without a reason there is no timer, and an idle topic writes nothing. A snapshot that was dropped because no cluster
 answered is tried again when there are new messages or when something comes from a peer: the request that waits in the log
 makes it answer as soon as the link is back, and that answer is something.
 """
@@ -216,7 +216,7 @@ class SnapshotTaker:
         """There are new messages, or something else that may make a new attempt worth while."""
         self._stalled = False
 
-    def heard_of(self, cluster: str) -> None:
+    def received_from(self, cluster: str) -> None:
         """Something came from a cluster."""
         self._stalled = False
         if self.missing.pop(cluster, None) is not None:
@@ -260,5 +260,5 @@ class SnapshotTaker:
     def validate(self) -> None:
         """Check what must hold after every step."""
         assert self.pending is None or not self.completing, "a snapshot is asked for and written"
-        assert self.pending is None or self.pending.waiting, "a snapshot waits for nobody"
+        assert self.pending is None or self.pending.waiting, "a snapshot waits for no cluster"
         assert self.newest <= self._host.log.last or self._host.log.last == NONE, "a snapshot of what is not there"

@@ -29,7 +29,7 @@ _Stored = list[tuple[str, int, list[tuple[int, int]]]]
 
 
 def later(a: Epoch | None, b: Epoch) -> bool:
-    """Whether `b` is a later seek of its cluster than `a`. A new life of a topic comes after all seeks of the one before."""
+    """Whether `b` is a later seek of its cluster than `a`. Those of a new incarnation come after all of the one before."""
     return a is None or (b.incarnation, b.time_ms) > (a.incarnation, a.time_ms)
 
 
@@ -78,7 +78,7 @@ class State:
         self.fresh = False
         self.turn = 0
 
-    def heard(self, seek: Epoch) -> bool:
+    def learn_seek(self, seek: Epoch) -> bool:
         """A cluster sought, as it or another one says; whether that is news."""
         if not later(self.seeks.get(seek.cluster), seek):
             return False

@@ -3,17 +3,18 @@
     update                                      | effect
     of a subscription that is not here          | it is created at Earliest, replicated; what its starting point took for
                                                 | consumed in the writer counts here, too
-    of one that was deleted here                | none, until somebody subscribes again here; nor does what came before that
+    of one that was deleted here                | none, until a consumer subscribes again here; nor does what came before that
                                                 | count when the log is read again
-    of one that is here and not replicated      | none: it is somebody else's of the same name
-    written before its writer heard of the seek | none; an announcement is answered by telling the seek again: our own, or the
+    of one that is here and not replicated      | none: it is another one of the same name
+    written before its writer heard of the seek | none; an announcement is answered by writing the seek again: our own, or the
     that it stands behind here                  | one that exact mode brought
     with a claim                                | its messages are acknowledged, those that are here now and those to come;
                                                 | not those of this cluster that it has not published yet
     without (Apache Pulsar)                     | everything up to our position, if that is one of this log:
                                             | docs/design/snapshots.md#unknown-ledgers
 
-A seek elsewhere is heard of by its own marker, or by an update of whoever heard of it: what was not told yet is not told then.
+A seek elsewhere becomes known by its own marker, or by an update of a cluster that knows it. What was not reported yet is
+not reported then.
 
 Only forward: nothing here moves a cursor back, but for one case. When a subscription was created in two clusters at about
 the same time, their bases merge by intersection: what one of them still wants delivered comes back in the other.
@@ -66,7 +67,7 @@ class UpdateReader:
         self._seeks_to_repeat: set[str] = set()
 
     def take_seeks_to_repeat(self) -> set[str]:
-        """Subscriptions whose seek here has to be told again; once."""
+        """Subscriptions whose seek here has to be written again; once."""
         stale, self._seeks_to_repeat = self._seeks_to_repeat, set()
         return stale
 
@@ -120,8 +121,8 @@ class UpdateReader:
             self._plain(entry, update, name)
             return
         for seek in update.claim.seeks:
-            # Others may be told of a seek sooner than we are, and what they tell may be here first.
-            if state.heard(seek) and seek.cluster != self._host.cluster:
+            # Others may learn of a seek sooner than we do, and what they write may be here first.
+            if state.learn_seek(seek) and seek.cluster != self._host.cluster:
                 self._drop_unreported(state)
         if self._written_before_our_seek(name, update.claim, state):
             self._notices.note_once(
@@ -162,7 +163,7 @@ class UpdateReader:
             self._notices.note_once(
                 "deleted_here",
                 name,
-                f"{name} was deleted here: what {entry.origin} tells of it is passed over until somebody subscribes again",
+                f"{name} was deleted here: what {entry.origin} reports of it is passed over until a consumer subscribes again",
                 "info",
             )
             return None
@@ -198,14 +199,14 @@ class UpdateReader:
         forged = 0
         for held in (acked, base):
             for key in list(held.origins):
-                # A life of this cluster's own topic is left behind: that must leave room for ids of all its topics.
+                # An incarnation of this cluster's own topic is left behind: that must leave room for ids of all its topics.
                 own = key.cluster == here and key.incarnation != log.incarnation
                 if key.incarnation > (LEDGER_BELIEVED_MAX if own else LEDGER_MAX):
                     forged += held.remove_from(key, 0)
             forged += held.remove_from(OriginKey(here, log.incarnation), log.next_index)
             for key in held.origins:
                 if key.cluster == here:
-                    log.lived(key.incarnation)  # what is published from now on is of none of these lives
+                    log.lived(key.incarnation)  # what is published from now on is of none of these incarnations
         if forged:
             self._notices.note_once(
                 "never_assigned",
@@ -248,7 +249,7 @@ class UpdateReader:
             state.news = max(state.news, highest)
 
     def _merge_base(self, name: str, state: State, cursor: Cursor, base: MessageRuns, acked: MessageRuns) -> None:
-        """Bases merge by intersection: what is only in ours is wanted there, so nobody has consumed it."""
+        """Bases merge by intersection: what is only in ours is wanted there, so no cluster has consumed it."""
         wanted = state.base.minus(base)
         state.base = state.base.common(base)
         log, here = self._host.log, self._host.cluster
@@ -256,7 +257,7 @@ class UpdateReader:
         for key, first, end in self._host.acknowledged(name):
             known.add(key, first, end)  # by consumers here, or in front of a failover
         unconsumed = wanted.minus(acked, state.claims, known)
-        # What is not retained cannot come back here, but may not be told as acknowledged either.
+        # What is not retained cannot come back here, but may not be reported as acknowledged either.
         state.expired.update(unconsumed.minus(held_by(log, here)))
         state.expired.widen()
         back = entries_of(log, here, unconsumed)
@@ -273,7 +274,7 @@ class UpdateReader:
         self._notices.count("came_back", lost)
         partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
         self._host.rebuild(name, kept, partial)
-        # What lies where everything has expired here does not come back, and nobody acknowledged it.
+        # What lies where everything has expired here does not come back, and no consumer acknowledged it.
         rebuilt = self._host.cursor(name)
         if rebuilt is not None:
             state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))
@@ -296,7 +297,7 @@ class UpdateReader:
     # ----------------------------------------------------------------------------------------------------- positions
 
     def _plain(self, entry: StoredEntry, update: Update, name: str) -> None:
-        """As PIP-33 says: cumulative, whoever wrote it knows no better."""
+        """As PIP-33 says: cumulative, because its writer knows no claims."""
         position = update.clusters.get(self._host.cluster)
         cursor = self._host.cursor(name)
         if position is None or cursor is None:
@@ -340,11 +341,11 @@ class UpdateReader:
                 if later(seeks.get(marker.writer), marker.epoch):
                     seeks[marker.writer] = marker.epoch
             return
-        if state.heard(marker.epoch):
+        if state.learn_seek(marker.epoch):
             self._drop_unreported(state)
             self._host.dirty(marker.subscription)
 
     def _drop_unreported(self, state: State) -> None:
-        """Another cluster sought: what was not told yet must not undo that."""
+        """Another cluster sought: what was not reported yet must not undo that."""
         state.restart()
         self._notices.count("seeks_heard")

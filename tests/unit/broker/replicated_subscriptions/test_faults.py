@@ -64,7 +64,7 @@ def test_a_subscription_is_deleted_while_updates_of_it_arrive(mode: str) -> None
     world.advance(5_000)
     assert "s" not in world["b"].topic.subscriptions
     (line,) = said(world, "b", "s was deleted here: what")
-    assert "passed over until somebody subscribes again" in line, "one line, however many updates come"
+    assert "passed over until a consumer subscribes again" in line, "one line, however many updates come"
     assert counted(world, "b")["exact_unknown_subscription" if mode == "exact" else "snapshot_deleted_here"] > 1
     assert world["c"].topic.subscriptions["s"].backlog_entries() == 0
     consumer(world["b"], replicated=True)

@@ -48,7 +48,7 @@ class Rig:
     def incarnation_of(self, cluster):
         return self.incarnations.get(cluster, 0)
 
-    latest_life_of = incarnation_of
+    latest_incarnation_of = incarnation_of
 
     def append_marker(self, data, replicate_to, then=None):
         if self.refusing:

@@ -55,7 +55,7 @@ class Host:
     def incarnation_of(self, cluster: str) -> int:
         return 1
 
-    latest_life_of = incarnation_of
+    latest_incarnation_of = incarnation_of
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
