@@ -318,7 +318,7 @@ class TooEarly(SchemaTranslator):
     """A number is used when its registration was begun, not when it is durable."""
 
     def _bring(self, parked: Any, schema: pb.GeoSchema) -> None:
-        registry = self._host._broker.schemas.registry  # type: ignore[union-attr]
+        registry = self._host._schemas.registry  # type: ignore[union-attr]
         found = registry._topics.get(ID)
         self._remember(parked.translation, schema.version, found.next if found else 0)
         self._host.bring(parked.translation.name, "a", schema, lambda _brought: None)  # type: ignore[union-attr]
