@@ -26,8 +26,8 @@ from magnetar.admin.http.gate import Gate
 from magnetar.admin.http.turns import Turns
 from magnetar.admin.metrics.runtime_settings import runtime_settings
 from magnetar.admin.websocket.gateway import Gateway
-from magnetar.broker.admin.control import BrokerInfo
 from magnetar.broker.admin.controller import Controller
+from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
 from magnetar.core.config import Address, ClusterConfig, Config

@@ -92,9 +92,9 @@ class Table:
         return NewEntry(metadata.build(meta, value or b""), int(EntryFlags.KEYED) if key else 0, 1, now_ms)
 
     def compact(self) -> None:
-        self.node.control.compact(TOPIC)
+        self.node.control.topics.compact(TOPIC)
         self.world.settle()
-        status = self.node.control.compaction_status(TOPIC)
+        status = self.node.control.topics.compaction_status(TOPIC)
         assert status == {"status": "SUCCESS", "lastError": ""}
 
 
@@ -189,7 +189,7 @@ def test_a_deletion_that_compaction_has_passed_is_told_to_who_comes_back(kind: s
     if away == "cut":
         view.disconnect()
     elif away == "unloaded":
-        table.node.control_call(lambda done: table.node.control.unload(TOPIC, done))
+        table.node.control_call(lambda done: table.node.control.topics.unload(TOPIC, done))
     else:
         table.node.restart()
     table.publish(("b", None), ("a", b"3"), ("", b"free"), batch=batch)
@@ -235,7 +235,7 @@ def test_random_histories(seed: int) -> None:
             case _ if rng.random() < 0.3:
                 table.node.restart()
             case _:
-                table.node.control_call(lambda done: table.node.control.unload(TOPIC, done))
+                table.node.control_call(lambda done: table.node.control.topics.unload(TOPIC, done))
     for view in views:
         for _ in range(2):
             view.read(1_000)
@@ -299,7 +299,7 @@ def test_a_shorter_time_holds_for_deletions_that_are_there() -> None:
     table.retention(0)
     table.world.advance(2_000)
     assert not table.node.topic.compacted.deletions
-    stats = table.node.control.internal_stats(TOPIC)
+    stats = table.node.control.statistics.internal(TOPIC)
     assert stats["compactedLedger"]["entries"] == 2
 
 

@@ -91,7 +91,7 @@ class Direct:
 
 
 def plan(world: World, peer: str) -> list[Any]:
-    return compare(world[peer].control.held("a"), world["a"].control.held("a"), chosen_by(()))
+    return compare(world[peer].control.links.held("a"), world["a"].control.links.held("a"), chosen_by(()))
 
 
 def restore(world: World, peer: str, *accidents: Any) -> None:
@@ -345,7 +345,7 @@ def test_a_producer_that_began_anew_is_not_taken_for_one_that_repeats(live: bool
 def deduplicate(node: Node) -> None:
     """Switch deduplication on in the namespace."""
     change = node.broker.resources.change_policies(NamespaceName.parse("public/default"), deduplication_enabled=True)
-    assert node.control_call(lambda done: node.control.apply(change, done)) is None
+    assert node.control_call(lambda done: node.control.policies.apply(change, done)) is None
 
 
 def producer(node: Node) -> Callable[[int], bool]:

@@ -356,7 +356,7 @@ class Node:
 
     def apply(self, change: Any) -> None:
         """A change of policies, in force when this returns."""
-        assert self.control_call(lambda done: self.control.apply(change, done)) is None
+        assert self.control_call(lambda done: self.control.policies.apply(change, done)) is None
 
     def control_call(self, call: Callable[[Callable[[Any], None]], None]) -> Any:
         """A change through administration; what it was answered."""

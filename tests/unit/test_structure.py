@@ -24,7 +24,7 @@ PACKAGES = (PACKAGE, SIMULATOR)
 CIRCLE_MAX = 21
 """Modules of the largest circle. The aim is 8."""
 
-HALVES_MAX = 17
+HALVES_MAX = 12
 """Bases with exactly one subclass. The aim is none that only splits a file: 5."""
 
 ENTRIES_MAX = 20

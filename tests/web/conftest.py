@@ -13,7 +13,7 @@ from yarl import URL
 
 from magnetar.admin.http.server import make_app
 from magnetar.admin.metrics.runtime_settings import runtime_settings
-from magnetar.broker.admin.control import BrokerInfo
+from magnetar.broker.admin.info import BrokerInfo
 from magnetar.core.config import builtin
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.resources import Resources

@@ -1,4 +1,4 @@
-"""A broker for the admin interface's tests: topics and subscriptions in memory, answers as `BrokerControl` promises.
+"""A broker for the admin interface's tests: topics and subscriptions in memory, answers as `Controller` promises.
 
 Changes are answered on a later turn of the loop, as the disk does it; `fail` makes the next change fail the way a disk
 fails, `hang` makes it never answer.
@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.admin.control import BrokerControl
-from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
+from magnetar.broker.admin.controller import Controller
+from magnetar.broker.admin.links import LinkControl
+from magnetar.broker.admin.policies import PolicyControl
+from magnetar.broker.admin.replicated import ReplicatedControl
+from magnetar.broker.admin.statistics import BrokerFigures, StatisticsControl, TopicFigures
+from magnetar.broker.admin.subscriptions import SubscriptionControl
+from magnetar.broker.admin.topics import TopicControl
 from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.context import Done, DonePosition
 from magnetar.broker.links.states import LinkState, SkipPreview
@@ -23,6 +28,7 @@ from magnetar.core.names import TopicName
 from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import Conflict, PreconditionFailed, Unprocessable
+from magnetar.metadata.policies.namespace import check_properties
 from magnetar.metadata.policies.table import BY_NAME
 from magnetar.metadata.resources import Resources
 from magnetar.storage.entries import StoredEntry
@@ -64,53 +70,338 @@ def entry(number: int, payload: bytes, **metadata: Any) -> StoredEntry:
     return StoredEntry(7, number, 0, 1, described.publish_time, 0, "", 7, number, NONE, data)
 
 
-class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
-    """`BrokerControl` in memory.
+class FakeTopics(TopicControl):
+    """`TopicControl` in memory."""
 
-    Args:
-        resources: changed by `apply`, as the broker does.
-    """
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
 
-    def __init__(self, resources: Resources) -> None:
-        FakeFailovers.__init__(self)
-        FakeSchemas.__init__(self)
-        self.resources = resources
-        self.existing: dict[str, FakeTopic] = {}
-        self.calls: list[tuple[Any, ...]] = []
-        self.one_way = False
-        self.fail: MagnetarError | None = None
-        self.hang = False
-        self.bug = False
-        self.ready = True
-        self.peeked = entry(0, b"hello")
-        self.link_states = [link_state("us-west", "us-east")]
-        self.rows = Series()
-        self.figures: dict[str, TopicFigures] = {}
-        self.latency = PublishLatency()
-        self.blocked = {
-            "persistent://public/default/t": SkipPreview(
-                topic="persistent://public/default/t", through="7:3", messages=3, entries=1, bytes=900
-            )
-        }
+    def names(self, namespace: str) -> list[str]:
+        return [name for name in self._fake.existing if str(TopicName.parse(name).namespace_name) == namespace]
 
-    # reads
-
-    def topics(self, namespace: str) -> list[str]:
-        return [name for name in self.existing if str(TopicName.parse(name).namespace_name) == namespace]
+    def iterate(self, namespace: str) -> Iterator[str]:
+        return iter(self.names(namespace))
 
     def partitions(self, topic: str) -> int | None:
-        if self.bug:
+        if self._fake.bug:
             raise ZeroDivisionError("planted\nbug")
-        count = self.resources.partitions(TopicName.parse(topic))
-        return count if count is not None else 0 if topic in self.existing else None
+        count = self._fake.resources.partitions(TopicName.parse(topic))
+        return count if count is not None else 0 if topic in self._fake.existing else None
 
-    def _topic(self, topic: str) -> FakeTopic:
-        if topic not in self.existing:
-            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
-        return self.existing[topic]
+    def last_message_id(self, topic: str) -> Position:
+        messages = self._fake.topic_of(topic).messages
+        return Position(7, len(messages) - 1) if messages else NONE
 
-    def topic_stats(self, topic: str) -> dict[str, Any]:
-        found = self._topic(topic)
+    def last_batch_index(self, topic: str) -> int:
+        return 2 if self._fake.topic_of(topic).messages[-1:] == [b"batch"] else -1
+
+    def create(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
+        name = TopicName.parse(topic)
+        self._fake.calls.append(("create_topic", topic, partitions, dict(properties)))
+        if partitions is None:
+            self._fake.soon(done, lambda: self._fake.existing.__setitem__(topic, FakeTopic(dict(properties))))
+            return
+        change = self._fake.resources.create_partitioned(name, partitions, properties)
+        self._fake.resources.begin(change)
+
+        def act() -> None:
+            self._fake.resources.apply(change)
+            for number in range(partitions):
+                self._fake.existing.setdefault(str(name.with_partition(number)), FakeTopic())
+
+        self._fake.soon(done, act)
+
+    def open(self, topic: str, done: Done) -> None:
+        self._fake.calls.append(("open_topic", topic))
+        self._fake.soon(done, lambda: self._fake.existing.setdefault(topic, FakeTopic()))
+
+    def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        name = TopicName.parse(topic)
+        if self._fake.resources.partitions(name):
+            raise Conflict(f"topic {topic} is partitioned already")
+        found = self._fake.topic_of(topic)
+        change = self._fake.resources.create_partitioned(name, partitions, {})
+        self._fake.calls.append(("adopt_partitions", topic, partitions))
+
+        def act() -> None:
+            self._fake.resources.apply(change)
+            del self._fake.existing[topic]
+            for number in range(partitions):
+                self._fake.existing[str(name.with_partition(number))] = found if not number else FakeTopic()
+
+        self._fake.soon(done, act)
+
+    def was_deleted(self, topic: str) -> bool:
+        return False
+
+    def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
+        name = TopicName.parse(topic)
+        grows = partitions > (self._fake.resources.partitions(name) or 0)
+        change = self._fake.resources.update_partitioned(name, partitions) if grows else Change()
+
+        def act() -> None:
+            self._fake.resources.apply(change)
+            for number in range(partitions):
+                self._fake.existing.setdefault(str(name.with_partition(number)), FakeTopic())
+
+        self._fake.soon(done, act)
+
+    def delete(self, topic: str, force: bool, done: Done) -> None:
+        name = TopicName.parse(topic)
+        count = self._fake.resources.partitions(name)
+        gone = [str(name.with_partition(number)) for number in range(count)] if count else [topic]
+        for one in gone:
+            found = self._fake.topic_of(one)
+            if not force and found.sent_elsewhere:
+                raise Unprocessable(f"topic {one} is replicated")
+            if not force and (found.producers or any(one["consumers"] for one in found.subscriptions.values())):
+                raise PreconditionFailed(f"topic {one} has 0 producers and 1 consumers; close them or use force")
+
+        def act() -> None:
+            for one in gone:
+                told = self._fake.statistics.topic(one)
+                keys = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter")
+                self._fake.rows.topics.gone(one, tuple(told[key] for key in keys))
+                for subscription in told["subscriptions"]:
+                    self._fake.rows.subscriptions.gone((one, subscription), (1, 5))
+                del self._fake.existing[one]
+            if count:
+                self._fake.resources.apply(self._fake.resources.delete_partitioned(name))
+
+        self._fake.soon(done, act)
+
+    def unload(self, topic: str, done: Done) -> None:
+        self._fake.calls.append(("unload", topic))
+        self._fake.soon(done)
+
+    def truncate(self, topic: str, done: Done) -> None:
+        self._fake.soon(done, self._fake.topic_of(topic).messages.clear)
+
+    def trim(self, topic: str, done: Done) -> None:
+        self._fake.topic_of(topic)
+        self._fake.calls.append(("trim", topic))
+        self._fake.soon(done)
+
+    def sequence_ids(self, topic: str) -> dict[str, int]:
+        if "numberless" in topic:
+            raise PreconditionFailed("deduplication is not on")
+        return self._fake.topic_of(topic).numbers
+
+    def forget_producer(self, topic: str, producer: str, done: Done) -> None:
+        numbers = self.sequence_ids(topic)
+        self._fake.soon(done, lambda: numbers.pop(producer, None))
+
+    def compact(self, topic: str) -> None:
+        found = self._fake.topic_of(topic)
+        if found.compacting:
+            raise Conflict(f"compaction of {topic} is running already")
+        found.compacting = True
+
+    def compaction_status(self, topic: str) -> dict[str, str]:
+        return {"status": "RUNNING" if self._fake.topic_of(topic).compacting else "NOT_RUN", "lastError": ""}
+
+    def terminate(self, topic: str, done: DonePosition) -> None:
+        self._fake.topic_of(topic).terminated = True
+        asyncio.get_running_loop().call_soon(done, self.last_message_id(topic), None)
+
+    def ledger_info(self, topic: str) -> dict[str, Any]:
+        return {"ledgers": [{"ledgerId": 7, "entries": len(self._fake.topic_of(topic).messages)}], "cursors": {}}
+
+    def properties(self, topic: str) -> dict[str, str]:
+        return dict(self._fake.topic_of(topic).properties)
+
+    def change_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:
+        found = self._fake.topic_of(topic)
+        kept = {key: value for key, value in found.properties.items() if key != delete}
+        wanted = check_properties(kept | dict(puts))
+        self._fake.soon(done, lambda: setattr(found, "properties", wanted))
+
+
+class FakeSubscriptions(SubscriptionControl):
+    """`SubscriptionControl` in memory."""
+
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
+
+    def names(self, topic: str) -> list[str]:
+        return sorted(self._fake.topic_of(topic).subscriptions)
+
+    def create(
+        self,
+        topic: str,
+        subscription: str,
+        position: Position | None,
+        replicated: bool,
+        properties: Mapping[str, str],
+        done: Done,
+        *,
+        exclusive: bool = False,
+        batch_index: int = -1,
+    ) -> None:
+        found = self._fake.topic_of(topic)
+        if subscription in found.subscriptions:
+            raise Conflict(f"subscription {subscription} exists")
+        self._fake.calls.append(("create_subscription", topic, subscription, position, replicated, dict(properties)))
+        if exclusive or batch_index > 0:
+            self._fake.calls.append(("within", exclusive, batch_index))
+        self._fake.soon(done, lambda: found.subscriptions.__setitem__(subscription, {"consumers": 0}))
+
+    def delete(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+        if self._fake.subscription_of(topic, subscription)["consumers"] and not force:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
+        self._fake.soon(done, lambda: self._fake.topic_of(topic).subscriptions.__delitem__(subscription))
+
+    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
+        self._fake.subscription_of(topic, subscription)
+        self._fake.calls.append(("skip", topic, subscription, entries))
+        self._fake.soon(done)
+
+    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
+        self._fake.subscription_of(topic, subscription)
+        self._fake.calls.append(("skip_all", topic, subscription))
+        self._fake.soon(done)
+
+    def reset_cursor(
+        self,
+        topic: str,
+        subscription: str,
+        target: Position | int,
+        exclusive: bool,
+        done: Done,
+        *,
+        batch_index: int = -1,
+    ) -> None:
+        self._fake.subscription_of(topic, subscription)
+        if isinstance(target, Position) and target.ledger == NO_LEDGER:
+            raise Conflict(f"{topic} never had ledger {NO_LEDGER}")
+        self._fake.calls.append(("reset_cursor", topic, subscription, target, exclusive, batch_index))
+        self._fake.soon(done)
+
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+        self._fake.subscription_of(topic, subscription)
+        self._fake.calls.append(("expire", topic, subscription, older_than_s))
+        self._fake.soon(done)
+
+    def expire_to(self, topic: str, subscription: str, position: Position, exclusive: bool, done: Done) -> None:
+        self._fake.subscription_of(topic, subscription)
+        if position > Position(7, len(self._fake.topic_of(topic).messages) - 1):
+            raise Conflict("behind the last message")
+        self._fake.calls.append(("expire_to", topic, subscription, position, exclusive))
+        self._fake.soon(done)
+
+    def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
+        self._fake.subscription_of(topic, subscription)
+        self._fake.calls.append(("analyzed_backlog", topic, subscription, position))
+        return {"entries": len(self._fake.topic_of(topic).messages), "aborted": False}
+
+    def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        return dict(self._fake.subscription_of(topic, subscription).get("properties", {}))
+
+    def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str], done: Done) -> None:
+        found = self._fake.subscription_of(topic, subscription)
+        self._fake.soon(done, lambda: found.__setitem__("properties", dict(properties)))
+
+
+class FakeReplicated(ReplicatedControl):
+    """`ReplicatedControl` in memory."""
+
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
+
+    def topics(self) -> list[str]:
+        return sorted(
+            name
+            for name, one in self._fake.existing.items()
+            if any(s.get("replicated") for s in one.subscriptions.values())
+        )
+
+    def subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": topic,
+                "subscription": name,
+                "mode": "exact",
+                "markDeletePosition": "7:0",
+                "backlog": 1,
+                "backlogMessages": 1,
+                "consumers": one["consumers"],
+                "stalled": "",
+                "setBytes": 20,
+                "runs": 1,
+                "pending": 0,
+                "unsent": 2,
+                "towards": {"us-east": {"lagMessages": 3, "lagMs": 1500, "stalled": ""}},
+            }
+            for name, one in sorted(self._fake.topic_of(topic).subscriptions.items())
+            if one.get("replicated")
+        ]
+
+    def metrics(self) -> dict[str, Any]:
+        return {"mode": "exact", "counters": {"markers_written": 4}}
+
+    def refuses_mode(self, namespace: str, mode: str) -> str:
+        return "snapshot mode needs links in both directions" if mode == "snapshot" and self._fake.one_way else ""
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
+        found = self._fake.subscription_of(topic, subscription)
+        if self._fake.resources.replicate_subscription_state(TopicName.parse(topic)) and not replicated:
+            raise PreconditionFailed("all are replicated by policy")
+        self._fake.soon(done, lambda: found.__setitem__("replicated", replicated))
+
+
+class FakeLinks(LinkControl):
+    """`LinkControl` in memory."""
+
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
+
+    def states(self) -> list[LinkState]:
+        return self._fake.link_states
+
+    def status(self) -> dict[str, Any]:
+        return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
+
+    def held(self, origin: str) -> list[dict[str, Any]]:
+        return []
+
+    def drain(self) -> dict[str, Any]:
+        return {"cluster": "us-west", "safe": True, "links": []}
+
+    def pause(self, target: str, topic: str | None, done: Done) -> None:
+        self._fake.calls.append(("link_pause", target, topic))
+        self._fake.soon(done)
+
+    def resume(self, target: str, topic: str | None, done: Done) -> None:
+        self._fake.calls.append(("link_resume", target, topic))
+        self._fake.soon(done)
+
+    def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        self._fake.calls.append(("link_throttle", target, bytes_per_s))
+        self._fake.soon(done)
+
+    def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        self._fake.calls.append(("link_skip_preview", target, topic, through))
+        return [part for name, part in self._fake.blocked.items() if topic in {None, name}]
+
+    def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        self._fake.calls.append(("link_skip", target, topic, through))
+        self._fake.soon(done)
+
+    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
+        if target == "us-east":
+            raise PreconditionFailed("the cursor is in use")
+        self._fake.calls.append(("delete_orphan_cursor", target, topic))
+        self._fake.soon(done)
+
+
+class FakeStatistics(StatisticsControl):
+    """`StatisticsControl` in memory."""
+
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
+
+    def topic(self, topic: str) -> dict[str, Any]:
+        found = self._fake.topic_of(topic)
         size = sum(len(message) for message in found.messages)
         subscriptions = {
             name: {
@@ -141,11 +432,8 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             "ownerBroker": "127.0.0.1:6650",
         }
 
-    def topic_names(self, namespace: str) -> Iterator[str]:
-        return iter(self.topics(namespace))
-
-    def topic_stats_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
-        stats = self.topic_stats(topic)
+    def topic_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
+        stats = self.topic(topic)
         yield
         if not publishers:
             stats["publishers"] = []
@@ -153,54 +441,51 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             subscription["consumers"] = []
         return stats
 
-    def internal_stats_steps(self, topic: str) -> Steps:
-        yield
-        return self.internal_stats(topic)
-
-    def internal_stats(self, topic: str) -> dict[str, Any]:
-        found = self._topic(topic)
+    def internal(self, topic: str) -> dict[str, Any]:
+        found = self._fake.topic_of(topic)
         return {"numberOfEntries": len(found.messages), "totalSize": 100 * len(found.messages), "cursors": {}}
 
-    def subscriptions(self, topic: str) -> list[str]:
-        return sorted(self._topic(topic).subscriptions)
+    def internal_steps(self, topic: str) -> Steps:
+        yield
+        return self.internal(topic)
 
-    def last_batch_index(self, topic: str) -> int:
-        return 2 if self._topic(topic).messages[-1:] == [b"batch"] else -1
-
-    def last_message_id(self, topic: str) -> Position:
-        messages = self._topic(topic).messages
-        return Position(7, len(messages) - 1) if messages else NONE
-
-    def broker_stats(self) -> dict[str, Any]:
+    def broker(self) -> dict[str, Any]:
         total = {
-            key: sum(self.topic_stats(name)[key] for name in self.existing)
+            key: sum(self.topic(name)[key] for name in self._fake.existing)
             for key in ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize")
         }
         return total | {
             "connections": 1,
             "producers": 0,
             "consumers": 0,
-            "topics": len(self.existing),
+            "topics": len(self._fake.existing),
             "subscriptions": 0,
             "pendingPublishBytes": 0,
             "cacheSize": 0,
             "cacheEntries": 0,
             "unknownTopics": 0,
             "lostEntries": 0,
-            "ready": self.ready,
-            "state": "" if self.ready else "the disk is full",
+            "ready": self._fake.ready,
+            "state": "" if self._fake.ready else "the disk is full",
         }
 
     def broker_figures(self) -> BrokerFigures:
         return BrokerFigures(
-            len(self.existing), 0, 0, 0, {"public/default": len(self.existing)}, Totals(), Connections(), self.latency
+            len(self._fake.existing),
+            0,
+            0,
+            0,
+            {"public/default": len(self._fake.existing)},
+            Totals(),
+            Connections(),
+            self._fake.latency,
         )
 
     def topic_figures(self, topic: str) -> TopicFigures:
-        return self.figures.get(topic, TopicFigures())
+        return self._fake.figures.get(topic, TopicFigures())
 
     def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
-        stats = {name: self.topic_stats(name) for name in self.existing}
+        stats = {name: self.topic(name) for name in self._fake.existing}
         traffic = {
             name: Traffic(one["msgInCounter"], one["bytesInCounter"], one["msgOutCounter"], one["bytesOutCounter"])
             for name, one in stats.items()
@@ -210,61 +495,80 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             for name, one in stats.items()
             for subscription, told in one["subscriptions"].items()
         }
-        return self.rows.show(traffic, sent, topics_max, subscriptions_max)
+        return self._fake.rows.show(traffic, sent, topics_max, subscriptions_max)
 
-    def links(self) -> list[LinkState]:
-        return self.link_states
 
-    def geo_status(self) -> dict[str, Any]:
-        return {"incoming": {}, "gaps": {}, "deleted": [], "unlinked": {}}
+class FakePolicies(PolicyControl):
+    """`PolicyControl` in memory."""
 
-    def replicated_topics(self) -> list[str]:
-        return sorted(
-            name for name, one in self.existing.items() if any(s.get("replicated") for s in one.subscriptions.values())
-        )
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
 
-    def replicated_subscriptions(self, topic: str) -> list[dict[str, Any]]:
-        return [
-            {
-                "topic": topic,
-                "subscription": name,
-                "mode": "exact",
-                "markDeletePosition": "7:0",
-                "backlog": 1,
-                "backlogMessages": 1,
-                "consumers": one["consumers"],
-                "stalled": "",
-                "setBytes": 20,
-                "runs": 1,
-                "pending": 0,
-                "unsent": 2,
-                "towards": {"us-east": {"lagMessages": 3, "lagMs": 1500, "stalled": ""}},
-            }
-            for name, one in sorted(self._topic(topic).subscriptions.items())
-            if one.get("replicated")
-        ]
+    def default(self, name: str) -> Any:
+        elsewhere = {"deduplication": False, "deduplication-interval": 120}  # [deduplication] has these
+        return elsewhere[name] if name in elsewhere else BY_NAME[name].default(BrokerConfig())
 
-    def replication_metrics(self) -> dict[str, Any]:
-        return {"mode": "exact", "counters": {"markers_written": 4}}
+    def apply(self, change: Change, done: Done) -> None:
+        self._fake.resources.begin(change)
+        error = self._fake.fail
 
-    def refuses_mode(self, namespace: str, mode: str) -> str:
-        return "snapshot mode needs links in both directions" if mode == "snapshot" and self.one_way else ""
+        def answered(outcome: MagnetarError | None) -> None:
+            if outcome is not None:
+                self._fake.resources.abort(change)
+            done(outcome)
 
-    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
-        found = self._subscription(topic, subscription)
-        if self.resources.replicate_subscription_state(TopicName.parse(topic)) and not replicated:
-            raise PreconditionFailed("all are replicated by policy")
-        self._soon(done, lambda: found.__setitem__("replicated", replicated))
+        self._fake.soon(answered, (lambda: None) if error else (lambda: self._fake.resources.apply(change)))
 
-    def held(self, origin: str) -> list[dict[str, Any]]:
-        return []
 
-    def drain(self) -> dict[str, Any]:
-        return {"cluster": "us-west", "safe": True, "links": []}
+class FakeControl(Controller):
+    """A `Controller` in memory.
 
-    # changes
+    Args:
+        resources: changed by `policies.apply`, as the broker does.
+    """
 
-    def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.existing: dict[str, FakeTopic] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.one_way = False
+        self.fail: MagnetarError | None = None
+        self.hang = False
+        self.bug = False
+        self.ready = True
+        self.peeked = entry(0, b"hello")
+        self.link_states = [link_state("us-west", "us-east")]
+        self.rows = Series()
+        self.figures: dict[str, TopicFigures] = {}
+        self.latency = PublishLatency()
+        self.blocked = {
+            "persistent://public/default/t": SkipPreview(
+                topic="persistent://public/default/t", through="7:3", messages=3, entries=1, bytes=900
+            )
+        }
+        self.topics = FakeTopics(self)
+        self.subscriptions = FakeSubscriptions(self)
+        self.messages = FakeMessages(self)
+        self.replicated = FakeReplicated(self)
+        self.links = FakeLinks(self)
+        self.failovers = FakeFailovers(self)
+        self.metadata = FakeMetadata(self)
+        self.schemas = FakeSchemas(self)
+        self.statistics = FakeStatistics(self)
+        self.policies = FakePolicies(self)
+
+    def topic_of(self, topic: str) -> FakeTopic:
+        if topic not in self.existing:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
+        return self.existing[topic]
+
+    def subscription_of(self, topic: str, subscription: str) -> dict[str, Any]:
+        found = self.topic_of(topic).subscriptions.get(subscription)
+        if found is None:
+            raise BrokerError(ErrorCode.SUBSCRIPTION_NOT_FOUND, f"subscription {subscription} does not exist")
+        return found
+
+    def soon(self, done: Done, act: Callable[[], object] = lambda: None) -> None:
         if self.hang:
             return
         error, self.fail = self.fail, None
@@ -276,213 +580,6 @@ class FakeControl(FakeFailovers, FakeSchemas, FakeMetadata, FakeMessages):
             done(error)  # `done` twice must do no harm to the caller
 
         asyncio.get_running_loop().call_soon(answer)
-
-    def create_topic(self, topic: str, partitions: int | None, properties: Mapping[str, str], done: Done) -> None:
-        name = TopicName.parse(topic)
-        self.calls.append(("create_topic", topic, partitions, dict(properties)))
-        if partitions is None:
-            self._soon(done, lambda: self.existing.__setitem__(topic, FakeTopic(dict(properties))))
-            return
-        change = self.resources.create_partitioned(name, partitions, properties)
-        self.resources.begin(change)
-
-        def act() -> None:
-            self.resources.apply(change)
-            for number in range(partitions):
-                self.existing.setdefault(str(name.with_partition(number)), FakeTopic())
-
-        self._soon(done, act)
-
-    def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
-        name = TopicName.parse(topic)
-        if self.resources.partitions(name):
-            raise Conflict(f"topic {topic} is partitioned already")
-        found = self._topic(topic)
-        change = self.resources.create_partitioned(name, partitions, {})
-        self.calls.append(("adopt_partitions", topic, partitions))
-
-        def act() -> None:
-            self.resources.apply(change)
-            del self.existing[topic]
-            for number in range(partitions):
-                self.existing[str(name.with_partition(number))] = found if not number else FakeTopic()
-
-        self._soon(done, act)
-
-    def was_deleted(self, topic: str) -> bool:
-        return False
-
-    def open_topic(self, topic: str, done: Done) -> None:
-        self.calls.append(("open_topic", topic))
-        self._soon(done, lambda: self.existing.setdefault(topic, FakeTopic()))
-
-    def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
-        name = TopicName.parse(topic)
-        grows = partitions > (self.resources.partitions(name) or 0)
-        change = self.resources.update_partitioned(name, partitions) if grows else Change()
-
-        def act() -> None:
-            self.resources.apply(change)
-            for number in range(partitions):
-                self.existing.setdefault(str(name.with_partition(number)), FakeTopic())
-
-        self._soon(done, act)
-
-    def delete_topic(self, topic: str, force: bool, done: Done) -> None:
-        name = TopicName.parse(topic)
-        count = self.resources.partitions(name)
-        gone = [str(name.with_partition(number)) for number in range(count)] if count else [topic]
-        for one in gone:
-            found = self._topic(one)
-            if not force and found.sent_elsewhere:
-                raise Unprocessable(f"topic {one} is replicated")
-            if not force and (found.producers or any(one["consumers"] for one in found.subscriptions.values())):
-                raise PreconditionFailed(f"topic {one} has 0 producers and 1 consumers; close them or use force")
-
-        def act() -> None:
-            for one in gone:
-                told = self.topic_stats(one)
-                keys = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter")
-                self.rows.topics.gone(one, tuple(told[key] for key in keys))
-                for subscription in told["subscriptions"]:
-                    self.rows.subscriptions.gone((one, subscription), (1, 5))
-                del self.existing[one]
-            if count:
-                self.resources.apply(self.resources.delete_partitioned(name))
-
-        self._soon(done, act)
-
-    def unload(self, topic: str, done: Done) -> None:
-        self.calls.append(("unload", topic))
-        self._soon(done)
-
-    def truncate(self, topic: str, done: Done) -> None:
-        self._soon(done, self._topic(topic).messages.clear)
-
-    def sequence_ids(self, topic: str) -> dict[str, int]:
-        if "numberless" in topic:
-            raise PreconditionFailed("deduplication is not on")
-        return self._topic(topic).numbers
-
-    def forget_producer(self, topic: str, producer: str, done: Done) -> None:
-        numbers = self.sequence_ids(topic)
-        self._soon(done, lambda: numbers.pop(producer, None))
-
-    def compact(self, topic: str) -> None:
-        found = self._topic(topic)
-        if found.compacting:
-            raise Conflict(f"compaction of {topic} is running already")
-        found.compacting = True
-
-    def compaction_status(self, topic: str) -> dict[str, str]:
-        return {"status": "RUNNING" if self._topic(topic).compacting else "NOT_RUN", "lastError": ""}
-
-    def terminate(self, topic: str, done: DonePosition) -> None:
-        self._topic(topic).terminated = True
-        asyncio.get_running_loop().call_soon(done, self.last_message_id(topic), None)
-
-    def create_subscription(
-        self,
-        topic: str,
-        subscription: str,
-        position: Position | None,
-        replicated: bool,
-        properties: Mapping[str, str],
-        done: Done,
-        *,
-        exclusive: bool = False,
-        batch_index: int = -1,
-    ) -> None:
-        found = self._topic(topic)
-        if subscription in found.subscriptions:
-            raise Conflict(f"subscription {subscription} exists")
-        self.calls.append(("create_subscription", topic, subscription, position, replicated, dict(properties)))
-        if exclusive or batch_index > 0:
-            self.calls.append(("within", exclusive, batch_index))
-        self._soon(done, lambda: found.subscriptions.__setitem__(subscription, {"consumers": 0}))
-
-    def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
-        found = self._topic(topic).subscriptions.get(subscription)
-        if found is None:
-            raise BrokerError(ErrorCode.SUBSCRIPTION_NOT_FOUND, f"subscription {subscription} does not exist")
-        return found
-
-    def delete_subscription(self, topic: str, subscription: str, force: bool, done: Done) -> None:
-        if self._subscription(topic, subscription)["consumers"] and not force:
-            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
-        self._soon(done, lambda: self._topic(topic).subscriptions.__delitem__(subscription))
-
-    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
-        self._subscription(topic, subscription)
-        self.calls.append(("skip", topic, subscription, entries))
-        self._soon(done)
-
-    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
-        self._subscription(topic, subscription)
-        self.calls.append(("skip_all", topic, subscription))
-        self._soon(done)
-
-    def reset_cursor(
-        self,
-        topic: str,
-        subscription: str,
-        target: Position | int,
-        exclusive: bool,
-        done: Done,
-        *,
-        batch_index: int = -1,
-    ) -> None:
-        self._subscription(topic, subscription)
-        if isinstance(target, Position) and target.ledger == NO_LEDGER:
-            raise Conflict(f"{topic} never had ledger {NO_LEDGER}")
-        self.calls.append(("reset_cursor", topic, subscription, target, exclusive, batch_index))
-        self._soon(done)
-
-    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
-        self._subscription(topic, subscription)
-        self.calls.append(("expire", topic, subscription, older_than_s))
-        self._soon(done)
-
-    def link_pause(self, target: str, topic: str | None, done: Done) -> None:
-        self.calls.append(("link_pause", target, topic))
-        self._soon(done)
-
-    def link_resume(self, target: str, topic: str | None, done: Done) -> None:
-        self.calls.append(("link_resume", target, topic))
-        self._soon(done)
-
-    def link_throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
-        self.calls.append(("link_throttle", target, bytes_per_s))
-        self._soon(done)
-
-    def link_skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
-        self.calls.append(("link_skip_preview", target, topic, through))
-        return [part for name, part in self.blocked.items() if topic in {None, name}]
-
-    def link_skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
-        self.calls.append(("link_skip", target, topic, through))
-        self._soon(done)
-
-    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
-        if target == "us-east":
-            raise PreconditionFailed("the cursor is in use")
-        self.calls.append(("delete_orphan_cursor", target, topic))
-        self._soon(done)
-
-    def policy_default(self, name: str) -> Any:
-        elsewhere = {"deduplication": False, "deduplication-interval": 120}  # [deduplication] has these
-        return elsewhere[name] if name in elsewhere else BY_NAME[name].default(BrokerConfig())
-
-    def apply(self, change: Change, done: Done) -> None:
-        self.resources.begin(change)
-        error = self.fail
-
-        def answered(outcome: MagnetarError | None) -> None:
-            if outcome is not None:
-                self.resources.abort(change)
-            done(outcome)
-
-        self._soon(answered, (lambda: None) if error else (lambda: self.resources.apply(change)))
 
 
 def link_state(source: str, target: str, **changed: Any) -> LinkState:
@@ -509,11 +606,6 @@ def link_state(source: str, target: str, **changed: Any) -> LinkState:
     )
     state.update(changed)  # type: ignore[typeddict-item]
     return state
-
-
-def _conforms(control: FakeControl) -> BrokerControl:
-    """For mypy: the fake is a `BrokerControl`."""
-    return control
 
 
 __all__ = ["FakeControl", "FakeTopic", "entry", "link_state"]

@@ -1,25 +1,26 @@
 """The fake broker's part in planned failovers, over the real state machine, and its cases for the table of `test_rest`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.admin.failovers import Step
+from magnetar.broker.admin.failovers import FailoverControl, Step
+from magnetar.broker.context import Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.metadata.errors import BadRequest, NotFound
 from magnetar.replication.failover import NO_TOKEN, Fence, Token
 
-Done = Callable[[MagnetarError | None], None]
+if TYPE_CHECKING:
+    from tests.web.fake_control import FakeControl
 
 NOW_MS = 1_700_000_000_000
 
 
-class FakeFailovers:
+class FakeFailovers(FailoverControl):
     """`FailoverControl` in memory; `fences` says what each subscription has been through."""
 
-    existing: dict[str, Any]
-
-    def __init__(self) -> None:
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
         self.fences: dict[str, Fence] = {
             # a subscription of every topic, by its name
             "moving": Fence().fence(Token(9, "us-west"), "us-east", NOW_MS).drained(Token(9, "us-west"), 0, NOW_MS),
@@ -27,17 +28,22 @@ class FakeFailovers:
         }
         self.fences["written"] = self.fences["moving"].written(Token(9, "us-west"), Position(7, 1))
 
-    def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:
-        raise NotImplementedError
+    def _change(self, subscription: str, step: Callable[[Fence], Fence], done: Done) -> None:
+        try:
+            self.fences[subscription] = step(self.fences.get(subscription, Fence()))
+        except MagnetarError as error:
+            done(error)
+        else:
+            self._fake.soon(done)
 
     def _check(self, topic: str, subscription: str) -> None:
-        if topic not in self.existing or subscription == "no":
+        if topic not in self._fake.existing or subscription == "no":
             raise NotFound(f"subscription {subscription} of {topic} does not exist in us-west")
 
-    def failovers(self) -> list[dict[str, Any]]:
+    def held(self) -> list[dict[str, Any]]:
         return []
 
-    def failover_state(self, topic: str, subscription: str) -> dict[str, Any]:
+    def state(self, topic: str, subscription: str) -> dict[str, Any]:
         self._check(topic, subscription)
         fence = self.fences.get(subscription, Fence())
         return fence.plain() | {
@@ -46,23 +52,13 @@ class FakeFailovers:
             "next": str(fence.next_token("us-west", NOW_MS)),
         }
 
-    def failover_wait(self, topic: str, subscription: str, since: int, wait_ms: int, done: Any) -> None:
-        done(self.failover_state(topic, subscription), None)
+    def wait(self, topic: str, subscription: str, since: int, wait_ms: int, done: Any) -> None:
+        done(self.state(topic, subscription), None)
 
-    def failover_merged(
-        self, topic: str, subscription: str, source: str, position: Position, wait_ms: int, done: Any
-    ) -> None:
+    def merged(self, topic: str, subscription: str, source: str, position: Position, wait_ms: int, done: Any) -> None:
         done({"topic": topic, "merged": True, "watermark": str(position), "exists": True}, None)
 
-    def _change(self, subscription: str, step: Callable[[Fence], Fence], done: Done) -> None:
-        try:
-            self.fences[subscription] = step(self.fences.get(subscription, Fence()))
-        except MagnetarError as error:
-            done(error)
-        else:
-            self._soon(done)
-
-    def failover_begin(
+    def begin(
         self, topic: str, subscription: str, target: str, above: str, grace_ms: int, done: Done, *, named: str = ""
     ) -> None:
         self._check(topic, subscription)
@@ -76,7 +72,7 @@ class FakeFailovers:
             done,
         )
 
-    def failover_step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
+    def step(self, step: Step, topic: str, subscription: str, token: str, done: Done) -> None:
         self._check(topic, subscription)
         named = Token.parse(token)
         steps: dict[Step, Callable[[Fence], Fence]] = {
@@ -88,15 +84,15 @@ class FakeFailovers:
         }
         self._change(subscription, steps[step], done)
 
-    def failover_unacknowledged(self, topic: str, subscription: str) -> list[tuple[str, int, int, int]]:
+    def unacknowledged(self, topic: str, subscription: str) -> list[tuple[str, int, int, int]]:
         self._check(topic, subscription)
         return [("us-west", 5, 0, 9)]
 
-    def failover_acknowledged_of(self, topic: str, subscription: str, runs: list[tuple[str, int, int, int]]) -> int:
+    def acknowledged_of(self, topic: str, subscription: str, runs: list[tuple[str, int, int, int]]) -> int:
         self._check(topic, subscription)
         return 0
 
-    def failover_unfence(self, topic: str, subscription: str, done: Done) -> None:
+    def unfence(self, topic: str, subscription: str, done: Done) -> None:
         self._check(topic, subscription)
         self._change(subscription, lambda fence: fence.unfence(fence.next_token("us-west", NOW_MS), NOW_MS), done)
 

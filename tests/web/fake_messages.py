@@ -1,113 +1,64 @@
 """The fake broker's part in looking at messages and properties, and its cases for the table of `test_rest`."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.admin.messages import DonePeek
-from magnetar.core.errors import MagnetarError
+from magnetar.broker.admin.messages import DonePeek, MessageControl
+from magnetar.broker.context import Done
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
-from magnetar.metadata.policies.namespace import check_properties
-from magnetar.storage.entries import StoredEntry
+from magnetar.metadata.errors import NotFound, PreconditionFailed
 
-Done = Callable[[MagnetarError | None], None]
+if TYPE_CHECKING:
+    from tests.web.fake_control import FakeControl
 
 
-class FakeMessages:
+class FakeMessages(MessageControl):
     """`MessageControl` in memory: the messages of a topic are entries 0, 1, ... of ledger 7, published 1000 ms apart."""
 
-    calls: list[tuple[Any, ...]]
-    peeked: StoredEntry
-
-    def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:
-        raise NotImplementedError
-
-    def _topic(self, topic: str) -> Any:
-        raise NotImplementedError
-
-    def _subscription(self, topic: str, subscription: str) -> dict[str, Any]:
-        raise NotImplementedError
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
 
     def _given(self, done: DonePeek) -> None:
-        asyncio.get_running_loop().call_soon(done, self.peeked, None)
+        asyncio.get_running_loop().call_soon(done, self._fake.peeked, None)
 
     def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        self._subscription(topic, subscription)
+        self._fake.subscription_of(topic, subscription)
         if number > 1:
             raise NotFound("fewer messages than that")
         self._given(done)
 
     def examine(self, topic: str, number: int, newest: bool, done: DonePeek) -> None:
-        if number > len(self._topic(topic).messages):
+        if number > len(self._fake.topic_of(topic).messages):
             raise NotFound("fewer messages than that")
-        self.calls.append(("examine", topic, number, newest))
+        self._fake.calls.append(("examine", topic, number, newest))
         self._given(done)
 
-    def message_at(self, topic: str, position: Position, done: DonePeek) -> None:
-        if not (position.ledger == 7 and 0 <= position.entry < len(self._topic(topic).messages)):
+    def at(self, topic: str, position: Position, done: DonePeek) -> None:
+        if not (position.ledger == 7 and 0 <= position.entry < len(self._fake.topic_of(topic).messages)):
             raise NotFound("no such message")
-        self.calls.append(("message_at", topic, position))
+        self._fake.calls.append(("message_at", topic, position))
         self._given(done)
 
     def stopped(self, topic: str) -> list[dict[str, Any]]:
-        self._topic(topic)
+        self._fake.topic_of(topic)
         return [{"subscription": "s", "position": "7:1", "reason": "corrupt: entry 7:1 is lost"}]
 
     def give_up(self, topic: str, position: Position, done: Done) -> None:
-        if not (position.ledger == 7 and 0 <= position.entry < len(self._topic(topic).messages)):
+        if not (position.ledger == 7 and 0 <= position.entry < len(self._fake.topic_of(topic).messages)):
             raise NotFound("no such message")
         if position.entry != 1:
             raise PreconditionFailed("it can be read")
-        self.calls.append(("give_up", topic, position))
-        self._soon(done)
+        self._fake.calls.append(("give_up", topic, position))
+        self._fake.soon(done)
 
     def position_since(self, topic: str, time_ms: int) -> Position:
-        return Position(7, min(-(-time_ms // 1000), len(self._topic(topic).messages)))
+        return Position(7, min(-(-time_ms // 1000), len(self._fake.topic_of(topic).messages)))
 
     def bytes_from(self, topic: str, position: Position) -> int:
-        messages = self._topic(topic).messages
+        messages = self._fake.topic_of(topic).messages
         if position in {EARLIEST, LATEST}:
             position = Position(7, 0 if position == EARLIEST else len(messages))
         return sum(len(message) for message in messages[max(position.entry, 0) :])
-
-    def expire_to(self, topic: str, subscription: str, position: Position, exclusive: bool, done: Done) -> None:
-        self._subscription(topic, subscription)
-        if position > Position(7, len(self._topic(topic).messages) - 1):
-            raise Conflict("behind the last message")
-        self.calls.append(("expire_to", topic, subscription, position, exclusive))
-        self._soon(done)
-
-    def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
-        self._subscription(topic, subscription)
-        self.calls.append(("analyzed_backlog", topic, subscription, position))
-        return {"entries": len(self._topic(topic).messages), "aborted": False}
-
-    def trim(self, topic: str, done: Done) -> None:
-        self._topic(topic)
-        self.calls.append(("trim", topic))
-        self._soon(done)
-
-    def ledger_info(self, topic: str) -> dict[str, Any]:
-        return {"ledgers": [{"ledgerId": 7, "entries": len(self._topic(topic).messages)}], "cursors": {}}
-
-    def topic_properties(self, topic: str) -> dict[str, str]:
-        return dict(self._topic(topic).properties)
-
-    def change_topic_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:
-        found = self._topic(topic)
-        kept = {key: value for key, value in found.properties.items() if key != delete}
-        wanted = check_properties(kept | dict(puts))
-        self._soon(done, lambda: setattr(found, "properties", wanted))
-
-    def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
-        return dict(self._subscription(topic, subscription).get("properties", {}))
-
-    def set_subscription_properties(
-        self, topic: str, subscription: str, properties: Mapping[str, str], done: Done
-    ) -> None:
-        found = self._subscription(topic, subscription)
-        self._soon(done, lambda: found.__setitem__("properties", dict(properties)))
 
 
 FIRST = '{"ledgerId": 7, "entryId": 0}'

@@ -1,40 +1,39 @@
 """The fake broker's part in synchronised metadata, and its cases for the table of `test_rest`."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.admin.metadata import OFF, policy_fields
-from magnetar.core.errors import MagnetarError
+from magnetar.broker.admin.metadata import OFF, MetadataControl, policy_fields
+from magnetar.broker.context import Done
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
-from magnetar.metadata.resources import Resources
 from magnetar.metadata.sync.preview import preview
 
-Done = Callable[[MagnetarError | None], None]
+if TYPE_CHECKING:
+    from tests.web.fake_control import FakeControl
 
 
-class FakeMetadata:
+class FakeMetadata(MetadataControl):
     """`MetadataControl` in memory; one document is synchronised, the path `off` stands for a broker where it is off."""
 
-    resources: Resources
     synchronised = True
 
-    def _soon(self, done: Done, act: Callable[[], None] = lambda: None) -> None:
-        raise NotImplementedError
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
 
     def _on(self) -> None:
         if not self.synchronised:
             raise PreconditionFailed(OFF)
 
-    def metadata(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"enabled": self.synchronised, "digest": "00" * 8, "documents": 1, "clusters": {}}
 
-    def metadata_fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> dict[str, Any]:
         self._on()
         return {"documents": {"tenants/public": "00" * 8}, "exclude": []}
 
-    def metadata_document(self, path: str) -> list[dict[str, Any]]:
+    def document(self, path: str) -> list[dict[str, Any]]:
         self._on()
         if path == "off":
             raise PreconditionFailed(OFF)
@@ -42,15 +41,17 @@ class FakeMetadata:
             raise NotFound(f"there is no document {path!a}")
         return [{"field": "adminRoles", "value": [], "set_by": "us-west", "set_ms": 1}]
 
-    def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         name = NamespaceName.parse(namespace)
         key = namespace_key(name)
-        after = self.resources.change_policies(name, **policy_fields(self.resources.policies(name), fields)).puts[key]
-        return [change._asdict() for change in preview(key, self.resources.document(key), after, None)]
+        after = self._fake.resources.change_policies(
+            name, **policy_fields(self._fake.resources.policies(name), fields)
+        ).puts[key]
+        return [change._asdict() for change in preview(key, self._fake.resources.document(key), after, None)]
 
-    def metadata_snapshot(self, done: Done) -> None:
+    def snapshot(self, done: Done) -> None:
         self._on()
-        self._soon(done)
+        self._fake.soon(done)
 
 
 M = "/geo/v1/metadata"

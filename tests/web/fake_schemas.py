@@ -1,35 +1,33 @@
 """The fake broker's schemas, over the real registry, and their cases for the table of `test_rest`."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.admin.schemas import DoneVersion, all_of, history_of, listed, one_of, refused
+from magnetar.broker.admin.schemas import DoneVersion, SchemaControl, all_of, history_of, listed, one_of, refused
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import NotFound
-from magnetar.metadata.resources import Resources
 from magnetar.schemas.compatibility import Strategy, check
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid
 from magnetar.schemas.registry import Registry
 from magnetar.schemas.types import Definition, SchemaType
+
+if TYPE_CHECKING:
+    from tests.web.fake_control import FakeControl
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "persistent://public/default/with-schema"
 INT = b'{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
 
 
-class FakeSchemas:
+class FakeSchemas(SchemaControl):
     """`SchemaControl` in memory; one topic has a schema. Everything goes by the strategy FULL."""
 
-    resources: Resources
-
-    def __init__(self) -> None:
+    def __init__(self, fake: "FakeControl") -> None:
+        self._fake = fake
         self.registry = Registry(versions_max=1)
         self._register(TOPIC, Definition(SchemaType.AVRO, INT))
-
-    def _soon(self, done: Callable[[MagnetarError | None], None], act: Callable[[], None] = lambda: None) -> None:
-        raise NotImplementedError
 
     def _register(self, topic: str, definition: Definition) -> int:
         made = self.registry.prepare(topic, definition, Strategy.FULL, now_ms=NOW_MS)
@@ -38,51 +36,51 @@ class FakeSchemas:
         self.registry.apply(made)
         return made.version
 
-    def schema_topics(self, namespace: str) -> list[dict[str, Any]]:
+    def topics(self, namespace: str) -> list[dict[str, Any]]:
         prefix = f"persistent://{NamespaceName.parse(namespace)}/"
         return listed(self.registry, sorted(id_ for id_ in self.registry if id_.startswith(prefix)))
 
-    def schemas(self, topic: str) -> list[dict[str, Any]]:
+    def in_force(self, topic: str) -> Iterator[dict[str, Any]]:
         return all_of(self.registry, str(TopicName.parse(topic).base))
 
-    def schema_history(self, topic: str) -> list[dict[str, Any]]:
+    def history(self, topic: str) -> Iterator[dict[str, Any]]:
         return history_of(self.registry, str(TopicName.parse(topic).base))
 
-    def schema(self, topic: str, version: int | None) -> dict[str, Any]:
+    def one(self, topic: str, version: int | None) -> dict[str, Any]:
         return one_of(self.registry, str(TopicName.parse(topic).base), version)
 
-    def schema_version(self, topic: str, definition: Definition) -> int:
+    def version(self, topic: str, definition: Definition) -> int:
         try:
             found = self.registry.find(topic, definition)
         except SchemaInvalid as error:
             raise refused(topic, error) from None
         return -1 if found is None else found
 
-    def schema_check(self, topic: str, definition: Definition) -> dict[str, Any]:
+    def check(self, topic: str, definition: Definition) -> dict[str, Any]:
         answer = {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
-        if self.schema_version(topic, definition) < 0:
+        if self.version(topic, definition) < 0:
             try:
                 check(definition, self.registry.live(topic), Strategy.FULL)
             except SchemaIncompatible as error:
                 return answer | {"compatibility": False, "reason": str(error)}
         return answer
 
-    def schema_register(self, topic: str, definition: Definition, done: DoneVersion) -> None:
+    def register(self, topic: str, definition: Definition, done: DoneVersion) -> None:
         try:
             version = self._register(topic, definition)
         except MagnetarError as error:
             reason = refused(topic, error)
-            self._soon(lambda problem: done(None, problem or reason))
+            self._fake.soon(lambda problem: done(None, problem or reason))
             return
-        self._soon(lambda problem: done(None if problem else version, problem))
+        self._fake.soon(lambda problem: done(None if problem else version, problem))
 
-    def schema_delete(self, topic: str, force: bool, done: DoneVersion) -> None:
+    def delete(self, topic: str, force: bool, done: DoneVersion) -> None:
         addition = self.registry.prepare_deletion(topic, now_ms=NOW_MS)
         if addition is None:
-            self._soon(lambda problem: done(None, problem or NotFound(f"topic {topic} has no schema")))
+            self._fake.soon(lambda problem: done(None, problem or NotFound(f"topic {topic} has no schema")))
             return
         self.registry.forget(topic) if force else self.registry.apply(addition)
-        self._soon(lambda problem: done(None if problem else addition.version, problem))
+        self._fake.soon(lambda problem: done(None if problem else addition.version, problem))
 
 
 A = "/admin/v2"

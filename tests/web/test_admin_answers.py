@@ -61,7 +61,7 @@ def test_partitions_are_terminated_with_their_last_ids(tell: Tell) -> None:
 def test_times_of_partitions_are_the_first_or_the_last(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/p/partitions", "3"))
-        plain = world.control.topic_stats
+        plain = world.control.statistics.topic
         times = {f"{FULL}/p-partition-{number}": (0, 700, 500)[number] for number in range(3)}
 
         def stats(topic: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_times_of_partitions_are_the_first_or_the_last(tell: Tell) -> None:
                 "lastPublishTimeStamp": times[topic],
             }
 
-        world.control.topic_stats = stats  # type: ignore[method-assign]
+        world.control.statistics.topic = stats  # type: ignore[method-assign]
         answer = (await world.ask("GET", f"{P}/p/partitioned-stats")).json
         assert answer["earliestMsgPublishTimeInBacklogs"] == 500
         assert answer["topicCreationTimeStamp"] == 10

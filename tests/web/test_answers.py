@@ -85,9 +85,9 @@ def test_a_subscription_brings_its_topic_where_clients_may(tell: Tell) -> None:
     async def kind(world: World) -> None:
         await world.have(("PUT", f"{P}/new/subscription/s", '{"ledgerId": -1, "entryId": -1}'))
         assert list(world.control.existing) == [f"{FULL}/new"]
-        assert world.control.subscriptions(f"{FULL}/new") == ["s"]
+        assert world.control.subscriptions.names(f"{FULL}/new") == ["s"]
         await asyncio.gather(*(world.have(("PUT", f"{P}/both/subscription/{name}", None)) for name in "ab"))
-        assert world.control.subscriptions(f"{FULL}/both") == ["a", "b"]
+        assert world.control.subscriptions.names(f"{FULL}/both") == ["a", "b"]
         del world.control.existing[f"{FULL}/both"]
         for refused in (f"{P}/a-partition-0/subscription/s", f"{A}/persistent/public/none/new/subscription/s"):
             assert (await world.ask("PUT", refused)).status == 404
@@ -369,7 +369,7 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
         world.control.link_states = [link_state("us-west", "us-east", topics=[_blocked(f"{FULL}/x")])]
         counters = {"markers_written": 4, "exact_subscriptions": 3, "exact_waiting": 1}
         told = {"mode": "exact", "counters": counters}
-        monkeypatch.setattr(world.control, "replication_metrics", lambda: told)
+        monkeypatch.setattr(world.control.replicated, "metrics", lambda: told)
         answer = await world.ask("GET", "/metrics")
         assert answer.headers["Content-Type"].startswith("text/plain")
         from prometheus_client.parser import text_string_to_metric_families
@@ -427,7 +427,7 @@ def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> Non
         control.existing[f"{FULL}/t00"] = FakeTopic(messages=[b"1"])  # before all others by name
         await scrape()
         for number in (14, 0, 5, 6, 7, 8):  # without a row, and with one
-            control.delete_topic(f"{FULL}/t{number:02}", True, lambda _error: None)
+            control.topics.delete(f"{FULL}/t{number:02}", True, lambda _error: None)
             await asyncio.sleep(0)
             found = await scrape()
             assert f"{FULL}/t{number:02}" not in str(found)

@@ -118,8 +118,8 @@ def test_a_plus_is_a_space_as_java_and_go_write_it() -> None:
         full = "persistent://public/default"
         assert list(world.control.existing) == [f"{full}/a b", f"{full}/a+b", f"{full}/ü c%"]
         await world.have(("PUT", f"{at}/a+b/subscription/one+%2B%20two%2F", None))
-        assert world.control.subscriptions(f"{full}/a b") == ["one + two/"]
-        assert world.control.subscriptions(f"{full}/a+b") == []
+        assert world.control.subscriptions.names(f"{full}/a b") == ["one + two/"]
+        assert world.control.subscriptions.names(f"{full}/a+b") == []
         await world.have(("DELETE", f"{at}/a+b?force=true", None))
         assert f"{full}/a+b" in world.control.existing, "the other topic stays"
         assert f"{full}/a b" not in world.control.existing

@@ -76,8 +76,8 @@ def test_a_planted_bug_is_found(url: str) -> None:
             _try(schema["/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats"]["GET"], url)
     finally:
         worlds[0].control.bug = False
-    default = worlds[0].control.policy_default
-    worlds[0].control.policy_default = lambda name: {"no": "number"}  # type: ignore[method-assign]
+    default = worlds[0].control.policies.default
+    worlds[0].control.policies.default = lambda name: {"no": "number"}  # type: ignore[method-assign]
     try:
         answer = requests.get(f"{url}/admin/v2/namespaces/public/default/maxProducersPerTopic?applied=true", timeout=20)
         case = schema["/admin/v2/namespaces/{tenant}/{namespace}/maxProducersPerTopic"]["GET"].Case(
@@ -86,7 +86,7 @@ def test_a_planted_bug_is_found(url: str) -> None:
         with pytest.raises(FailureGroup, match="schema"):
             case.validate_response(answer, checks=CHECKS)
     finally:
-        worlds[0].control.policy_default = default  # type: ignore[method-assign]
+        worlds[0].control.policies.default = default  # type: ignore[method-assign]
 
 
 def test_everything_that_openapi_describes_answers_as_it_says(url: str) -> None:

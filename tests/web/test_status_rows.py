@@ -23,7 +23,7 @@ def test_what_is_left_out_is_counted(
 ) -> None:
     async def story(world: World) -> None:
         metrics: dict[str, Any] = {"mode": "exact", "counters": {"exact_subscriptions": counted}}
-        monkeypatch.setattr(world.control, "replication_metrics", lambda: metrics)
+        monkeypatch.setattr(world.control.replicated, "metrics", lambda: metrics)
         for number in range(subscriptions):
             topic = world.control.existing[f"persistent://public/default/t{number:04}"] = FakeTopic()
             topic.subscriptions["s"] = {"consumers": 0, "replicated": True}

@@ -66,7 +66,7 @@ def test_a_namespace_is_one_bundle_wherever_tools_ask(tell: Tell) -> None:
             if path != "unsubscribe/s":
                 await world.have(("POST", f"{N}/{path}", None))
                 assert of_bundle == world.control.calls and of_bundle
-        assert world.control.subscriptions(f"{FULL}/t") == ["other"]
+        assert world.control.subscriptions.names(f"{FULL}/t") == ["other"]
         positions = (await world.ask("GET", f"{N}/{WHOLE}/topicHashPositions?topics={FULL}/t,{FULL}/none")).json
         assert positions == {
             "namespace": "public/default",

@@ -122,7 +122,7 @@ class Failover:
         self.world.say(f"{self.subscription} is to move from {self.source.name} to {self.target.name}")
         self._ask(
             self.source,
-            lambda done: self.source.control.failover_begin(
+            lambda done: self.source.control.failovers.begin(
                 self.topic, self.subscription, self.target.name, above, grace_ms, done
             ),
             self._wait,
@@ -155,7 +155,7 @@ class Failover:
             return
         self._ask(
             cluster,
-            lambda done: cluster.control.failover_step(step, self.topic, self.subscription, self._token, done),
+            lambda done: cluster.control.failovers.step(step, self.topic, self.subscription, self._token, done),
             then,
         )
 
@@ -249,4 +249,4 @@ class Failovers:
         """Whatever operators left behind is put right."""
         for cluster, broker in self.world.living():
             for told in broker.fences.held():
-                cluster.control.failover_unfence(told["topic"], told["subscription"], lambda _error: None)
+                cluster.control.failovers.unfence(told["topic"], told["subscription"], lambda _error: None)

@@ -184,16 +184,18 @@ class Faults:
                 self.world.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
 
         try:
-            cluster.control.delete_topic(topic, True, deleted)
+            cluster.control.topics.delete(topic, True, deleted)
         except MagnetarError:
             return
 
     def create(self, name: str, topic: str) -> None:
         """Somebody makes a topic."""
         cluster = self.world.clusters[name]
-        if cluster.broker is not None and (topic not in cluster.broker.topics or cluster.control.was_deleted(topic)):
+        if cluster.broker is not None and (
+            topic not in cluster.broker.topics or cluster.control.topics.was_deleted(topic)
+        ):
             try:
-                cluster.control.create_topic(topic, None, {}, self._created)
+                cluster.control.topics.create(topic, None, {}, self._created)
             except MagnetarError:
                 return
 
@@ -230,7 +232,7 @@ class Faults:
             return
         try:
             change = cluster.broker.resources.change_policies(NAMESPACE, subscription_mode=mode)
-            cluster.control.apply(change, lambda _error: None)
+            cluster.control.policies.apply(change, lambda _error: None)
             self.world.count("mode set")
             self.world.say(f"{cluster.name}: the namespace is in {mode} mode")
         except MagnetarError:
@@ -251,6 +253,6 @@ class Faults:
 
         try:
             change = cluster.broker.resources.set_replication(NAMESPACE, chosen)
-            cluster.control.apply(change, done)
+            cluster.control.policies.apply(change, done)
         except MagnetarError:
             return

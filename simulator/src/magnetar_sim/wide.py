@@ -227,7 +227,7 @@ class Wide:
 
         cluster.when_ready(topic, machine, look)
         try:
-            cluster.control.reset_cursor(topic, machine.name, target, exclusive, done)
+            cluster.control.subscriptions.reset_cursor(topic, machine.name, target, exclusive, done)
         except MagnetarError:
             return
         cluster.when_ready(topic, machine, moved)
@@ -244,7 +244,7 @@ class Wide:
         cluster, topic, machine = found
         self.world.say(f"{cluster.name}: an operator deletes {machine.name}")
         self.world.count("subscription deleted by an operator")
-        _try(lambda: cluster.control.delete_subscription(topic, machine.name, True, ignore))
+        _try(lambda: cluster.control.subscriptions.delete(topic, machine.name, True, ignore))
 
     def make(self) -> None:
         """An operator makes a subscription."""
@@ -255,7 +255,7 @@ class Wide:
         name, world = self.rng.choice(self.world.workload.subscriptions), self.world
         position = self.rng.choice((None, EARLIEST))
         world.say(f"{cluster.name}: an operator makes {name}")
-        _try(lambda: cluster.control.create_subscription(topic, name, position, world.replicated, {}, ignore))
+        _try(lambda: cluster.control.subscriptions.create(topic, name, position, world.replicated, {}, ignore))
 
     def everywhere(self) -> None:
         """A topic is deleted in all clusters, one soon after the other, and made again in one: links make it in the others."""
@@ -278,9 +278,9 @@ class Wide:
         named = {"a": str(self.rng.randrange(3))}
         self.world.count("properties set")
         if self.rng.random() < 0.5:
-            _try(lambda: cluster.control.set_subscription_properties(topic, machine.name, named, ignore))
+            _try(lambda: cluster.control.subscriptions.set_properties(topic, machine.name, named, ignore))
         else:
-            _try(lambda: cluster.control.change_topic_properties(topic, named, None, ignore))
+            _try(lambda: cluster.control.topics.change_properties(topic, named, None, ignore))
 
     def unload(self) -> None:
         """An operator unloads a topic: its clients come back, or not."""
@@ -288,7 +288,7 @@ class Wide:
             cluster, topic = found
             self.world.say(f"{cluster.name}: {topic} is unloaded")
             self.world.count("topic unloaded")
-            _try(lambda: cluster.control.unload(topic, ignore))
+            _try(lambda: cluster.control.topics.unload(topic, ignore))
 
     def truncate(self) -> None:
         """An operator takes everything from a topic: all subscriptions skip it, and retention has it."""
@@ -311,7 +311,7 @@ class Wide:
 
         for one in machines:
             cluster.when_ready(text, one, lambda one=one: look(one))  # type: ignore[misc]
-        if not _try(lambda: cluster.control.truncate(text, ignore)):
+        if not _try(lambda: cluster.control.topics.truncate(text, ignore)):
             return
         for one in machines:
             cluster.when_ready(text, one, lambda one=one: skipped(one))  # type: ignore[misc]
@@ -322,7 +322,7 @@ class Wide:
             cluster, topic = found
             self.world.say(f"{cluster.name}: {topic} is compacted")
             self.world.count("topic compacted")
-            _try(lambda: cluster.control.compact(topic))
+            _try(lambda: cluster.control.topics.compact(topic))
 
     # ---------------------------------------------------------------------------------------------------------- faults
 

@@ -203,10 +203,14 @@ class Workload:
         entries = self.rng.choice((1, 2, 5, 0))
         if entries:
             self._operate(
-                f"skips {entries}", lambda control, *what: control.skip(*what, entries, ignore), self._skipped
+                f"skips {entries}",
+                lambda control, *what: control.subscriptions.skip(*what, entries, ignore),
+                self._skipped,
             )
         else:
-            self._operate("skips all", lambda control, *what: control.skip_all(*what, ignore), self._skipped)
+            self._operate(
+                "skips all", lambda control, *what: control.subscriptions.skip_all(*what, ignore), self._skipped
+            )
 
     def _skipped(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
         if fresh:
@@ -218,7 +222,7 @@ class Workload:
         age_s = self.rng.choice((0, 1, 10))
         self._operate(
             f"expires what is older than {age_s} s",
-            lambda control, *what: control.expire(*what, age_s, ignore),
+            lambda control, *what: control.subscriptions.expire(*what, age_s, ignore),
             self._expired,
         )
 

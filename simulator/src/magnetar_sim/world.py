@@ -380,7 +380,7 @@ class World:
             if self.mode == "mixed":
                 self.faults.set_mode(cluster, self.settings.mode)
             for topic in self.topics:
-                if cluster.control.was_deleted(topic):
+                if cluster.control.topics.was_deleted(topic):
                     self.faults.create(cluster.name, topic)
         self.failovers.unfence()
 

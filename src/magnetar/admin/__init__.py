@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from magnetar.broker.admin.control import BrokerControl, BrokerInfo
+    from magnetar.broker.admin.controller import Controller
+    from magnetar.broker.admin.info import BrokerInfo
     from magnetar.metadata.resources import Resources
 
 
-def make_app(control: "BrokerControl", resources: "Resources", info: "BrokerInfo", **options: Any) -> "web.Application":
+def make_app(control: "Controller", resources: "Resources", info: "BrokerInfo", **options: Any) -> "web.Application":
     """The web application of one broker; see `admin.http.server.make_app`."""
     from magnetar.admin.http.server import make_app as make
 

@@ -25,7 +25,7 @@ def test_thousands_of_partitions_come_in_several_transactions_and_their_topic_at
     a = world["a"]
     a.hold_stores = True
     answers: list[object] = []
-    a.run(lambda: a.control.create_topic(str(NAME), PARTITIONS_MAX, {}, answers.append))
+    a.run(lambda: a.control.topics.create(str(NAME), PARTITIONS_MAX, {}, answers.append))
     told: list[int] = []
     while a.stores:
         told.append(weighed(a.stores[0]))
@@ -52,7 +52,7 @@ def test_partitions_that_cannot_all_be_stored_leave_nothing(fails: int) -> None:
     before = dict(a.meta)
     a.hold_stores = True
     answers: list[object] = []
-    a.run(lambda: a.control.create_topic(str(NAME), PARTITIONS_MAX, {}, answers.append))
+    a.run(lambda: a.control.topics.create(str(NAME), PARTITIONS_MAX, {}, answers.append))
     for number in range(fails + 1):
         store = a.stores.popleft()
         assert store.then is not None
@@ -65,7 +65,7 @@ def test_partitions_that_cannot_all_be_stored_leave_nothing(fails: int) -> None:
     assert "the store failed" in str(answers[0])
     assert not [key for key in a.meta.keys() - before.keys() if str(NAME) in key]
     assert not a.broker.topics
-    assert a.control_call(lambda done: a.control.create_topic(str(NAME), 3, {}, done)) is None
+    assert a.control_call(lambda done: a.control.topics.create(str(NAME), 3, {}, done)) is None
     assert len(a.broker.topics) == 3
 
 
@@ -85,7 +85,7 @@ def test_links_of_a_namespace_with_many_topics_come_before_its_policies(monkeypa
         a.hold_stores = True
         answers: list[object] = []
         change = a.broker.resources.change_policies(namespace, replication_clusters=["a", "b", "c"])
-        a.run(lambda change=change, answers=answers: a.control.apply(change, answers.append))  # type: ignore[misc]
+        a.run(lambda change=change, answers=answers: a.control.policies.apply(change, answers.append))  # type: ignore[misc]
         number = 0
         while a.stores:
             store = a.stores.popleft()

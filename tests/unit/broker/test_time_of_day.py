@@ -130,9 +130,9 @@ def test_no_name_is_forgotten_by_it() -> None:
     world.work()
     node.run(node.broker.disconnected, client.number)
     jump(world)
-    assert node.control.sequence_ids(TOPIC) == {"p": 7}
+    assert node.control.topics.sequence_ids(TOPIC) == {"p": 7}
     believe(world)
-    assert node.control.sequence_ids(TOPIC) == {}
+    assert node.control.topics.sequence_ids(TOPIC) == {}
 
 
 # ------------------------------------------------------------------------------------------- a clock that was set back

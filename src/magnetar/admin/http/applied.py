@@ -52,4 +52,4 @@ def _holding(call: Call, policy: Policy, policies: Policies) -> Any:
         return _holding(call, BY_NAME[policy.follows], policies)
     if value is None and policy.name == "replication-clusters":
         return [call.info.cluster]
-    return call.control.policy_default(policy.name) if value is None else value
+    return call.control.policies.default(policy.name) if value is None else value

@@ -12,7 +12,8 @@ from magnetar.admin.http.answers import Answers
 from magnetar.admin.http.bodies import read_body
 from magnetar.admin.http.building import Building
 from magnetar.admin.http.replies import LateError
-from magnetar.broker.admin.control import BrokerControl, BrokerInfo
+from magnetar.broker.admin.controller import Controller
+from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.context import Done
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -55,7 +56,7 @@ class Services(NamedTuple):
 
     Attributes:
         control: the broker.
-        resources: clusters, tenants, namespaces; changed through `control.apply` only.
+        resources: clusters, tenants, namespaces; changed through `control.policies.apply` only.
         info: who the broker is.
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
@@ -65,7 +66,7 @@ class Services(NamedTuple):
         entry_bytes_max: about how large a stored message may be.
     """
 
-    control: BrokerControl
+    control: Controller
     resources: Resources
     info: BrokerInfo
     body_bytes_max: int
@@ -323,7 +324,7 @@ class Call:
             Refused: as `make` refuses. MagnetarError: the store does.
         """
         async with self.services.changing:
-            await self.done(lambda done: self.control.apply(make(), done))
+            await self.done(lambda done: self.control.policies.apply(make(), done))
 
 
 def position_of(text: str) -> Position:

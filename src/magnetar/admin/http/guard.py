@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler, Middleware
 from magnetar.admin.http.replies import refusal, status_of
 from magnetar.admin.http.wording import told
 from magnetar.admin.unsupported.not_built import has_others, reason
-from magnetar.broker.admin.control import BrokerInfo
+from magnetar.broker.admin.info import BrokerInfo
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.errors import Forbidden, PreconditionFailed
 

@@ -51,7 +51,8 @@ from magnetar.admin.routes.topics import own_topics, topics
 from magnetar.admin.unsupported.never_set import never_set
 from magnetar.admin.unsupported.no_io import no_io
 from magnetar.admin.websocket.gateway import Gateway
-from magnetar.broker.admin.control import BrokerControl, BrokerInfo
+from magnetar.broker.admin.controller import Controller
+from magnetar.broker.admin.info import BrokerInfo
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
 
@@ -190,7 +191,7 @@ def _body(answer: web.StreamResponse) -> bytes:
 
 
 def make_app(
-    control: BrokerControl,
+    control: Controller,
     resources: Resources,
     info: BrokerInfo,
     *,
@@ -205,7 +206,7 @@ def make_app(
 
     Args:
         control: the broker; its methods are called on the loop's thread.
-        resources: of the broker; only `control.apply` changes it.
+        resources: of the broker; only `control.policies.apply` changes it.
         info: who the broker is. A loopback `web_url` makes it refuse other names in `Host`.
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.

@@ -23,7 +23,7 @@ from magnetar.admin.metrics.exposition import CONTENT_TYPE, Row, Writer
 from magnetar.admin.metrics.families import Family
 from magnetar.admin.metrics.host import HOST, Process, Usage
 from magnetar.admin.routes.replicated import collect
-from magnetar.broker.admin.metrics import BrokerFigures, TopicFigures
+from magnetar.broker.admin.statistics import BrokerFigures, TopicFigures
 from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, Told
@@ -73,13 +73,13 @@ async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
     """Statistics of the first topics of all namespaces, letting other tasks run in between."""
     found: dict[str, dict[str, Any]] = {}
     for namespace in call.resources.all_namespaces():
-        for name in call.control.topics(str(namespace)):
+        for name in call.control.topics.names(str(namespace)):
             if len(found) >= most:
                 return found
             if len(found) % TOPICS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
-                found[name] = call.control.topic_stats(name)
+            if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
+                found[name] = call.control.statistics.topic(name)
         await asyncio.sleep(0)
     return found
 
@@ -89,25 +89,25 @@ async def _read_rows(call: Call, rows: Iterable[str], seen: Snapshot) -> None:
     for number, name in enumerate(rows):
         if number % TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)
-        if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
-            seen.topics[name] = call.control.topic_stats(name)
-            seen.figures[name] = call.control.topic_figures(name)
+        if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
+            seen.topics[name] = call.control.statistics.topic(name)
+            seen.figures[name] = call.control.statistics.topic_figures(name)
 
 
 @site.add("GET", "/metrics", "Figures for Prometheus; docs/reference/metrics.md has them one by one.", reply="text")
 async def metrics(call: Call) -> web.Response:
     """Text exposition format, compressed if the request says `Accept-Encoding: gzip`."""
     control = call.control
-    seen = Snapshot(control.broker_stats(), now_ms=int(time.time() * 1000))
+    seen = Snapshot(control.statistics.broker(), now_ms=int(time.time() * 1000))
     await asyncio.sleep(0)
-    seen.whole = control.broker_figures()
-    seen.topic_rows, seen.subscription_rows = control.series(METRIC_TOPICS_MAX, METRIC_SUBSCRIPTIONS_MAX)
+    seen.whole = control.statistics.broker_figures()
+    seen.topic_rows, seen.subscription_rows = control.statistics.series(METRIC_TOPICS_MAX, METRIC_SUBSCRIPTIONS_MAX)
     await _read_rows(call, seen.topic_rows.rows, seen)
-    seen.links = control.links()
-    seen.replicated = await collect(call, control.replicated_topics(), METRIC_SUBSCRIPTIONS_MAX)
-    seen.counters = control.replication_metrics()["counters"]
-    seen.incoming = control.geo_status().get("incoming", {})
-    seen.metadata = control.metadata()
+    seen.links = control.links.states()
+    seen.replicated = await collect(call, control.replicated.topics(), METRIC_SUBSCRIPTIONS_MAX)
+    seen.counters = control.replicated.metrics()["counters"]
+    seen.incoming = control.links.status().get("incoming", {})
+    seen.metadata = control.metadata.state()
     seen.process = await asyncio.to_thread(HOST.process)  # a list of thousands of descriptors takes milliseconds
     seen.usage = HOST.usage(seen.process)
     parts = []

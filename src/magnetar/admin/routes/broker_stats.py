@@ -27,12 +27,12 @@ async def _topics(call: Call) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
     """Namespace, name and statistics of each topic; others have their turn in between."""
     number = 0
     for namespace in call.resources.all_namespaces():
-        for name in call.control.topics(str(namespace)):
+        for name in call.control.topics.names(str(namespace)):
             number += 1
             if number % TOPICS_PER_TURN == 0:
                 await call.others()
-            if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
-                yield str(namespace), name, await call.building.steps(call.control.topic_stats_steps(name))
+            if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
+                yield str(namespace), name, await call.building.steps(call.control.statistics.topic_steps(name))
         await call.others()
 
 
@@ -101,11 +101,11 @@ async def metrics(call: Call) -> Any:
         one["brk_no_of_consumers"] += sum(len(each.get("consumers", ())) for each in subscriptions)
         one["brk_no_of_replicators"] += len(stats.get("replication", {}))
         one["brk_msg_backlog"] += sum(each.get("msgBacklog", 0) for each in subscriptions)
-    figures, cluster = call.control.broker_figures(), {"cluster": call.info.cluster}
+    figures, cluster = call.control.statistics.broker_figures(), {"cluster": call.info.cluster}
     # Never an empty list: Java's tool fails on one, without a word.
     whole = {
         "brk_ml_count": figures.topics,
-        "brk_ml_cache_used_size": call.control.broker_stats().get("cacheSize", 0),
+        "brk_ml_cache_used_size": call.control.statistics.broker().get("cacheSize", 0),
         "brk_ml_cache_hits_rate": figures.cache.hits_per_s,
         "brk_ml_cache_misses_rate": figures.cache.misses_per_s,
         "brk_ml_cache_hits_throughput": figures.cache.hit_bytes_per_s,
@@ -133,7 +133,11 @@ def _usage(usage: float, limit: float) -> dict[str, float]:
 async def load_report(call: Call) -> Any:
     """Processors in percent, 100 each; memory in megabytes; the network in kilobits per second. Nothing is balanced by it."""
     usage = HOST.usage(await asyncio.to_thread(HOST.process))
-    figures, broker, now_ms = call.control.broker_figures(), call.control.broker_stats(), call.services.now_ms()
+    figures, broker, now_ms = (
+        call.control.statistics.broker_figures(),
+        call.control.statistics.broker(),
+        call.services.now_ms(),
+    )
     network = usage.network_bytes_per_s * 8 / 1000
     bundles = [f"{namespace}/{WHOLE_RANGE}" for namespace in sorted(figures.by_namespace)]
     stats = {

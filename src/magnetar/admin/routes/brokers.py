@@ -16,7 +16,7 @@ lookup = Routes("Lookup", "/lookup/v2/topic", "/lookup/v2/destination")
 
 
 def _serving(call: Call) -> web.Response:
-    stats = call.control.broker_stats()
+    stats = call.control.statistics.broker()
     if not stats.get("ready", False):
         raise BrokerError(ErrorCode.SERVICE_NOT_READY, stats.get("state") or "the broker is not ready")
     return web.Response(text="ok")
@@ -196,7 +196,7 @@ LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 def _answer(call: Call) -> dict[str, str | None]:
     topic = call.looked_up()
     creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
-    if not creates and call.control.partitions(str(topic)) is None:
+    if not creates and call.control.topics.partitions(str(topic)) is None:
         raise NotFound(f"topic {topic} does not exist")
     url, url_tls = call.info.service_url, call.info.service_url_tls
     listener = call.parameter("listenerName") or call.request.headers.get(LISTENER_HEADER)

@@ -22,7 +22,7 @@ TOPIC = "/{tenant}/{namespace}/{topic}/compaction"
 async def trigger(call: Call) -> None:
     """All partitions of a partitioned topic."""
     for topic in partitions_of(call, stored(call.topic(), "compaction")):
-        call.control.compact(str(topic))
+        call.control.topics.compact(str(topic))
 
 
 @compaction.add(
@@ -36,7 +36,8 @@ async def trigger(call: Call) -> None:
 async def status(call: Call) -> Any:
     """Of a partitioned topic the worst of its partitions."""
     found = [
-        call.control.compaction_status(str(topic)) for topic in partitions_of(call, stored(call.topic(), "compaction"))
+        call.control.topics.compaction_status(str(topic))
+        for topic in partitions_of(call, stored(call.topic(), "compaction"))
     ]
     for state in ("RUNNING", "ERROR", "NOT_RUN"):
         for one in found:

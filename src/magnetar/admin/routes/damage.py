@@ -22,7 +22,7 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}/damaged"
 async def get(call: Call) -> Any:
     """Only who has met one is told of: an entry that nobody reads is not looked at."""
     topics = partitions_of(call, stored(call.topic(), "damaged entries"))
-    return {str(topic): call.control.stopped(str(topic)) for topic in topics}
+    return {str(topic): call.control.messages.stopped(str(topic)) for topic in topics}
 
 
 @damage.add(
@@ -36,4 +36,4 @@ async def give_up(call: Call) -> None:
     """One partition. 412 when it can be read. Links are not concerned: they have a skip of their own."""
     topic = str(one(call, stored(call.topic(), "damaged entries"), "giving up an entry"))
     position = Position(call.path_number("ledger"), call.path_number("entry"))
-    await call.done(lambda done: call.control.give_up(topic, position, done))
+    await call.done(lambda done: call.control.messages.give_up(topic, position, done))

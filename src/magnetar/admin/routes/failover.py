@@ -70,7 +70,7 @@ def _topics(call: Call) -> list[str]:
 
 def _states(call: Call) -> list[dict[str, Any]]:
     name = call.subscription()
-    return [call.control.failover_state(topic, name) for topic in _topics(call)]
+    return [call.control.failovers.state(topic, name) for topic in _topics(call)]
 
 
 @failover.add("GET", "", "A subscription as a failover sees it.", errors=(404, 412), reply="[FailoverState, ...]")
@@ -91,7 +91,7 @@ async def wait(call: Call) -> Any:
     """Answered when something changed, or when the time is over."""
     (topic,), name = _one(call), call.subscription()
     since, wait_ms = _number(call, "since"), _number(call, "wait_ms")
-    return await call.value(lambda done: call.control.failover_wait(topic, name, since, wait_ms, done))
+    return await call.value(lambda done: call.control.failovers.wait(topic, name, since, wait_ms, done))
 
 
 async def _each(topics: list[str], start: Callable[[str, Done], None], call: Call) -> None:
@@ -123,7 +123,7 @@ async def merged(call: Call) -> Any:
     topic, name = f"persistent://{namespace}/{call.name('topic')}", call.subscription()
     source, position = check_cluster(call.parameter("source") or ""), position_of(call.parameter("position") or "")
     wait_ms = _number(call, "wait_ms")
-    return await call.value(lambda done: call.control.failover_merged(topic, name, source, position, wait_ms, done))
+    return await call.value(lambda done: call.control.failovers.merged(topic, name, source, position, wait_ms, done))
 
 
 @failover.add(
@@ -141,7 +141,7 @@ async def fence(call: Call) -> Any:
     topics = _topics(call)
     await _each(
         topics,
-        lambda topic, done: call.control.failover_begin(
+        lambda topic, done: call.control.failovers.begin(
             topic, name, to, body.above, body.grace_ms, done, named=body.tokens.get(topic, "")
         ),
         call,
@@ -157,7 +157,7 @@ def _step(name: Step, summary: str, errors: tuple[int, ...] = (400, 404, 409, 41
             raise BadRequest(f"tokens names no failover of {missing[0]}")
         await _each(
             topics,
-            lambda topic, done: call.control.failover_step(name, topic, subscription, body.tokens[topic], done),
+            lambda topic, done: call.control.failovers.step(name, topic, subscription, body.tokens[topic], done),
             call,
         )
         return _states(call)
@@ -201,7 +201,7 @@ class Runs(Struct):
 async def unacknowledged(call: Call) -> Any:
     """To be compared with another cluster's."""
     (topic,), name = _one(call), call.subscription()
-    return {"runs": call.control.failover_unacknowledged(topic, name)}
+    return {"runs": call.control.failovers.unacknowledged(topic, name)}
 
 
 @failover.add(
@@ -221,7 +221,7 @@ async def acknowledged(call: Call) -> Any:
     for origin, incarnation, first, last in body.runs:
         if not (origin and 0 < incarnation < 2**63 and 0 <= first <= last < 2**63):
             raise BadRequest(f"runs has {[origin, incarnation, first, last]}, which is no run of messages")
-    return {"messages": call.control.failover_acknowledged_of(topic, name, body.runs)}
+    return {"messages": call.control.failovers.acknowledged_of(topic, name, body.runs)}
 
 
 @failover.add(
@@ -234,5 +234,5 @@ async def acknowledged(call: Call) -> Any:
 async def unfence(call: Call) -> Any:
     """Harmless when nothing is fenced."""
     name = call.subscription()
-    await _each(_topics(call), lambda topic, done: call.control.failover_unfence(topic, name, done), call)
+    await _each(_topics(call), lambda topic, done: call.control.failovers.unfence(topic, name, done), call)
     return _states(call)

@@ -48,17 +48,17 @@ def _target(call: Call) -> str:
 
 def _link(call: Call) -> LinkState:
     name = check_cluster(call.name("target"))
-    for link in call.control.links():
+    for link in call.control.links.states():
         if link["target"] == name:
             return link
-    known = ", ".join(sorted(link["target"] for link in call.control.links())) or "none"
+    known = ", ".join(sorted(link["target"] for link in call.control.links.states())) or "none"
     raise NotFound(f"cluster {call.info.cluster} has no link to {name}; it has: {known}")
 
 
 @geo.add("GET", "/links", "Every outgoing link of this cluster, with its topics.", reply="[LinkState, ...]")
 async def list_links(call: Call) -> Any:
     """By target."""
-    return call.control.links()
+    return call.control.links.states()
 
 
 @geo.add("GET", "/links/{target}", "One link.", errors=(404, 412), reply="LinkState")
@@ -78,7 +78,7 @@ async def get_link(call: Call) -> Any:
 async def pause(call: Call) -> None:
     """Data is kept for it meanwhile."""
     target, topic = _target(call), _topic(call)
-    await call.done(lambda done: call.control.link_pause(target, topic, done))
+    await call.done(lambda done: call.control.links.pause(target, topic, done))
 
 
 @geo.add(
@@ -92,7 +92,7 @@ async def pause(call: Call) -> None:
 async def resume(call: Call) -> None:
     """Harmless when nothing was paused."""
     target, topic = _target(call), _topic(call)
-    await call.done(lambda done: call.control.link_resume(target, topic, done))
+    await call.done(lambda done: call.control.links.resume(target, topic, done))
 
 
 @geo.add(
@@ -110,7 +110,7 @@ async def throttle(call: Call) -> None:
     body: Throttle = await call.body() or Throttle()
     if body.bytes_per_s is not None and body.bytes_per_s < 1:
         raise BadRequest("bytes_per_s is at least 1; to send nothing, pause the link")
-    await call.done(lambda done: call.control.link_throttle(target, body.bytes_per_s, done))
+    await call.done(lambda done: call.control.links.throttle(target, body.bytes_per_s, done))
 
 
 @geo.add(
@@ -132,7 +132,7 @@ async def skip(call: Call) -> Any:
     if through not in {None, LATEST} and topic is None:
         raise BadRequest("a position belongs to one topic: give parameter topic, too")
     preview = call.flag("preview")
-    lost = call.control.link_skip_preview(target, topic, through)
+    lost = call.control.links.skip_preview(target, topic, through)
     if not preview:
         if not lost:
             raise PreconditionFailed(f"link {call.info.cluster} -> {target}: there is nothing to skip")
@@ -143,7 +143,7 @@ async def skip(call: Call) -> Any:
 
 
 def _skip(call: Call, target: str, part: SkipPreview, done: Any) -> None:
-    call.control.link_skip(target, part["topic"], position_of(part["through"]), done)
+    call.control.links.skip(target, part["topic"], position_of(part["through"]), done)
 
 
 def _through(text: str) -> Position | None:
@@ -162,7 +162,7 @@ async def delete_cursor(call: Call) -> None:
     """The link itself need not exist any more."""
     target, topic = check_cluster(call.name("target")), _topic(call, needed=True)
     assert topic is not None
-    await call.done(lambda done: call.control.delete_orphan_cursor(target, topic, done))
+    await call.done(lambda done: call.control.links.delete_orphan_cursor(target, topic, done))
 
 
 @geo.add(
@@ -173,8 +173,8 @@ async def delete_cursor(call: Call) -> None:
 )
 async def status(call: Call) -> Any:
     """What `magnetar status` shows of one cluster."""
-    links = call.control.links()
-    replicated = await collect(call, call.control.replicated_topics(), STATUS_SUBSCRIPTIONS_MAX + 1)
+    links = call.control.links.states()
+    replicated = await collect(call, call.control.replicated.topics(), STATUS_SUBSCRIPTIONS_MAX + 1)
     blocked = [{"target": link["target"], **topic} for link in links for topic in link["topics"] if topic["blocked"]]
     return {
         "cluster": call.info.cluster,
@@ -182,13 +182,13 @@ async def status(call: Call) -> Any:
         "version": call.info.version,
         "started_ms": call.info.started_ms,
         "now_ms": call.services.now_ms(),
-        "broker": call.control.broker_stats(),
+        "broker": call.control.statistics.broker(),
         "links": links,
         "blocked": blocked,
         "replicated": replicated[:STATUS_SUBSCRIPTIONS_MAX],
         "replicated_more": _left_out(call, len(replicated)),
-        "metadata": call.control.metadata(),
-        **call.control.geo_status(),
+        "metadata": call.control.metadata.state(),
+        **call.control.links.status(),
     }
 
 
@@ -196,7 +196,7 @@ def _left_out(call: Call, found: int) -> int:
     """How many replicated subscriptions a status does not show; counted by the machines, for describing all takes long."""
     if found <= STATUS_SUBSCRIPTIONS_MAX:
         return 0
-    total: int = call.control.replication_metrics()["counters"].get("exact_subscriptions", 0)
+    total: int = call.control.replicated.metrics()["counters"].get("exact_subscriptions", 0)
     return max(found, total) - STATUS_SUBSCRIPTIONS_MAX
 
 
@@ -218,12 +218,12 @@ async def preview_replication(call: Call) -> Any:
     call.resources.set_replication(namespace, clusters)
     policies = call.resources.policies(namespace)
     old, new = set(policies.replication_clusters), set(clusters)
-    names = [name for name in call.control.topics(str(namespace)) if name.startswith("persistent://")]
+    names = [name for name in call.control.topics.names(str(namespace)) if name.startswith("persistent://")]
     sends = policies.replication_start == "earliest" and new - old
     entries = size = 0
     for name in names if sends else ():
-        if call.control.partitions(name) is not None:  # it may have been deleted while others had their turn
-            stats = await call.building.steps(call.control.internal_stats_steps(name))
+        if call.control.topics.partitions(name) is not None:  # it may have been deleted while others had their turn
+            stats = await call.building.steps(call.control.statistics.internal_steps(name))
             entries, size = entries + stats.get("numberOfEntries", 0), size + stats.get("totalSize", 0)
             await call.building.others()
     return {

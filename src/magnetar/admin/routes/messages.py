@@ -35,7 +35,7 @@ async def get_message(call: Call) -> web.StreamResponse:
     """One partition. Markers too; a client-made batch comes as a whole; an encrypted payload as it is stored."""
     topic = _one(call, "looking at a message")
     position = Position(call.path_number("ledger"), call.path_number("entry"))
-    return await peeked(call, lambda done: call.control.message_at(topic, position, done), NONE)
+    return await peeked(call, lambda done: call.control.messages.at(topic, position, done), NONE)
 
 
 @messages.add(
@@ -55,7 +55,7 @@ async def examine(call: Call) -> web.StreamResponse:
     topic = _one(call, "examinemessage")
     newest = call.choice("initialPosition", ("latest", "earliest"), "latest") == "latest"
     number = call.number("messagePosition", 1, 1)
-    return await peeked(call, lambda done: call.control.examine(topic, number, newest, done), NONE)
+    return await peeked(call, lambda done: call.control.messages.examine(topic, number, newest, done), NONE)
 
 
 @messages.add(
@@ -69,7 +69,7 @@ async def examine(call: Call) -> web.StreamResponse:
 async def find_message(call: Call) -> Any:
     """One partition. Of batches the time of their first message counts."""
     topic = one(call, stored(call.topic(), "messageid"), "messageid")
-    return message_id(topic, call.control.position_since(str(topic), call.path_number("timestamp")))
+    return message_id(topic, call.control.messages.position_since(str(topic), call.path_number("timestamp")))
 
 
 @messages.add(
@@ -84,4 +84,4 @@ async def find_message(call: Call) -> Any:
 async def size_from(call: Call) -> Any:
     """One partition. Changes nothing; of an id that was deleted, what is stored behind it."""
     topic = _one(call, "backlogSize")
-    return call.control.bytes_from(topic, position_of(await needed_place(call)))
+    return call.control.messages.bytes_from(topic, position_of(await needed_place(call)))

@@ -32,7 +32,7 @@ metadata = Routes("Metadata of all clusters", "/geo/v1", own=True)
 )
 async def state(call: Call) -> Any:
     """The digest is that of everything that exists; equal digests are equal metadata."""
-    return call.control.metadata()
+    return call.control.metadata.state()
 
 
 @metadata.add(
@@ -44,7 +44,7 @@ async def state(call: Call) -> Any:
 )
 async def fingerprints(call: Call) -> Any:
     """What `magnetar metadata diff` compares."""
-    return call.control.metadata_fingerprints()
+    return call.control.metadata.fingerprints()
 
 
 @metadata.add(
@@ -60,7 +60,7 @@ async def document(call: Call) -> Any:
     path = call.parameter("path")
     if path is None:
         raise BadRequest("parameter path is needed, such as namespaces/public/default")
-    return call.control.metadata_document(path)
+    return call.control.metadata.document(path)
 
 
 @metadata.add(
@@ -72,7 +72,7 @@ async def document(call: Call) -> Any:
 )
 async def snapshot(call: Call) -> None:
     """Others catch up with it. It happens by itself, too."""
-    await call.done(call.control.metadata_snapshot)
+    await call.done(call.control.metadata.snapshot)
 
 
 @metadata.add(
@@ -88,4 +88,4 @@ async def preview(call: Call) -> Any:
     """What other clusters would do with it is for them to say: ask each."""
     namespace = call.existing_namespace()
     body: Preview = await call.body()
-    return call.control.metadata_preview(str(namespace), dict.fromkeys(body.unset) | body.set)
+    return call.control.metadata.preview(str(namespace), dict.fromkeys(body.unset) | body.set)

@@ -1,11 +1,13 @@
 """What is done to all topics of a namespace at once, by Pulsar's paths."""
 
+from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.unsupported.not_built import WHOLE_RANGE
+from magnetar.broker.context import Done
 from magnetar.core.names import TopicName
 
 namespacewide = Routes("All topics of a namespace", "/admin/v2/namespaces/{tenant}/{namespace}")
@@ -26,9 +28,15 @@ def is_system(name: str) -> bool:
 
 def _topics(call: Call, subscription: str = "") -> list[TopicName]:
     """Persistent topics, of those only that have the subscription if one is named."""
-    names = call.control.topics(str(call.existing_namespace()))
+    names = call.control.topics.names(str(call.existing_namespace()))
     found = [TopicName.parse(name) for name in names if name.startswith("persistent://")]
-    return [topic for topic in found if not subscription or subscription in call.control.subscriptions(str(topic))]
+    return [
+        topic for topic in found if not subscription or subscription in call.control.subscriptions.names(str(topic))
+    ]
+
+
+def _skip_all(call: Call, subscription: str, topic: str, done: Done) -> None:
+    call.control.subscriptions.skip_all(topic, subscription, done)
 
 
 @namespacewide.add(
@@ -50,8 +58,8 @@ def _topics(call: Call, subscription: str = "") -> list[TopicName]:
 async def clear_backlog(call: Call) -> None:
     """What a link has not sent stays."""
     for topic in _topics(call):
-        for name in call.control.subscriptions(str(topic)):
-            await call.each([topic], lambda text, done, name=name: call.control.skip_all(text, name, done))  # type: ignore[misc]
+        for name in call.control.subscriptions.names(str(topic)):
+            await call.each([topic], partial(_skip_all, call, name))
 
 
 @namespacewide.add(
@@ -73,7 +81,7 @@ async def clear_backlog(call: Call) -> None:
 async def clear_backlog_of(call: Call) -> None:
     """Topics without it are passed over."""
     name = call.subscription()
-    await call.each(_topics(call, name), lambda text, done: call.control.skip_all(text, name, done))
+    await call.each(_topics(call, name), lambda text, done: call.control.subscriptions.skip_all(text, name, done))
 
 
 @namespacewide.add(
@@ -95,7 +103,7 @@ async def clear_backlog_of(call: Call) -> None:
 async def unsubscribe(call: Call) -> None:
     """Topics without it are passed over."""
     name = call.subscription()
-    await call.each(_topics(call, name), lambda text, done: call.control.delete_subscription(text, name, False, done))
+    await call.each(_topics(call, name), lambda text, done: call.control.subscriptions.delete(text, name, False, done))
 
 
 @namespacewide.add(
@@ -116,8 +124,8 @@ async def unsubscribe(call: Call) -> None:
 )
 async def unload(call: Call) -> None:
     """Of both domains. One topic after the other would take longer than a client waits."""
-    names = call.control.topics(str(call.existing_namespace()))
-    await call.each([TopicName.parse(name) for name in names], call.control.unload)
+    names = call.control.topics.names(str(call.existing_namespace()))
+    await call.each([TopicName.parse(name) for name in names], call.control.topics.unload)
 
 
 @namespacewide.add(
@@ -145,6 +153,6 @@ async def hash_positions(call: Call) -> Any:
     """By CRC32, as Pulsar's brokers do."""
     namespace = str(call.existing_namespace())
     wanted = {name for name in (call.parameter("topics") or "").split(",") if name}
-    names = [name for name in call.control.topics(namespace) if not wanted or name in wanted]
+    names = [name for name in call.control.topics.names(namespace) if not wanted or name in wanted]
     positions = {name: crc32(name.encode()) for name in names}
     return {"namespace": namespace, "bundle": WHOLE_RANGE, "topicHashPositions": positions}

@@ -113,7 +113,7 @@ async def delete_namespace(call: Call) -> None:
     namespace = call.existing_namespace()
     if call.flag("force"):
         raise NotAllowed(f"namespace {namespace} cannot be deleted by force; delete its topics first")
-    await call.apply(lambda: call.resources.delete_namespace(namespace, call.control.topics(str(namespace))))
+    await call.apply(lambda: call.resources.delete_namespace(namespace, call.control.topics.names(str(namespace))))
 
 
 @namespaces.add(
@@ -136,7 +136,7 @@ async def list_topics(call: Call) -> Any:
     system = call.flag("includeSystemTopic")
     return await call.building.names(
         name
-        for name in call.control.topic_names(str(namespace))
+        for name in call.control.topics.iterate(str(namespace))
         if name.startswith(domain) and (system or not is_system(name))
     )
 

@@ -17,7 +17,7 @@ operations = Routes("Operations", "/geo/v1", own=True)
 )
 async def drain(call: Call) -> Any:
     """What `magnetar drain` waits for."""
-    return call.control.drain()
+    return call.control.links.drain()
 
 
 @operations.add(
@@ -30,4 +30,4 @@ async def drain(call: Call) -> Any:
 )
 async def held(call: Call) -> Any:
     """What `magnetar restore` compares: asked of the peer, and of the cluster itself."""
-    return call.control.held(check_cluster(call.name("origin")))
+    return call.control.links.held(check_cluster(call.name("origin")))

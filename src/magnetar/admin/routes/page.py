@@ -44,7 +44,7 @@ POLICY: Final = (
 async def status_page(call: Call) -> web.Response:
     """Links, topics, subscriptions."""
     topics = await collect_topics(call, PAGE_ROWS_MAX)
-    text = render(call, topics, call.control.links(), call.control.broker_stats())
+    text = render(call, topics, call.control.links.states(), call.control.statistics.broker())
     return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": POLICY})
 
 

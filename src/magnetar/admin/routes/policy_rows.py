@@ -57,7 +57,7 @@ def _set_clusters(call: Call, policy: Policy, namespace: NamespaceName, value: A
 
 
 def _set_mode(call: Call, policy: Policy, namespace: NamespaceName, value: Any) -> Callable[[], Change]:
-    reason = call.control.refuses_mode(str(namespace), value) if value else ""
+    reason = call.control.replicated.refuses_mode(str(namespace), value) if value else ""
     if reason:
         raise PreconditionFailed(f"namespace {namespace}: {reason}")
     return _set_field(call, policy, namespace, value)
@@ -87,7 +87,7 @@ CHANGES: Final[Mapping[str, Callable[[Call, Policy, NamespaceName, Any], Callabl
 """Policies of namespaces whose change is more than a field: what makes the change."""
 
 UNSET: Final[Mapping[str, Callable[[Call], Any]]] = {
-    "subscription-mode": lambda call: call.control.replication_metrics()["mode"],
+    "subscription-mode": lambda call: call.control.replicated.metrics()["mode"],
 }
 """What a namespace's policy is answered with where nothing is set, when the broker has to be asked for it."""
 

@@ -27,10 +27,10 @@ AUTHORITATIVE = {"authoritative": "accepted."}
 async def get_properties(call: Call) -> Any:
     """A partitioned topic has its own, and so has each of its partitions."""
     topic = call.topic()
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         return call.resources.partitioned_properties(topic)
     partitions_of(call, stored(topic, "properties"))
-    return call.control.topic_properties(str(topic))
+    return call.control.topics.properties(str(topic))
 
 
 @properties.add(
@@ -65,11 +65,11 @@ async def delete_property(call: Call) -> None:
 
 async def _change(call: Call, puts: dict[str, str], delete: str | None) -> None:
     topic = call.topic()
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         await call.apply(lambda: call.resources.describe_partitioned(topic, puts, delete))
         return
     partitions_of(call, stored(topic, "properties"))
-    await call.done(lambda done: call.control.change_topic_properties(str(topic), puts, delete, done))
+    await call.done(lambda done: call.control.topics.change_properties(str(topic), puts, delete, done))
 
 
 @properties.add(
@@ -86,7 +86,7 @@ async def get_subscription_properties(call: Call) -> Any:
     found, name = having(call, "properties")
     together: dict[str, str] = {}
     for topic in found:
-        together |= call.control.subscription_properties(str(topic), name)
+        together |= call.control.subscriptions.properties(str(topic), name)
     return together
 
 
@@ -103,4 +103,4 @@ async def set_subscription_properties(call: Call) -> None:
     """In every partition, in this cluster."""
     found, name = having(call, "properties")
     wanted = check_properties(await call.body())
-    await call.each(found, lambda topic, done: call.control.set_subscription_properties(topic, name, wanted, done))
+    await call.each(found, lambda topic, done: call.control.subscriptions.set_properties(topic, name, wanted, done))

@@ -28,7 +28,7 @@ async def get_status(call: Call) -> Any:
     found, name = having(call, "replicatedSubscriptionStatus")
     states = {}
     for part in map(str, found):
-        steps = call.control.topic_stats_steps(part, publishers=False, consumers=False)
+        steps = call.control.statistics.topic_steps(part, publishers=False, consumers=False)
         stats = await call.building.steps(steps)
         states[part] = bool(stats["subscriptions"][name]["isReplicated"])
     return states
@@ -46,7 +46,7 @@ async def set_status(call: Call) -> None:
     """In every partition, in this cluster. 412 when a policy says that all are replicated."""
     found, name = having(call, "replicatedSubscriptionStatus")
     enabled: bool = await call.body()
-    await call.each(found, lambda part, done: call.control.set_replicated(part, name, enabled, done))
+    await call.each(found, lambda part, done: call.control.replicated.set_replicated(part, name, enabled, done))
 
 
 # Of all subscriptions of a namespace or a topic, and how they follow.
@@ -58,7 +58,7 @@ add_policies(replicated_geo, "subscription-mode")
 
 
 def _chosen(call: Call) -> list[str]:
-    topics = call.control.replicated_topics()
+    topics = call.control.replicated.topics()
     topic, namespace = call.parameter("topic"), call.parameter("namespace")
     if topic is not None:
         name = TopicName.parse(topic)
@@ -96,7 +96,7 @@ async def collect(call: Call, topics: list[str], most: int) -> list[dict[str, An
     for topic in topics:
         if len(found) >= most:
             break
-        if call.control.partitions(topic) is not None:  # it may have been deleted while others had their turn
-            found += call.control.replicated_subscriptions(topic)
+        if call.control.topics.partitions(topic) is not None:  # it may have been deleted while others had their turn
+            found += call.control.replicated.subscriptions(topic)
         await call.others()
     return found[:most]

@@ -42,7 +42,7 @@ async def _definition(call: Call) -> Definition:
 @schemas.add("GET", f"{TOPIC}/schema", "The newest schema of a topic.", errors=(404, 412), reply=SCHEMA)
 async def get_schema(call: Call) -> Any:
     """404 when there is none."""
-    return call.control.schema(str(call.topic()), None)
+    return call.control.schemas.one(str(call.topic()), None)
 
 
 @schemas.add(
@@ -54,7 +54,7 @@ async def get_schema(call: Call) -> Any:
 )
 async def get_version(call: Call) -> Any:
     """Messages written with it are still there."""
-    return call.control.schema(str(call.topic()), call.path_number("version"))
+    return call.control.schemas.one(str(call.topic()), call.path_number("version"))
 
 
 @schemas.add(
@@ -66,7 +66,7 @@ async def get_version(call: Call) -> Any:
 )
 async def get_schemas(call: Call) -> Any:
     """Empty when there is none."""
-    return {"getSchemaResponses": await call.building.listed(call.control.schemas(str(call.topic())))}
+    return {"getSchemaResponses": await call.building.listed(call.control.schemas.in_force(str(call.topic())))}
 
 
 @schemas.add(
@@ -80,7 +80,7 @@ async def get_schemas(call: Call) -> Any:
 async def post_schema(call: Call) -> Any:
     """The topic need not exist yet."""
     topic, definition = str(call.topic()), await _definition(call)
-    version: int | None = await call.value(lambda done: call.control.schema_register(topic, definition, done))
+    version: int | None = await call.value(lambda done: call.control.schemas.register(topic, definition, done))
     return {"version": version}
 
 
@@ -95,7 +95,7 @@ async def post_schema(call: Call) -> Any:
 async def delete_schema(call: Call) -> Any:
     """The deletion takes a number."""
     topic, force = str(call.topic()), call.flag("force")
-    version: int | None = await call.value(lambda done: call.control.schema_delete(topic, force, done))
+    version: int | None = await call.value(lambda done: call.control.schemas.delete(topic, force, done))
     return {"version": version}
 
 
@@ -110,7 +110,7 @@ async def delete_schema(call: Call) -> Any:
 async def post_compatibility(call: Call) -> Any:
     """Changes nothing."""
     topic = str(call.topic())
-    return call.control.schema_check(topic, await _definition(call))
+    return call.control.schemas.check(topic, await _definition(call))
 
 
 @schemas.add(
@@ -124,7 +124,7 @@ async def post_compatibility(call: Call) -> Any:
 async def post_version(call: Call) -> Any:
     """Changes nothing."""
     topic = str(call.topic())
-    return {"version": call.control.schema_version(topic, await _definition(call))}
+    return {"version": call.control.schemas.version(topic, await _definition(call))}
 
 
 @schemas.add(
@@ -137,7 +137,7 @@ async def post_version(call: Call) -> Any:
 async def get_metadata(call: Call) -> Any:
     """`info` is the newest number."""
     index = []
-    for one in call.control.schema_history(str(call.topic())):
+    for one in call.control.schemas.history(str(call.topic())):
         index.append({"ledgerId": -1, "entryId": -1, "version": one["version"]})
         await call.building.others()
     if not index:
@@ -154,7 +154,7 @@ async def get_metadata(call: Call) -> Any:
 )
 async def list_schemas(call: Call) -> Any:
     """By name."""
-    return call.control.schema_topics(str(call.existing_namespace()))
+    return call.control.schemas.topics(str(call.existing_namespace()))
 
 
 @own_schemas.add(
@@ -166,7 +166,7 @@ async def list_schemas(call: Call) -> Any:
 )
 async def list_history(call: Call) -> Any:
     """The oldest first."""
-    return await call.building.listed(call.control.schema_history(str(call.topic())))
+    return await call.building.listed(call.control.schemas.history(str(call.topic())))
 
 
 NAMESPACE = "/{tenant}/{namespace}/"

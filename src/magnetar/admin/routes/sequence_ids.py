@@ -22,7 +22,7 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}/sequence-ids"
 async def get(call: Call) -> Any:
     """-1: the name is known, and nothing of it is stored yet."""
     topics = partitions_of(call, stored(call.topic(), "sequence ids"))
-    return {str(topic): call.control.sequence_ids(str(topic)) for topic in topics}
+    return {str(topic): call.control.topics.sequence_ids(str(topic)) for topic in topics}
 
 
 @sequence_ids.add(
@@ -35,7 +35,7 @@ async def get(call: Call) -> Any:
 async def forget(call: Call) -> None:
     """In all partitions where the name is known."""
     topic, name = stored(call.topic(), "sequence ids"), call.name("producer")
-    known = [one for one in partitions_of(call, topic) if name in call.control.sequence_ids(str(one))]
+    known = [one for one in partitions_of(call, topic) if name in call.control.topics.sequence_ids(str(one))]
     if not known:
         raise NotFound(f"no sequence id is kept of a producer {name[:100]!r} of {topic}")
-    await call.each(known, lambda one, done: call.control.forget_producer(one, name, done))
+    await call.each(known, lambda one, done: call.control.topics.forget_producer(one, name, done))

@@ -59,7 +59,7 @@ def having(call: Call, doing: str) -> tuple[list[TopicName], str]:
 
 def _having(call: Call, topic: TopicName) -> tuple[list[TopicName], str]:
     name = call.subscription()
-    found = [part for part in present(call, topic) if name in call.control.subscriptions(str(part))]
+    found = [part for part in present(call, topic) if name in call.control.subscriptions.names(str(part))]
     if not found:
         raise NotFound(f"subscription {name} of {topic} does not exist")
     return found, name
@@ -75,7 +75,7 @@ def _one_having(call: Call, doing: str) -> tuple[str, str]:
 @subscriptions.add("GET", BASE + "/subscriptions", "Names of its subscriptions.", errors=(404, 412), reply='["s", ...]')
 async def list_subscriptions(call: Call) -> Any:
     """Of all partitions."""
-    names = {name for part in present(call, call.topic()) for name in call.control.subscriptions(str(part))}
+    names = {name for part in present(call, call.topic()) for name in call.control.subscriptions.names(str(part))}
     return sorted(names)
 
 
@@ -102,15 +102,15 @@ async def create_subscription(call: Call) -> None:
     properties = check_properties(body.properties or {}) if body else {}
     exclusive, index = (body.exclusive, index_of(body)) if body is not None else (False, -1)
     creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
-    if call.control.partitions(str(topic)) is None and creates:
-        await call.done(lambda done: call.control.open_topic(str(topic), done))
+    if call.control.topics.partitions(str(topic)) is None and creates:
+        await call.done(lambda done: call.control.topics.open(str(topic), done))
     parts = partitions_of(call, topic)
-    missing = [part for part in parts if name not in call.control.subscriptions(str(part))]
+    missing = [part for part in parts if name not in call.control.subscriptions.names(str(part))]
     if not missing:
         raise Conflict(f"subscription {name} of {topic} exists already")
     await call.each(
         missing,
-        lambda part, done: call.control.create_subscription(
+        lambda part, done: call.control.subscriptions.create(
             part, name, position, replicated, properties, done, exclusive=exclusive, batch_index=index
         ),
     )
@@ -128,7 +128,7 @@ async def delete_subscription(call: Call) -> None:
     """In every partition, in this cluster. One of a non-persistent topic has consumers always, or it would be gone."""
     found, name = _having(call, call.topic())
     force = call.flag("force")
-    await call.each(found, lambda part, done: call.control.delete_subscription(part, name, force, done))
+    await call.each(found, lambda part, done: call.control.subscriptions.delete(part, name, force, done))
 
 
 @subscriptions.add(
@@ -142,7 +142,7 @@ async def reset_to_time(call: Call) -> None:
     """In every partition."""
     found, name = having(call, "resetcursor")
     time_ms = call.path_number("timestamp")
-    await call.each(found, lambda part, done: call.control.reset_cursor(part, name, time_ms, False, done))
+    await call.each(found, lambda part, done: call.control.subscriptions.reset_cursor(part, name, time_ms, False, done))
 
 
 @subscriptions.add(
@@ -163,7 +163,9 @@ async def reset_to_position(call: Call) -> None:
     index = index_of(body)
     await call.each(
         found,
-        lambda part, done: call.control.reset_cursor(part, name, position, body.exclusive, done, batch_index=index),
+        lambda part, done: call.control.subscriptions.reset_cursor(
+            part, name, position, body.exclusive, done, batch_index=index
+        ),
     )
 
 
@@ -174,14 +176,14 @@ async def skip(call: Call) -> None:
     """One partition; a batch counts as one, as in Pulsar."""
     topic, name = _one_having(call, "skip")
     entries = call.path_number("count", 1)
-    await call.done(lambda done: call.control.skip(topic, name, entries, done))
+    await call.done(lambda done: call.control.subscriptions.skip(topic, name, entries, done))
 
 
 @subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
 async def skip_all(call: Call) -> None:
     """In every partition."""
     found, name = having(call, "skip_all")
-    await call.each(found, lambda part, done: call.control.skip_all(part, name, done))
+    await call.each(found, lambda part, done: call.control.subscriptions.skip_all(part, name, done))
 
 
 @subscriptions.add(
@@ -195,7 +197,7 @@ async def expire(call: Call) -> None:
     """In every partition."""
     found, name = having(call, "expireMessages")
     seconds = call.path_number("seconds")
-    await call.each(found, lambda part, done: call.control.expire(part, name, seconds, done))
+    await call.each(found, lambda part, done: call.control.subscriptions.expire(part, name, seconds, done))
 
 
 @subscriptions.add(
@@ -212,7 +214,7 @@ async def expire_to_position(call: Call) -> None:
     topic, name = _one_having(call, "expireMessages to an id")
     body = await needed_place(call)
     position, excluded = position_of(body), body.exclusive
-    await call.done(lambda done: call.control.expire_to(topic, name, position, excluded, done))
+    await call.done(lambda done: call.control.subscriptions.expire_to(topic, name, position, excluded, done))
 
 
 @subscriptions.add(
@@ -227,10 +229,10 @@ async def expire_all(call: Call) -> None:
     topic = stored(call.topic(), "expireMessages")
     seconds = call.path_number("seconds")
     for part in partitions_of(call, topic):
-        for name in call.control.subscriptions(str(part)):
+        for name in call.control.subscriptions.names(str(part)):
             await call.each(
                 [part],
-                lambda text, done, name=name: call.control.expire(text, name, seconds, done),  # type: ignore[misc]
+                lambda text, done, name=name: call.control.subscriptions.expire(text, name, seconds, done),  # type: ignore[misc]
             )
 
 
@@ -246,7 +248,7 @@ async def peek(call: Call) -> web.StreamResponse:
     topic, name = _one_having(call, "peek")
     number = call.path_number("number", 1)
     none = f"subscription {name} of {topic} has fewer than {number} unacknowledged messages"
-    return await peeked(call, lambda done: call.control.peek(topic, name, number, done), none)
+    return await peeked(call, lambda done: call.control.messages.peek(topic, name, number, done), none)
 
 
 @subscriptions.add(
@@ -263,4 +265,4 @@ async def analyze_backlog(call: Call) -> Any:
     """One partition. It is known without reading: nothing is slow or cut short."""
     topic, name = _one_having(call, "analyzeBacklog")
     body = await place(call)
-    return call.control.analyzed_backlog(topic, name, position_of(body) if body is not None else None)
+    return call.control.subscriptions.analyzed_backlog(topic, name, position_of(body) if body is not None else None)

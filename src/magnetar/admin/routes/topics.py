@@ -1,6 +1,7 @@
 """Topics: creating, listing, looking at, deleting."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -57,7 +58,7 @@ def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
     Raises:
         NotFound: no such topic.
     """
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if count is None:
         raise NotFound(f"topic {topic} does not exist")
     return [topic.with_partition(number) for number in range(count)] if count else [topic]
@@ -69,7 +70,7 @@ def present(call: Call, topic: TopicName) -> list[TopicName]:
     Raises:
         NotFound: no such topic.
     """
-    return [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is not None]
+    return [part for part in partitions_of(call, topic) if call.control.topics.partitions(str(part)) is not None]
 
 
 def one(call: Call, topic: TopicName, doing: str) -> TopicName:
@@ -78,7 +79,7 @@ def one(call: Call, topic: TopicName, doing: str) -> TopicName:
     Raises:
         NotFound: no such topic. NotAllowed: it is partitioned.
     """
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         raise NotAllowed(
             f"{doing} needs one partition, and {topic} is partitioned: name {topic.with_partition(0)} or another"
         )
@@ -114,8 +115,8 @@ def message_id(topic: TopicName, position: Position) -> dict[str, int]:
 
 
 def _absent(call: Call, topic: TopicName) -> None:
-    count = call.control.partitions(str(topic))
-    if count is not None and call.control.was_deleted(str(topic)):
+    count = call.control.topics.partitions(str(topic))
+    if count is not None and call.control.topics.was_deleted(str(topic)):
         return  # it was deleted here, and links made it again: asking for it lets in what was there before, see `create_topic`
     if count:
         raise Conflict(f"partitioned topic {topic} exists already")
@@ -136,7 +137,7 @@ async def list_topics(call: Call) -> Any:
     """Of the domain in the path."""
     if (call.parameter("bundle") or WHOLE_RANGE).lower() != WHOLE_RANGE:
         raise PreconditionFailed(f"bundle can be {WHOLE_RANGE} only: {NO_BUNDLES}")
-    return await _of_domain(call, call.control.topic_names(str(call.existing_namespace())))
+    return await _of_domain(call, call.control.topics.iterate(str(call.existing_namespace())))
 
 
 async def _of_domain(call: Call, names: Iterable[str]) -> list[str]:
@@ -175,14 +176,14 @@ async def create_topic(call: Call) -> None:
     properties = _new_properties(await call.body() or {})
     _absent(call, topic)
     if topic.partition >= 0:
-        count = call.control.partitions(str(topic.base))
+        count = call.control.topics.partitions(str(topic.base))
         if not count:
             raise PreconditionFailed(
                 f"{topic} is the name of a partition, and there is no partitioned topic {topic.base}"
             )
         if topic.partition >= count:
             raise PreconditionFailed(f"{topic.base} has {count} partitions; to have more, update it")
-    await call.done(lambda done: call.control.create_topic(str(topic), None, properties, done))
+    await call.done(lambda done: call.control.topics.create(str(topic), None, properties, done))
 
 
 @topics.add(
@@ -204,7 +205,7 @@ async def create_partitioned(call: Call) -> None:
     check_partitions(wanted.partitions)
     properties = _new_properties(wanted.properties)
     _absent(call, topic)
-    await call.done(lambda done: call.control.create_topic(str(topic), wanted.partitions, properties, done))
+    await call.done(lambda done: call.control.topics.create(str(topic), wanted.partitions, properties, done))
 
 
 @topics.add(
@@ -221,7 +222,7 @@ async def create_partitioned(call: Call) -> None:
 async def get_partitions(call: Call) -> Any:
     """With the properties of a partitioned topic."""
     topic = call.topic()
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if count is None:
         # Clients that look topics up by HTTP ask so before they open a topic.
         creates = call.resources.comes_when_opened(topic, call.info.topic_auto_creation)
@@ -231,9 +232,9 @@ async def get_partitions(call: Call) -> Any:
         if count:
             wanted = count
             try:
-                await call.done(lambda done: call.control.create_topic(str(topic), wanted, {}, done))
+                await call.done(lambda done: call.control.topics.create(str(topic), wanted, {}, done))
             except Conflict:  # somebody else was first
-                count = call.control.partitions(str(topic)) or 0
+                count = call.control.topics.partitions(str(topic)) or 0
     properties = call.resources.partitioned_properties(topic) if count else {}
     return {"partitions": count, "deleted": False, "properties": properties}
 
@@ -251,14 +252,14 @@ async def update_partitions(call: Call) -> None:
     """The body is the new number. The number that there is brings back partitions that are missing."""
     topic = whole(call.topic())
     number: int = await call.body()
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if count is None:  # 409, as Pulsar
         raise Conflict(f"partitioned topic {topic} does not exist")
     if count == 0:
         raise Conflict(f"topic {topic} exists and is not partitioned")
     if not count <= number <= PARTITIONS_MAX:
         raise Unprocessable(f"{topic} has {count} partitions; their number can only grow, to {PARTITIONS_MAX} at most")
-    await call.done(lambda done: call.control.update_partitions(str(topic), number, done))
+    await call.done(lambda done: call.control.topics.update_partitions(str(topic), number, done))
 
 
 @topics.add(
@@ -271,10 +272,10 @@ async def update_partitions(call: Call) -> None:
 async def create_missed_partitions(call: Call) -> None:
     """There are such only after a partition was lost; those of non-persistent topics begin when they are opened."""
     topic = stored(call.topic(), "createMissedPartitions")
-    if not call.control.partitions(str(topic)):
+    if not call.control.topics.partitions(str(topic)):
         raise NotFound(f"partitioned topic {topic} does not exist")
-    missing = [part for part in partitions_of(call, topic) if call.control.partitions(str(part)) is None]
-    await call.each(missing, lambda part, done: call.control.create_topic(part, None, {}, done))
+    missing = [part for part in partitions_of(call, topic) if call.control.topics.partitions(str(part)) is None]
+    await call.each(missing, lambda part, done: call.control.topics.create(part, None, {}, done))
 
 
 own_topics = Routes("Topics, beyond Pulsar", "/geo/v1", own=True)
@@ -292,7 +293,7 @@ async def adopt_partitions(call: Call) -> None:
     """For a topic that is partitioned in another cluster. Its clients are closed, and open it again."""
     topic = whole(call.topic())
     number = check_partitions(await call.body())
-    await call.done(lambda done: call.control.adopt_partitions(str(topic), number, done))
+    await call.done(lambda done: call.control.topics.adopt_partitions(str(topic), number, done))
 
 
 DELETE_QUERY = {
@@ -312,13 +313,13 @@ DELETE_QUERY = {
 async def delete_partitioned(call: Call) -> None:
     """Links do not bring it back until someone creates it here again."""
     topic = whole(call.topic())
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
     if count == 0:
         raise Conflict(f"topic {topic} is not partitioned: DELETE it without /partitions")
     force = call.flag("force")
-    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+    await call.done(lambda done: call.control.topics.delete(str(topic), force, done))
 
 
 @topics.add(
@@ -332,14 +333,14 @@ async def delete_partitioned(call: Call) -> None:
 async def delete_topic(call: Call) -> None:
     """One partition alone is refused: the others would go on without it."""
     topic = call.topic()
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         raise Conflict(f"{topic} is partitioned: DELETE its /partitions")
-    count = call.control.partitions(str(topic.base)) if topic.partition >= 0 else None
+    count = call.control.topics.partitions(str(topic.base)) if topic.partition >= 0 else None
     partitions_of(call, topic)
     if count and topic.partition < count:
         raise PreconditionFailed(f"{topic} is a partition of {topic.base}: delete that with all its partitions")
     force = call.flag("force")
-    await call.done(lambda done: call.control.delete_topic(str(topic), force, done))
+    await call.done(lambda done: call.control.topics.delete(str(topic), force, done))
 
 
 @topics.add(
@@ -353,7 +354,7 @@ async def delete_topic(call: Call) -> None:
 async def get_stats(call: Call) -> Any:
     """For a partitioned topic ask partitioned-stats."""
     topic = call.topic()
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         raise NotFound(f"{topic} is partitioned: ask its partitioned-stats")
     return await _stats(call, topic)
 
@@ -361,7 +362,7 @@ async def get_stats(call: Call) -> Any:
 async def _stats(call: Call, topic: TopicName) -> dict[str, Any]:
     publishers, consumers = not call.flag("excludePublishers"), not call.flag("excludeConsumers")
     return await call.building.steps(
-        call.control.topic_stats_steps(str(topic), publishers=publishers, consumers=consumers)
+        call.control.statistics.topic_steps(str(topic), publishers=publishers, consumers=consumers)
     )
 
 
@@ -376,12 +377,12 @@ async def _stats(call: Call, topic: TopicName) -> dict[str, Any]:
 async def get_partitioned_stats(call: Call) -> Any:
     """Counters are summed, of timestamps the newest counts."""
     topic = whole(call.topic())
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if not count:
         raise NotFound(f"partitioned topic {topic} does not exist")
     each = {}
     for name in partitions_of(call, topic):
-        if not name.persistent or call.control.partitions(str(name)) is not None:
+        if not name.persistent or call.control.topics.partitions(str(name)) is not None:
             each[str(name)] = await _stats(call, name)
             await call.building.others()
     total = await call.building.steps(sum_in_steps(list(each.values())))
@@ -401,10 +402,10 @@ async def get_partitioned_stats(call: Call) -> Any:
 async def get_internal_stats(call: Call) -> Any:
     """Links' cursors too."""
     topic = stored(call.topic(), "internalStats")
-    if call.control.partitions(str(topic)):
+    if call.control.topics.partitions(str(topic)):
         raise NotFound(f"{topic} is partitioned: ask its partitioned-internalStats")
     partitions_of(call, topic)
-    return await call.building.steps(call.control.internal_stats_steps(str(topic)))
+    return await call.building.steps(call.control.statistics.internal_steps(str(topic)))
 
 
 @topics.add(
@@ -417,13 +418,13 @@ async def get_internal_stats(call: Call) -> Any:
 async def get_partitioned_internal_stats(call: Call) -> Any:
     """Links' cursors too. A partition that is missing is left out."""
     topic = stored(call.topic(), "internalStats")
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if not count:
         raise NotFound(f"partitioned topic {topic} does not exist")
     each = {}
     for name in partitions_of(call, topic):
-        if call.control.partitions(str(name)) is not None:
-            each[str(name)] = await call.building.steps(call.control.internal_stats_steps(str(name)))
+        if call.control.topics.partitions(str(name)) is not None:
+            each[str(name)] = await call.building.steps(call.control.statistics.internal_steps(str(name)))
             await call.building.others()
     return {"metadata": {"partitions": count, "deleted": False}, "partitions": each}
 
@@ -432,7 +433,7 @@ async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]
     """What is told of each partition that is there; others have their turn in between."""
     each = {}
     for name in partitions_of(call, topic):
-        if call.control.partitions(str(name)) is not None:
+        if call.control.topics.partitions(str(name)) is not None:
             each[str(name)] = tell(str(name))
             await call.others()
     return each
@@ -449,9 +450,9 @@ async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]
 async def get_internal_info(call: Call) -> Any:
     """Cursors as they are on disk. A partition that is missing is left out."""
     topic = stored(call.topic(), "internal-info")
-    if not call.control.partitions(str(topic)):
-        return call.control.ledger_info(str(one(call, topic, "internal-info")))
-    return {"partitions": await _by_partition(call, topic, call.control.ledger_info)}
+    if not call.control.topics.partitions(str(topic)):
+        return call.control.topics.ledger_info(str(one(call, topic, "internal-info")))
+    return {"partitions": await _by_partition(call, topic, call.control.topics.ledger_info)}
 
 
 @topics.add(
@@ -464,8 +465,10 @@ async def get_internal_info(call: Call) -> Any:
 async def get_last_message_id(call: Call) -> Any:
     """Of one partition. `batchIndex` of a message in a batch only."""
     topic = one(call, stored(call.topic(), "lastMessageId"), "lastMessageId")
-    index = call.control.last_batch_index(str(topic))
-    return message_id(topic, call.control.last_message_id(str(topic))) | ({"batchIndex": index} if index >= 0 else {})
+    index = call.control.topics.last_batch_index(str(topic))
+    return message_id(topic, call.control.topics.last_message_id(str(topic))) | (
+        {"batchIndex": index} if index >= 0 else {}
+    )
 
 
 @topics.add(
@@ -478,7 +481,7 @@ async def get_last_message_id(call: Call) -> Any:
 )
 async def unload(call: Call) -> None:
     """All partitions that are there: of those of a non-persistent topic only where somebody is."""
-    await call.each(present(call, call.topic()), call.control.unload)
+    await call.each(present(call, call.topic()), call.control.topics.unload)
 
 
 @topics.add(
@@ -491,7 +494,7 @@ async def unload(call: Call) -> None:
 async def truncate(call: Call) -> None:
     """All partitions. What a link has not sent yet stays."""
     topic = stored(call.topic(), "truncate")
-    await call.each(partitions_of(call, topic), call.control.truncate)
+    await call.each(partitions_of(call, topic), call.control.topics.truncate)
 
 
 @topics.add(
@@ -505,7 +508,7 @@ async def truncate(call: Call) -> None:
 async def trim(call: Call) -> None:
     """All partitions. The ledger that is written stays, and what a subscription or a link needs."""
     topic = stored(call.topic(), "trim")
-    await call.each(partitions_of(call, topic), call.control.trim)
+    await call.each(partitions_of(call, topic), call.control.topics.trim)
 
 
 @topics.add(
@@ -518,7 +521,7 @@ async def trim(call: Call) -> None:
 async def terminate(call: Call) -> Any:
     """One partition."""
     topic = one(call, stored(call.topic(), "terminate"), "terminate")
-    position: Position | None = await call.value(lambda done: call.control.terminate(str(topic), done))
+    position: Position | None = await call.value(lambda done: call.control.topics.terminate(str(topic), done))
     return message_id(topic, position if position is not None else Position(-1, -1))
 
 
@@ -532,13 +535,13 @@ async def terminate(call: Call) -> Any:
 async def terminate_partitions(call: Call) -> Any:
     """One after the other: when one cannot be terminated those before it stay so, and asking again goes on."""
     topic = stored(call.topic(), "terminate")
-    count = call.control.partitions(str(topic))
+    count = call.control.topics.partitions(str(topic))
     if count is None:
         raise NotFound(f"partitioned topic {topic} does not exist")
     if count == 0:
         raise NotAllowed(f"topic {topic} is not partitioned: POST to its /terminate")
     last: dict[str, dict[str, int]] = {}
     for part in partitions_of(call, topic):
-        position: Position | None = await call.value(lambda done, text=str(part): call.control.terminate(text, done))  # type: ignore[misc]
+        position: Position | None = await call.value(partial(call.control.topics.terminate, str(part)))
         last[str(part.partition)] = message_id(part, position if position is not None else Position(-1, -1))
     return last

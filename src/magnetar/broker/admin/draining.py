@@ -77,7 +77,7 @@ class DrainState(TypedDict):
     only_here_messages: int
     """Published here, retained, and carried by no link: nobody can read them while this cluster is off."""
     unlinked: dict[str, list[str]]
-    """See `BrokerControl.geo_status`."""
+    """See `broker.admin.links.LinkControl.status`."""
 
 
 def entries_to_go(log: TopicLog, after: Position, up_to: Position) -> int:

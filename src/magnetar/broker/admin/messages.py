@@ -1,28 +1,22 @@
-"""What administration asks of a broker about single messages and places of a log, and about properties; the rules are those of
-`broker.admin.control`.
+"""What administration asks of a broker about single messages and places of a log; the rules are those of
+`broker.admin.controller`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
+from magnetar.broker.admin.events import AdminEvents
 from magnetar.broker.context import Done
-from magnetar.broker.topics.damaged_entries import stopped
+from magnetar.broker.topics.damaged_entries import Damage, stopped
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.core.times import iso_time
-from magnetar.effects.outbox import Read, Store
+from magnetar.effects.outbox import Outbox, Read
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Refused
-from magnetar.metadata.policies.namespace import changed_properties
-from magnetar.metadata.topic_records import TOPIC_PREFIX
 from magnetar.storage.cursor import Cursor, words_of
 from magnetar.storage.entries import EntryFlags, StoredEntry
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.subscriptions.subscription import Subscription
-    from magnetar.broker.topics.topic import Topic
-    from magnetar.storage.topiclog import TopicLog
+from magnetar.storage.topiclog import TopicLog
 
 PEEK_MAX: Final = 10_000
 """A ceiling on how deep `peek` and `examine` look: they walk."""
@@ -32,106 +26,12 @@ DonePeek = Callable[[StoredEntry | None, MagnetarError | None], None]
 """Called once with the entry, or with why there is none."""
 
 
-class MessageControl(Protocol):
-    """The part of `BrokerControl` that is about messages and places. Topics are single ones or partitions."""
-
-    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        """The `number`-th unacknowledged entry (from 1), without any effect on the subscription.
-
-        Raises or answers:
-            NotFound: no such topic or subscription, or it has fewer entries.
-        """
-        ...
-
-    def examine(self, topic: str, number: int, newest: bool, done: DonePeek) -> None:
-        """The `number`-th entry (from 1) that is stored, from the newest or from the oldest; markers do not count.
-
-        Raises or answers:
-            NotFound: there are fewer. PreconditionFailed: over `PEEK_MAX`.
-        """
-        ...
-
-    def message_at(self, topic: str, position: Position, done: DonePeek) -> None:
-        """The entry at a position, whatever it is.
-
-        Raises or answers:
-            NotFound: there is none.
-        """
-        ...
-
-    def stopped(self, topic: str) -> list[dict[str, Any]]:
-        """`subscription`, `position` and `reason` of each that stands in front of an entry that cannot be read."""
-        ...
-
-    def give_up(self, topic: str, position: Position, done: Done) -> None:
-        """Withdraw the messages of an entry that cannot be read.
-
-        Raises or answers:
-            NotFound: there is none. PreconditionFailed: it can be read.
-        """
-        ...
-
-    def position_since(self, topic: str, time_ms: int) -> Position:
-        """Where the first message published at a time or later is; without one where the next to come will be at the
-        earliest.
-        """
-        ...
-
-    def bytes_from(self, topic: str, position: Position) -> int:
-        """Bytes stored from a position, the entry there included, to the end; EARLIEST and LATEST are allowed."""
-        ...
-
-    def expire_to(self, topic: str, subscription: str, position: Position, exclusive: bool, done: Done) -> None:
-        """Let everything up to `position`, the entry there included unless `exclusive`, expire in this cluster.
-
-        Raises:
-            Conflict: the position is behind the last entry.
-        """
-        ...
-
-    def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
-        """What a subscription has before it, or of that what is at `position` or behind, with the keys of Pulsar's
-        AnalyzeSubscriptionBacklogResult.
-        """
-        ...
-
-    def trim(self, topic: str, done: Done) -> None:
-        """Let retention delete at once what it may; done when the broker will not give it to anybody any more."""
-        ...
-
-    def ledger_info(self, topic: str) -> dict[str, Any]:
-        """What is stored of a topic's ledgers and cursors, with the keys of Pulsar's ManagedLedgerInfo."""
-        ...
-
-    def topic_properties(self, topic: str) -> dict[str, str]:
-        """What an administrator keeps with a topic."""
-        ...
-
-    def change_topic_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:
-        """Set some properties, and forget one; the others stay.
-
-        Raises:
-            BadRequest: too many, or too long.
-        """
-        ...
-
-    def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
-        """What is kept with a subscription."""
-        ...
-
-    def set_subscription_properties(
-        self, topic: str, subscription: str, properties: Mapping[str, str], done: Done
-    ) -> None:
-        """Replace what is kept with a subscription, in this cluster."""
-        ...
-
-
-def nth_message(log: "TopicLog", number: int, *, newest: bool) -> Position | None:
+def nth_message(log: TopicLog, number: int, *, newest: bool) -> Position | None:
     """The `number`-th entry (from 1) that is no marker, from the newest or from the oldest; None when there are fewer."""
     return next(islice(_messages(log, newest), number - 1, None), None)
 
 
-def _messages(log: "TopicLog", newest: bool) -> Iterable[Position]:
+def _messages(log: TopicLog, newest: bool) -> Iterable[Position]:
     at: Position | None = log.last if newest else log.next_after(NONE)
     while at is not None and log.valid(at):
         if not log.flags_at(at) & EntryFlags.MARKER:
@@ -139,7 +39,7 @@ def _messages(log: "TopicLog", newest: bool) -> Iterable[Position]:
         at = log.position_before(at) if newest else log.next_after(at)
 
 
-def place_of(log: "TopicLog", position: Position, batch_index: int, *, exclusive: bool) -> tuple[Position, list[int]]:
+def place_of(log: TopicLog, position: Position, batch_index: int, *, exclusive: bool) -> tuple[Position, list[int]]:
     """Where a subscription goes on that is moved to a message: the entry, and which messages of it are left, as an ack_set of
     clients; an empty one: all.
 
@@ -157,7 +57,7 @@ def place_of(log: "TopicLog", position: Position, batch_index: int, *, exclusive
 
 
 def check_place(
-    log: "TopicLog",
+    log: TopicLog,
     topic: str,
     position: Position,
     batch_index: int = -1,
@@ -200,7 +100,7 @@ def check_place(
         )
 
 
-def backlog_from(cursor: Cursor, log: "TopicLog", position: Position | None) -> dict[str, Any]:
+def backlog_from(cursor: Cursor, log: TopicLog, position: Position | None) -> dict[str, Any]:
     """A cursor's backlog, or of that what is at `position` or behind. Nothing is filtered here, so all of it is accepted."""
     if position is not None:
         cursor = copied(cursor, log)
@@ -221,7 +121,7 @@ def backlog_from(cursor: Cursor, log: "TopicLog", position: Position | None) -> 
     }
 
 
-def copied(cursor: Cursor, log: "TopicLog") -> Cursor:
+def copied(cursor: Cursor, log: TopicLog) -> Cursor:
     """Another cursor that has acknowledged the same."""
     copy = Cursor(log, cursor.mark_delete)
     copy.ack_set(cursor.acked)
@@ -230,32 +130,27 @@ def copied(cursor: Cursor, log: "TopicLog") -> Cursor:
     return copy
 
 
-class MessageController:
-    """`MessageControl` over the machines; a part of `broker.admin.controller.Controller`, which has what raises here."""
+class MessageControl:
+    """Single messages of a topic or partition, and places of its log.
 
-    _broker: "Broker"
+    Args:
+        outbox: the broker's.
+        damage: gives up entries that cannot be read.
+        events: how changes enter the broker.
+    """
 
-    def _enter(self, event: Callable[[], None]) -> None:
-        """Run an event."""
-        raise NotImplementedError
-
-    def _topic(self, text: str) -> "Topic":
-        """Of a name. Raises BrokerError."""
-        raise NotImplementedError
-
-    def _subscription(self, text: str, name: str) -> "tuple[Topic, Subscription]":
-        """Of two names. Raises NotFound."""
-        raise NotImplementedError
-
-    def _change(self, topic: str, subscription: str, change: "Callable[[Subscription], object]", done: Done) -> None:
-        """Change a subscription."""
-        raise NotImplementedError
-
-    # ------------------------------------------------------------------------------------------------ single messages
+    def __init__(self, outbox: Outbox, damage: Damage, events: AdminEvents) -> None:
+        self._outbox = outbox
+        self._damage = damage
+        self._events = events
 
     def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        """The `number`-th unacknowledged entry."""
-        found_topic, found = self._subscription(topic, subscription)
+        """The `number`-th unacknowledged entry (from 1), without any effect on the subscription.
+
+        Raises or answers:
+            NotFound: no such topic or subscription, or it has fewer entries.
+        """
+        found_topic, found = self._events.subscription(topic, subscription)
         _check_depth(number)
         position = found.nth_unacknowledged(number)
         if position is None:
@@ -263,144 +158,69 @@ class MessageController:
         self._read(found_topic, position, done)
 
     def examine(self, topic: str, number: int, newest: bool, done: DonePeek) -> None:
-        """The `number`-th stored entry."""
-        found = self._topic(topic)
+        """The `number`-th entry (from 1) that is stored, from the newest or from the oldest; markers do not count.
+
+        Raises or answers:
+            NotFound: there are fewer. PreconditionFailed: over `PEEK_MAX`.
+        """
+        found = self._events.topic(topic)
         _check_depth(number)
         position = nth_message(found.log, number, newest=newest)
         if position is None:
             raise NotFound(f"topic {topic} has fewer than {number} messages")
         self._read(found, position, done)
 
-    def message_at(self, topic: str, position: Position, done: DonePeek) -> None:
-        """The entry at a position."""
-        found = self._topic(topic)
+    def at(self, topic: str, position: Position, done: DonePeek) -> None:
+        """The entry at a position, whatever it is.
+
+        Raises or answers:
+            NotFound: there is none.
+        """
+        found = self._events.topic(topic)
         if not found.log.valid(position):
             raise NotFound(f"topic {topic} has no message {position}: it was deleted, or never was")
         self._read(found, position, done)
 
-    def _read(self, topic: "Topic", position: Position, done: DonePeek) -> None:
+    def _read(self, topic: Topic, position: Position, done: DonePeek) -> None:
         def read(entries: list[StoredEntry], error: str) -> None:
             if entries:
                 done(entries[0], None)
             else:
                 done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"))
 
-        self._enter(lambda: self._broker.outbox.put(Read(topic.text, position, 1, 1, read)))
+        self._events.enter(lambda: self._outbox.put(Read(topic.text, position, 1, 1, read)))
 
     def stopped(self, topic: str) -> list[dict[str, Any]]:
-        """Which subscriptions stand in front of an entry that cannot be read."""
-        return stopped(self._topic(topic))
+        """`subscription`, `position` and `reason` of each that stands in front of an entry that cannot be read."""
+        return stopped(self._events.topic(topic))
 
     def give_up(self, topic: str, position: Position, done: Done) -> None:
-        """Give up an entry that cannot be read."""
-        found = self._topic(topic)
+        """Withdraw the messages of an entry that cannot be read.
+
+        Raises or answers:
+            NotFound: there is none. PreconditionFailed: it can be read.
+        """
+        found = self._events.topic(topic)
         if not found.log.valid(position):
             raise NotFound(f"{topic} has no entry at {position}")
-        self._enter(lambda: self._broker.damage.give_up(found, position, done))
-
-    # --------------------------------------------------------------------------------------------------------- places
+        self._events.enter(lambda: self._damage.give_up(found, position, done))
 
     def position_since(self, topic: str, time_ms: int) -> Position:
-        """The first message published at a time or later."""
-        log = self._topic(topic).log
+        """Where the first message published at a time or later is; without one where the next to come will be at the
+        earliest.
+        """
+        log = self._events.topic(topic).log
         position = log.seek_time(time_ms)
         if position != LATEST:
             return position
         return Position(log.last.ledger, log.last.entry + 1) if log.last != NONE else EARLIEST
 
     def bytes_from(self, topic: str, position: Position) -> int:
-        """Bytes from a position to the end."""
-        log = self._topic(topic).log
+        """Bytes stored from a position, the entry there included, to the end; EARLIEST and LATEST are allowed."""
+        log = self._events.topic(topic).log
         return log.bytes_between(log.position_before(position), log.last)
-
-    def expire_to(self, topic: str, subscription: str, position: Position, exclusive: bool, done: Done) -> None:
-        """Let everything up to a position expire."""
-        log = self._topic(topic).log
-        if position > log.last and position != EARLIEST:
-            raise Conflict(
-                f"{position} is behind the last message of {topic}, {log.last}; skip_all takes everything there is"
-            )
-        # A position without an entry stands for all in front of it: that of a ledger that is gone, or between two ledgers.
-        through = position if log.valid(position) and not exclusive else log.position_before(position)
-        self._change(topic, subscription, lambda found: found.expire_to(through if log.valid(through) else NONE), done)
-
-    def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
-        """What a subscription has before it."""
-        found_topic, found = self._subscription(topic, subscription)
-        return backlog_from(found.cursor, found_topic.log, position)
-
-    def trim(self, topic: str, done: Done) -> None:
-        """Let retention delete at once."""
-        found = self._topic(topic)
-
-        def trimmed(error: str) -> None:
-            done(BrokerError(ErrorCode.METADATA, error) if error else None)
-
-        self._enter(lambda: self._broker.upkeep.trim(found, then=trimmed))
-
-    def ledger_info(self, topic: str) -> dict[str, Any]:
-        """What is stored of ledgers and cursors."""
-        found = self._topic(topic)
-        info = {
-            "creationDate": iso_time(found.record.created_ms),
-            "ledgers": [
-                {
-                    "ledgerId": ledger.ledger,
-                    "entries": ledger.entries,
-                    "size": ledger.bytes,
-                    "timestamp": ledger.newest_ms if ledger.closed else 0,
-                    "isOffloaded": False,
-                }
-                for ledger in found.log.ledger_infos()
-            ],
-            "cursors": {
-                one.name: {"markDelete": _shown(one.durable_mark_delete), "properties": dict(one.cursor.properties)}
-                for one in found.durable_subscriptions()
-            },
-            "properties": dict(found.record.properties),
-        }
-        return info | ({"terminatedPosition": _shown(found.log.last)} if found.terminated else {})
-
-    # ----------------------------------------------------------------------------------------------------- properties
-
-    def topic_properties(self, topic: str) -> dict[str, str]:
-        """Of a topic."""
-        return dict(self._topic(topic).record.properties)
-
-    def change_topic_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:
-        """Set some, and forget one."""
-        found = self._topic(topic)
-        record = found.record
-
-        def change() -> None:
-            found.check_stays()
-            before = record.properties
-            record.properties = after = changed_properties(before, puts, delete)
-
-            def stored(error: str) -> None:
-                if error and record.properties is after:
-                    record.properties = before
-                done(BrokerError(ErrorCode.METADATA, error) if error else None)
-
-            self._broker.outbox.put(Store({TOPIC_PREFIX + topic: record.encode()}, (), stored))
-
-        self._enter(change)
-
-    def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
-        """Of a subscription."""
-        return dict(self._subscription(topic, subscription)[1].cursor.labels)
-
-    def set_subscription_properties(
-        self, topic: str, subscription: str, properties: Mapping[str, str], done: Done
-    ) -> None:
-        """Replace a subscription's."""
-        self._change(topic, subscription, lambda found: found.set_properties(properties), done)
 
 
 def _check_depth(number: int) -> None:
     if not 1 <= number <= PEEK_MAX:
         raise PreconditionFailed(f"message 1 to {PEEK_MAX} can be looked at, not {number}")
-
-
-def _shown(position: Position) -> dict[str, int]:
-    return {"ledgerId": position.ledger, "entryId": position.entry}

@@ -1,92 +1,64 @@
-"""What administration asks of a broker about synchronised metadata; the rules are those of `broker.admin.control`."""
+"""What administration asks of a broker about synchronised metadata; the rules are those of `broker.admin.controller`."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from magnetar.broker.admin.events import AdminEvents
 from magnetar.broker.context import Done
+from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 from magnetar.metadata.keys import namespace_key
 from magnetar.metadata.policies.namespace import Policies
+from magnetar.metadata.resources import Resources
 from magnetar.metadata.sync.machine import Synchroniser
 from magnetar.metadata.sync.preview import preview
 from magnetar.metadata.sync.stamps import US_PER_MS
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
-
 OFF = "metadata is not synchronised here: write metadata_sync_topic under [metadata] of clusters.toml"
 
 
-class MetadataControl(Protocol):
-    """The part of `BrokerControl` that is about keeping metadata the same."""
+class MetadataControl:
+    """Metadata that is kept the same in several clusters.
 
-    def metadata(self) -> dict[str, Any]:
+    Args:
+        metasync: of the broker.
+        resources: tenants, namespaces, policies.
+        events: how changes enter the broker.
+    """
+
+    def __init__(self, metasync: MetadataSync, resources: Resources, events: AdminEvents) -> None:
+        self._metasync = metasync
+        self._resources = resources
+        self._events = events
+
+    def _machine(self) -> Synchroniser:
+        machine = self._metasync.machine
+        if machine is None:
+            raise PreconditionFailed(OFF)
+        return machine
+
+    def state(self) -> dict[str, Any]:
         """The state of synchronisation; `{"enabled": false}` when it is off."""
-        ...
+        return self._metasync.describe()
 
-    def metadata_fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> dict[str, Any]:
         """Of every document that exists, to see what differs between two clusters: `documents` and `exclude`.
 
         Raises:
             PreconditionFailed: it is off.
         """
-        ...
+        machine = self._machine()
+        return {"documents": machine.fingerprints(), "exclude": list(machine.exclusions.patterns)}
 
-    def metadata_document(self, path: str) -> list[dict[str, Any]]:
+    def document(self, path: str) -> list[dict[str, Any]]:
         """The fields of one document with who set them when.
 
         Raises:
             PreconditionFailed: it is off. NotFound: there is no such document.
         """
-        ...
-
-    def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What setting fields of a namespace's policies (names of Pulsar's JSON; None: taken back) would change here.
-
-        Raises:
-            NotFound: no such namespace. Refused: it would not be possible.
-        """
-        ...
-
-    def metadata_snapshot(self, done: Done) -> None:
-        """Publish everything; `done` when it is durable here.
-
-        Raises:
-            PreconditionFailed: it is off.
-        """
-        ...
-
-
-class MetadataController:
-    """`MetadataControl` over the machine; a part of `broker.admin.controller.Controller`."""
-
-    _broker: "Broker"
-
-    def _enter(self, event: Callable[[], None]) -> None:
-        """Run an event (the controller's)."""
-        raise NotImplementedError
-
-    def _machine(self) -> Synchroniser:
-        machine = self._broker.metasync.machine
-        if machine is None:
-            raise PreconditionFailed(OFF)
-        return machine
-
-    def metadata(self) -> dict[str, Any]:
-        """The state."""
-        return self._broker.metasync.describe()
-
-    def metadata_fingerprints(self) -> dict[str, Any]:
-        """Of everything."""
-        machine = self._machine()
-        return {"documents": machine.fingerprints(), "exclude": list(machine.exclusions.patterns)}
-
-    def metadata_document(self, path: str) -> list[dict[str, Any]]:
-        """One document."""
         fields = self._machine().view(path)
         if not fields:
             raise NotFound(f"there is no document {path[:200]!a}; a path is such as namespaces/public/default")
@@ -95,19 +67,27 @@ class MetadataController:
             for name, (value, stamp) in fields.items()
         ]
 
-    def metadata_preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One change."""
+    def preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What setting fields of a namespace's policies (names of Pulsar's JSON; None: taken back) would change here.
+
+        Raises:
+            NotFound: no such namespace. Refused: it would not be possible.
+        """
         name = NamespaceName.parse(namespace)
-        resources = self._broker.resources
+        resources = self._resources
         key = namespace_key(name)
         after = resources.change_policies(name, **policy_fields(resources.policies(name), fields)).puts[key]
-        found = preview(key, resources.document(key), after, self._broker.metasync.machine)
+        found = preview(key, resources.document(key), after, self._metasync.machine)
         return [change._asdict() for change in found]
 
-    def metadata_snapshot(self, done: Done) -> None:
-        """Everything."""
+    def snapshot(self, done: Done) -> None:
+        """Publish everything; `done` when it is durable here.
+
+        Raises:
+            PreconditionFailed: it is off.
+        """
         self._machine()
-        self._enter(lambda: self._broker.metasync.snapshot(done))
+        self._events.enter(lambda: self._metasync.snapshot(done))
 
 
 def policy_fields(now: Policies, fields: Mapping[str, Any]) -> dict[str, Any]:

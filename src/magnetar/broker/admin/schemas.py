@@ -1,11 +1,13 @@
-"""What administration asks of a broker about schemas; the rules are those of `broker.admin.control`.
+"""What administration asks of a broker about schemas; the rules are those of `broker.admin.controller`.
 
 A topic's name, a partitioned topic's and that of each of its partitions mean the same schemas; so does a non-persistent topic's.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from magnetar.broker.admin.events import AdminEvents
+from magnetar.broker.topics.schemas import Schemas
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Unprocessable
@@ -14,71 +16,8 @@ from magnetar.schemas.keyvalue import from_text, to_text
 from magnetar.schemas.registry import Record, Registry, schema_id
 from magnetar.schemas.types import Definition, SchemaType, type_named
 
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-
 DoneVersion = Callable[[int | None, MagnetarError | None], None]
 """Called once with a version (None: nothing was deleted), or with why there is none."""
-
-
-class SchemaControl(Protocol):
-    """The part of `BrokerControl` that is about schemas."""
-
-    def schema_topics(self, namespace: str) -> list[dict[str, Any]]:
-        """Topics of `tenant/namespace` that have schemas, by name: `topic`, `versions` (how many are in force), and `version`
-        and `type` of the newest (None when all were deleted).
-        """
-        ...
-
-    def schemas(self, topic: str) -> Iterable[dict[str, Any]]:
-        """The schemas of a topic that are in force, ascending (`described`), made as they are taken."""
-        ...
-
-    def schema_history(self, topic: str) -> Iterable[dict[str, Any]]:
-        """All schemas of a topic that can be read by number, ascending (`described`), with `state`: `in force`, `deleted` or
-        `foreign`.
-        """
-        ...
-
-    def schema(self, topic: str, version: int | None) -> dict[str, Any]:
-        """One schema, the newest unless a version is named; by version also one that was deleted.
-
-        Raises:
-            NotFound.
-        """
-        ...
-
-    def schema_version(self, topic: str, definition: Definition) -> int:
-        """The version of an equal schema in force; -1 when there is none.
-
-        Raises:
-            Unprocessable: it is no schema.
-        """
-        ...
-
-    def schema_check(self, topic: str, definition: Definition) -> dict[str, Any]:
-        """Whether a schema could be registered: `compatibility`, `schemaCompatibilityStrategy`, and `reason` if not.
-
-        Raises:
-            Unprocessable: it is no schema.
-        """
-        ...
-
-    def schema_register(self, topic: str, definition: Definition, done: DoneVersion) -> None:
-        """Register a schema; one that is there already keeps its version.
-
-        Answers:
-            Unprocessable: it is no schema. Conflict: not compatible. PreconditionFailed: too many.
-        """
-        ...
-
-    def schema_delete(self, topic: str, force: bool, done: DoneVersion) -> None:
-        """Take a topic's schemas out of force; `force`: forget them, numbers begin again. The number of the deletion.
-
-        Answers:
-            NotFound: there is none.
-        """
-        ...
 
 
 def definition_from(kind: str, text: str, properties: dict[str, str]) -> Definition:
@@ -110,7 +49,7 @@ def described(version: int, record: Record) -> dict[str, Any]:
 
 
 def listed(registry: Registry, ids: list[str]) -> list[dict[str, Any]]:
-    """`SchemaControl.schema_topics` of some topics."""
+    """`SchemaControl.topics` of some topics."""
     rows: list[dict[str, Any]] = []
     for id_ in ids:
         newest = registry.latest(id_)
@@ -126,13 +65,13 @@ def listed(registry: Registry, ids: list[str]) -> list[dict[str, Any]]:
 
 
 def all_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
-    """`SchemaControl.schemas` of a topic."""
+    """`SchemaControl.in_force` of a topic."""
     found = ((version, registry.at(id_, version)) for version, _ in list(registry.live(id_)))
     return (described(version, record) for version, record in found if record is not None)
 
 
 def history_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
-    """`SchemaControl.schema_history` of a topic."""
+    """`SchemaControl.history` of a topic."""
     live = {version for version, _ in registry.live(id_)}
 
     def state(version: int, record: Record) -> str:
@@ -143,7 +82,7 @@ def history_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
 
 
 def one_of(registry: Registry, id_: str, version: int | None) -> dict[str, Any]:
-    """`SchemaControl.schema` of a topic."""
+    """`SchemaControl.one` of a topic."""
     if version is None:
         newest = registry.latest(id_)
         if newest is None:
@@ -166,49 +105,68 @@ def refused(id_: str, error: MagnetarError) -> MagnetarError:
     return error
 
 
-class SchemaController:
-    """`SchemaControl` over the machines; a part of `broker.admin.controller.Controller`."""
+class SchemaControl:
+    """Schemas of topics.
 
-    _broker: "Broker"
+    Args:
+        schemas: of the broker.
+        events: how changes enter the broker.
+    """
 
-    def _enter(self, event: Callable[[], None]) -> None:
-        """Run an event (the controller's)."""
-        raise NotImplementedError
+    def __init__(self, schemas: Schemas, events: AdminEvents) -> None:
+        self._schemas = schemas
+        self._events = events
 
-    def schema_topics(self, namespace: str) -> list[dict[str, Any]]:
-        """Topics with schemas."""
-        machine = self._broker.schemas
+    def topics(self, namespace: str) -> list[dict[str, Any]]:
+        """Topics of `tenant/namespace` that have schemas, by name: `topic`, `versions` (how many are in force), and `version`
+        and `type` of the newest (None when all were deleted).
+        """
+        machine = self._schemas
         return listed(machine.registry, machine.topics(NamespaceName.parse(namespace)))
 
-    def schemas(self, topic: str) -> Iterable[dict[str, Any]]:
-        """The schemas of a topic."""
-        return all_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
+    def in_force(self, topic: str) -> Iterable[dict[str, Any]]:
+        """The schemas of a topic that are in force, ascending (`described`), made as they are taken."""
+        return all_of(self._schemas.registry, schema_id(TopicName.parse(topic)))
 
-    def schema_history(self, topic: str) -> Iterable[dict[str, Any]]:
-        """All schemas that can be read."""
-        return history_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)))
+    def history(self, topic: str) -> Iterable[dict[str, Any]]:
+        """All schemas of a topic that can be read by number, ascending (`described`), with `state`: `in force`, `deleted` or
+        `foreign`.
+        """
+        return history_of(self._schemas.registry, schema_id(TopicName.parse(topic)))
 
-    def schema(self, topic: str, version: int | None) -> dict[str, Any]:
-        """One schema."""
-        return one_of(self._broker.schemas.registry, schema_id(TopicName.parse(topic)), version)
+    def one(self, topic: str, version: int | None) -> dict[str, Any]:
+        """One schema, the newest unless a version is named; by version also one that was deleted.
 
-    def schema_version(self, topic: str, definition: Definition) -> int:
-        """The version of an equal schema."""
+        Raises:
+            NotFound.
+        """
+        return one_of(self._schemas.registry, schema_id(TopicName.parse(topic)), version)
+
+    def version(self, topic: str, definition: Definition) -> int:
+        """The version of an equal schema in force; -1 when there is none.
+
+        Raises:
+            Unprocessable: it is no schema.
+        """
         id_ = schema_id(TopicName.parse(topic))
         try:
-            found = self._broker.schemas.registry.find(id_, definition)
+            found = self._schemas.registry.find(id_, definition)
         except SchemaInvalid as error:
             raise refused(id_, error) from None
         return -1 if found is None else found
 
-    def schema_check(self, topic: str, definition: Definition) -> dict[str, Any]:
-        """Whether a schema could be registered."""
+    def check(self, topic: str, definition: Definition) -> dict[str, Any]:
+        """Whether a schema could be registered: `compatibility`, `schemaCompatibilityStrategy`, and `reason` if not.
+
+        Raises:
+            Unprocessable: it is no schema.
+        """
         name = TopicName.parse(topic)
-        id_, strategy = schema_id(name), self._broker.schemas.rules(name).strategy
+        id_, strategy = schema_id(name), self._schemas.rules(name).strategy
         reason = ""
-        if self.schema_version(topic, definition) < 0:
+        if self.version(topic, definition) < 0:
             try:
-                self._broker.schemas.registry.check(id_, definition, strategy)
+                self._schemas.registry.check(id_, definition, strategy)
             except SchemaInvalid as error:
                 raise refused(id_, error) from None
             except (SchemaIncompatible, SchemasFull) as error:
@@ -216,17 +174,25 @@ class SchemaController:
         answer = {"compatibility": not reason, "schemaCompatibilityStrategy": strategy.value}
         return answer | ({"reason": reason} if reason else {})
 
-    def schema_register(self, topic: str, definition: Definition, done: DoneVersion) -> None:
-        """Register a schema."""
+    def register(self, topic: str, definition: Definition, done: DoneVersion) -> None:
+        """Register a schema; one that is there already keeps its version.
+
+        Answers:
+            Unprocessable: it is no schema. Conflict: not compatible. PreconditionFailed: too many.
+        """
         name = TopicName.parse(topic)
 
         def registered(version: int | None, error: MagnetarError | None) -> None:
             done(version, refused(schema_id(name), error) if error is not None else None)
 
-        self._enter(lambda: self._broker.schemas.register(name, definition, registered))
+        self._events.enter(lambda: self._schemas.register(name, definition, registered))
 
-    def schema_delete(self, topic: str, force: bool, done: DoneVersion) -> None:
-        """Take a topic's schemas out of force, or forget them."""
+    def delete(self, topic: str, force: bool, done: DoneVersion) -> None:
+        """Take a topic's schemas out of force; `force`: forget them, numbers begin again. The number of the deletion.
+
+        Answers:
+            NotFound: there is none.
+        """
         name = TopicName.parse(topic)
 
         def deleted(version: int | None, error: MagnetarError | None) -> None:
@@ -234,4 +200,4 @@ class SchemaController:
                 error = NotFound(f"topic {schema_id(name)} has no schema")
             done(version, error)
 
-        self._enter(lambda: self._broker.schemas.delete(name, force=force, then=deleted))
+        self._events.enter(lambda: self._schemas.delete(name, force=force, then=deleted))

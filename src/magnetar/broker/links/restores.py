@@ -80,7 +80,7 @@ class Restores:
                 record.restored = sorted([*others, *((one.incarnation, first, end) for first, end in runs)])
 
     def held(self, origin: str) -> list[dict[str, Any]]:
-        """Messages of a cluster that are held here, by topic; see `BrokerControl.held`."""
+        """Messages of a cluster that are held here, by topic; see `broker.admin.links.LinkControl.held`."""
         here, found = self._context.cluster, []
         for text, topic in sorted(self._topics.items()):
             held = holdings(topic.log, origin, here)

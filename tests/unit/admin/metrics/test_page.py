@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from magnetar.admin.metrics import families as metricfamilies
 from magnetar.admin.metrics.host import Process, Usage
 from magnetar.admin.metrics.page import Figures, Snapshot
-from magnetar.broker.admin.metrics import BrokerFigures, CompactionFigures, TopicFigures
+from magnetar.broker.admin.statistics import BrokerFigures, CompactionFigures, TopicFigures
 from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.statistics.cardinality import Rows, Series, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes

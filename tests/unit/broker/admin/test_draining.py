@@ -46,7 +46,7 @@ def test_messages_wait_for_every_destination() -> None:
 
 def test_paused_topics_are_named_with_the_command_to_run() -> None:
     world = made()
-    world["a"].control_call(lambda done: world["a"].control.link_pause("b", TOPIC, done))
+    world["a"].control_call(lambda done: world["a"].control.links.pause("b", TOPIC, done))
     world["a"].publish(b"x")
     (link, _) = look(world)["links"]
     assert link["topics"][0]["reason"] == f"paused: magnetar links resume a:b --topic {TOPIC}"
@@ -64,13 +64,13 @@ def test_a_pipeline_that_is_gone_serves_no_link() -> None:
     world.settle()
     (link, _) = look(world)["links"]
     assert (link["state"], link["topics"][0]["reason"]) == ("up", "on its way")
-    assert node.control.failover_state(TOPIC, "s")["links"]["b"]["lease"]
+    assert node.control.failovers.state(TOPIC, "s")["links"]["b"]["lease"]
     node.run(node.broker.links.disconnected, other)
     world.advance(2_000)
     node.publish(b"y")
     (link, _) = look(world)["links"]
     assert link["state"] == "idle" and "no pipeline serves this link" in link["topics"][0]["reason"]
-    assert not node.control.failover_state(TOPIC, "s")["links"]["b"]["lease"]
+    assert not node.control.failovers.state(TOPIC, "s")["links"]["b"]["lease"]
 
 
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])
@@ -180,12 +180,12 @@ def test_snapshot_mode_says_what_to_do_about_what_it_cannot_tell() -> None:
 def test_a_subscription_that_was_moved_keeps_nothing_to_itself() -> None:
     world, _ = snapshot_world_with_a_hole()
     here, there = world["a"], world["b"]
-    here.control.failover_begin(TOPIC, "s", "b", "", 200, lambda _error: None)
+    here.control.failovers.begin(TOPIC, "s", "b", "", 200, lambda _error: None)
     world.advance(5_000)
     token = str(here.broker.fences.fence(TOPIC, "s").token)
     assert not look(world)["safe"], "it is not moved yet"
     for node, step in ((there, "activate"), (here, "complete")):
-        node.control.failover_step(step, TOPIC, "s", token, lambda _error: None)
+        node.control.failovers.step(step, TOPIC, "s", token, lambda _error: None)
         world.advance(1_000)
     assert there.topic.subscriptions["s"].backlog_entries() == 2, "the target has every acknowledgement"
     assert look(world)["safe"]

@@ -48,7 +48,9 @@ def backlog(node: Node) -> int:
 
 def expire(node: Node, position: Position, *, exclusive: bool = False) -> None:
     control = node.control
-    assert node.control_call(lambda done: control.expire_to(TOPIC, "s", position, exclusive, done)) is None
+    assert (
+        node.control_call(lambda done: control.subscriptions.expire_to(TOPIC, "s", position, exclusive, done)) is None
+    )
 
 
 def ledgers(node: Node, *payloads: bytes) -> list[Position]:
@@ -74,7 +76,7 @@ def test_expiry_up_to_a_message_includes_it_or_not() -> None:
     assert node.topic.subscriptions["s"].mark_delete == positions[2]
     expire(node, positions[0])
     assert backlog(node) == 2
-    stats = node.control.topic_stats(TOPIC)["subscriptions"]["s"]
+    stats = node.control.statistics.topic(TOPIC)["subscriptions"]["s"]
     assert stats["totalMsgExpired"] == 3
     assert stats["lastExpireTimestamp"] > 0
     node.restart()
@@ -104,9 +106,9 @@ def test_what_is_behind_the_last_message_is_refused(behind: int, exclusive: bool
     node.world.settle()
     place = LATEST if behind else Position(last.ledger, last.entry + 1)
     with pytest.raises(Conflict, match="behind the last message"):
-        node.control.expire_to(TOPIC, "s", place, exclusive, lambda _error: None)
+        node.control.subscriptions.expire_to(TOPIC, "s", place, exclusive, lambda _error: None)
     with pytest.raises(NotFound):
-        node.control.expire_to(TOPIC, "other", last, exclusive, lambda _error: None)
+        node.control.subscriptions.expire_to(TOPIC, "other", last, exclusive, lambda _error: None)
     assert backlog(node) == 1
 
 
@@ -133,7 +135,7 @@ def test_a_subscription_is_moved_to_a_message_of_a_batch(index: int, exclusive: 
     client.ack(number, batch)
     control = node.control
     refused = node.control_call(
-        lambda done: control.reset_cursor(TOPIC, "s", batch, exclusive, done, batch_index=index)
+        lambda done: control.subscriptions.reset_cursor(TOPIC, "s", batch, exclusive, done, batch_index=index)
     )
     assert refused is None
     assert node.topic.subscriptions["s"].cursor.backlog_messages() == left + 1
@@ -184,16 +186,20 @@ def test_a_subscription_is_not_moved_to_a_message_that_never_was() -> None:
     for exclusive in (False, True):
         for position in [*never, Position(were[-1].ledger, were[-1].entry + 1)]:
             with pytest.raises(Conflict, match=f"{position}"):
-                node.control.reset_cursor(TOPIC, "s", position, exclusive, lambda _error: None)
+                node.control.subscriptions.reset_cursor(TOPIC, "s", position, exclusive, lambda _error: None)
         for index in (4, 9):
             with pytest.raises(Conflict, match="has 4 messages"):
-                node.control.reset_cursor(TOPIC, "s", were[3], exclusive, lambda _error: None, batch_index=index)
+                node.control.subscriptions.reset_cursor(
+                    TOPIC, "s", were[3], exclusive, lambda _error: None, batch_index=index
+                )
         with pytest.raises(Conflict, match="has 1 messages"):
-            node.control.reset_cursor(TOPIC, "s", were[4], exclusive, lambda _error: None, batch_index=1)
+            node.control.subscriptions.reset_cursor(TOPIC, "s", were[4], exclusive, lambda _error: None, batch_index=1)
     assert (node.topic.subscriptions["s"].mark_delete, backlog(node)) == (before, 2), "nothing was skipped"
     control = node.control
     for position in were:
-        refused = node.control_call(lambda done, at=position: control.reset_cursor(TOPIC, "s", at, False, done))  # type: ignore[misc]
+        refused = node.control_call(
+            lambda done, at=position: control.subscriptions.reset_cursor(TOPIC, "s", at, False, done)
+        )  # type: ignore[misc]
         assert refused is None
 
 
@@ -210,7 +216,9 @@ def test_what_retention_deleted_may_be_named() -> None:
     control = node.control
     for place, index in ((gone, -1), (Position(gone.ledger, 7), -1), (gone, 5)):
         moved = node.control_call(
-            lambda done, at=place, n=index: control.reset_cursor(TOPIC, "s", at, False, done, batch_index=n)  # type: ignore[misc]
+            lambda done, at=place, n=index: control.subscriptions.reset_cursor(
+                TOPIC, "s", at, False, done, batch_index=n
+            )  # type: ignore[misc]
         )
         assert moved is None
         assert backlog(node) == 1
@@ -222,11 +230,14 @@ def test_a_topic_without_messages_has_no_ids() -> None:
     control = node.control
     for position in (Position(node.topic.log.incarnation, 0), Position(0, 0), Position(7, 7)):
         with pytest.raises(Conflict):
-            control.reset_cursor(TOPIC, "s", position, False, lambda _error: None)
+            control.subscriptions.reset_cursor(TOPIC, "s", position, False, lambda _error: None)
         with pytest.raises(PreconditionFailed):
-            control.create_subscription(TOPIC, "new", position, False, {}, lambda _error: None)
+            control.subscriptions.create(TOPIC, "new", position, False, {}, lambda _error: None)
     for position in (EARLIEST, LATEST):
-        assert node.control_call(lambda done, at=position: control.reset_cursor(TOPIC, "s", at, False, done)) is None  # type: ignore[misc]
+        assert (
+            node.control_call(lambda done, at=position: control.subscriptions.reset_cursor(TOPIC, "s", at, False, done))
+            is None
+        )  # type: ignore[misc]
 
 
 def test_a_subscription_is_not_made_at_a_message_that_never_was() -> None:
@@ -235,15 +246,15 @@ def test_a_subscription_is_not_made_at_a_message_that_never_was() -> None:
     control = node.control
     for position in never:
         with pytest.raises(PreconditionFailed, match=f"{position}"):
-            control.create_subscription(TOPIC, "new", position, False, {}, lambda _error: None)
+            control.subscriptions.create(TOPIC, "new", position, False, {}, lambda _error: None)
     with pytest.raises(PreconditionFailed, match="batch index 4"):
-        control.create_subscription(TOPIC, "new", were[3], False, {}, lambda _error: None, batch_index=4)
+        control.subscriptions.create(TOPIC, "new", were[3], False, {}, lambda _error: None, batch_index=4)
     assert "new" not in node.topic.subscriptions
     # The place of the message that comes next is what `messageid/{timestamp}` gives for a time to come.
     following = Position(were[-1].ledger, were[-1].entry + 1)
     for number, position in enumerate([*were, following]):
         made = node.control_call(
-            lambda done, at=position, n=number: control.create_subscription(TOPIC, f"n{n}", at, False, {}, done)  # type: ignore[misc]
+            lambda done, at=position, n=number: control.subscriptions.create(TOPIC, f"n{n}", at, False, {}, done)  # type: ignore[misc]
         )
         assert made is None
     backlogs = [node.topic.subscriptions[f"n{number}"].backlog_entries() for number in range(6)]
@@ -261,7 +272,7 @@ def test_a_subscription_begins_within_a_batch(index: int, exclusive: bool, left:
     world.advance(1_000)
     control = node.control
     made = node.control_call(
-        lambda done: control.create_subscription(
+        lambda done: control.subscriptions.create(
             TOPIC, "s", batch, replicated, {}, done, exclusive=exclusive, batch_index=index
         )
     )
@@ -348,28 +359,30 @@ def test_messages_are_found_by_number_and_by_id() -> None:
     mark(node)
     control = node.control
     for number in range(4):
-        assert looked(node, lambda done, n=number: control.examine(TOPIC, n + 1, False, done)) == b"%d" % number
-        assert looked(node, lambda done, n=number: control.examine(TOPIC, 4 - n, True, done)) == b"%d" % number
-        assert looked(node, lambda done, n=number: control.message_at(TOPIC, positions[n], done)) == b"%d" % number
-    looked(node, lambda done: control.message_at(TOPIC, marker, done))
+        assert (
+            looked(node, lambda done, n=number: control.messages.examine(TOPIC, n + 1, False, done)) == b"%d" % number
+        )
+        assert looked(node, lambda done, n=number: control.messages.examine(TOPIC, 4 - n, True, done)) == b"%d" % number
+        assert looked(node, lambda done, n=number: control.messages.at(TOPIC, positions[n], done)) == b"%d" % number
+    looked(node, lambda done: control.messages.at(TOPIC, marker, done))
     for newest in (False, True):
         with pytest.raises(NotFound, match="fewer than 5"):
-            control.examine(TOPIC, 5, newest, lambda *_: None)
+            control.messages.examine(TOPIC, 5, newest, lambda *_: None)
     for bad in (NONE, LATEST, Position(positions[3].ledger, 9)):
         with pytest.raises(NotFound, match="has no message"):
-            control.message_at(TOPIC, bad, lambda *_: None)
+            control.messages.at(TOPIC, bad, lambda *_: None)
     with pytest.raises(PreconditionFailed):
-        control.examine(TOPIC, 0, True, lambda *_: None)
+        control.messages.examine(TOPIC, 0, True, lambda *_: None)
 
 
 def test_an_empty_topic_has_no_first_and_no_last_message() -> None:
     node = alone()
     for newest in (False, True):
         with pytest.raises(NotFound):
-            node.control.examine(TOPIC, 1, newest, lambda *_: None)
-    assert node.control.position_since(TOPIC, 0) == EARLIEST
-    assert node.control.bytes_from(TOPIC, EARLIEST) == 0
-    assert node.control.ledger_info(TOPIC)["ledgers"] == []
+            node.control.messages.examine(TOPIC, 1, newest, lambda *_: None)
+    assert node.control.messages.position_since(TOPIC, 0) == EARLIEST
+    assert node.control.messages.bytes_from(TOPIC, EARLIEST) == 0
+    assert node.control.topics.ledger_info(TOPIC)["ledgers"] == []
 
 
 def test_a_time_names_the_first_message_of_then_or_later() -> None:
@@ -378,7 +391,7 @@ def test_a_time_names_the_first_message_of_then_or_later() -> None:
     began_ms = node.world.now_ms
     node.world.advance(1_000)
     (second,) = node.publish(b"1")
-    since = node.control.position_since
+    since = node.control.messages.position_since
     assert since(TOPIC, 0) == since(TOPIC, began_ms) == first
     assert since(TOPIC, began_ms + 1) == since(TOPIC, began_ms + 1_000) == second
     assert since(TOPIC, began_ms + 1_001) == Position(second.ledger, second.entry + 1)
@@ -387,7 +400,7 @@ def test_a_time_names_the_first_message_of_then_or_later() -> None:
 def test_bytes_from_a_message_on_include_its_own() -> None:
     node = alone()
     positions = ledgers(node, b"0", b"111", b"22")
-    size = node.control.bytes_from
+    size = node.control.messages.bytes_from
     total = node.topic.log.bytes_retained
     assert size(TOPIC, EARLIEST) == size(TOPIC, positions[0]) == total
     assert total > size(TOPIC, positions[1]) > size(TOPIC, positions[2]) > 0
@@ -448,21 +461,21 @@ def test_trim_is_answered_when_nobody_is_given_it_any_more() -> None:
     node, positions = consumed(b"0", b"1", b"2")
     answers: list[Any] = []
     node.hold_stores = True
-    node.control.trim(TOPIC, answers.append)
+    node.control.topics.trim(TOPIC, answers.append)
     node.world.settle()
     assert (answers, node.topic.log.valid(positions[0])) == ([], True)
     node.hold_stores = False
     node.world.settle()
     assert answers == [None]
     assert [node.topic.log.valid(position) for position in positions] == [False, True, True]
-    assert node.control_call(lambda done: node.control.trim(TOPIC, done)) is None, "there is nothing more"
+    assert node.control_call(lambda done: node.control.topics.trim(TOPIC, done)) is None, "there is nothing more"
 
 
 def test_trim_that_cannot_be_stored_says_so() -> None:
     node, positions = consumed(b"0", b"1")
     answers: list[Any] = []
     node.hold_stores = True
-    node.control.trim(TOPIC, answers.append)
+    node.control.topics.trim(TOPIC, answers.append)
     (store,) = node.stores
     node.stores.clear()
     assert store.then is not None
@@ -483,30 +496,30 @@ def test_properties_of_a_topic_are_set_one_by_one_and_last() -> None:
     control = node.control
 
     def change(puts: dict[str, str], delete: str | None = None) -> None:
-        assert node.control_call(lambda done: control.change_topic_properties(TOPIC, puts, delete, done)) is None
+        assert node.control_call(lambda done: control.topics.change_properties(TOPIC, puts, delete, done)) is None
 
     change({"a": "1", "b": "2"})
     change({"b": "3", "c": "4"})
     change({}, "a")
     change({}, "never there")
-    assert node.control.topic_properties(TOPIC) == {"b": "3", "c": "4"}
+    assert node.control.topics.properties(TOPIC) == {"b": "3", "c": "4"}
     node.restart()
-    assert node.control.topic_properties(TOPIC) == {"b": "3", "c": "4"}
+    assert node.control.topics.properties(TOPIC) == {"b": "3", "c": "4"}
     with pytest.raises(BadRequest, match="too many"):
-        node.control.change_topic_properties(TOPIC, {str(n): "" for n in range(10_000)}, None, lambda _error: None)
+        node.control.topics.change_properties(TOPIC, {str(n): "" for n in range(10_000)}, None, lambda _error: None)
 
 
 def test_properties_that_cannot_be_stored_are_not_there() -> None:
     node = alone()
     answers: list[Any] = []
     node.hold_stores = True
-    node.control.change_topic_properties(TOPIC, {"a": "1"}, None, answers.append)
+    node.control.topics.change_properties(TOPIC, {"a": "1"}, None, answers.append)
     (store,) = node.stores
     node.stores.clear()
     assert store.then is not None
     node.run(store.then, "the disk is gone")
     assert "the disk is gone" in str(answers)
-    assert node.control.topic_properties(TOPIC) == {}
+    assert node.control.topics.properties(TOPIC) == {}
 
 
 def test_properties_of_a_subscription_are_replaced_and_last() -> None:
@@ -515,12 +528,12 @@ def test_properties_of_a_subscription_are_replaced_and_last() -> None:
     control = node.control
     for wanted in ({"a": "1", "b": "2"}, {"b": "3"}):
         assert (
-            node.control_call(lambda done, w=wanted: control.set_subscription_properties(TOPIC, "s", w, done)) is None
+            node.control_call(lambda done, w=wanted: control.subscriptions.set_properties(TOPIC, "s", w, done)) is None
         )  # type: ignore[misc]
-        assert node.control.subscription_properties(TOPIC, "s") == wanted
-        assert node.control.topic_stats(TOPIC)["subscriptions"]["s"]["subscriptionProperties"] == wanted
+        assert node.control.subscriptions.properties(TOPIC, "s") == wanted
+        assert node.control.statistics.topic(TOPIC)["subscriptions"]["s"]["subscriptionProperties"] == wanted
     node.restart()
-    assert node.control.subscription_properties(TOPIC, "s") == {"b": "3"}
+    assert node.control.subscriptions.properties(TOPIC, "s") == {"b": "3"}
 
 
 # ------------------------------------------------------------------------------------------------------------ what is stored
@@ -534,27 +547,30 @@ def test_what_is_stored_is_told_and_not_what_memory_knows() -> None:
     node.hold_stores = True
     client.ack(number, positions[0])
     node.world.advance(500)
-    info = node.control.ledger_info(TOPIC)
+    info = node.control.topics.ledger_info(TOPIC)
     stored = info["cursors"]["s"]["markDelete"]
     assert (stored["ledgerId"], stored["entryId"]) < positions[0]
     node.hold_stores = False
     node.world.advance(500)
-    info = node.control.ledger_info(TOPIC)
+    info = node.control.topics.ledger_info(TOPIC)
     assert info["cursors"]["s"]["markDelete"] == {"ledgerId": positions[0].ledger, "entryId": 0}
     assert [(ledger["ledgerId"], ledger["entries"], ledger["timestamp"]) for ledger in info["ledgers"]] == [
         (positions[0].ledger, 2, 0)
     ]
     assert "terminatedPosition" not in info
     control = node.control
-    control.terminate(TOPIC, lambda _position, _error: None)
+    control.topics.terminate(TOPIC, lambda _position, _error: None)
     node.world.settle()
-    told = control.ledger_info(TOPIC)["terminatedPosition"]
+    told = control.topics.ledger_info(TOPIC)["terminatedPosition"]
     assert told == {"ledgerId": positions[1].ledger, "entryId": 1}
 
 
 def test_the_last_message_of_a_batch_is_told_with_its_index() -> None:
     node = alone()
-    assert (node.control.last_message_id(TOPIC), node.control.last_batch_index(TOPIC)) == (NONE, -1)
+    assert (node.control.topics.last_message_id(TOPIC), node.control.topics.last_batch_index(TOPIC)) == (NONE, -1)
     for batch, index in ((1, -1), (10, 9), (1, -1)):
         (position,) = node.publish(b"x", batch=batch)
-        assert (node.control.last_message_id(TOPIC), node.control.last_batch_index(TOPIC)) == (position, index)
+        assert (node.control.topics.last_message_id(TOPIC), node.control.topics.last_batch_index(TOPIC)) == (
+            position,
+            index,
+        )

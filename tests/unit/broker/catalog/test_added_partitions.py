@@ -14,11 +14,11 @@ FIRST, SECOND, THIRD = (f"{BASE}-partition-{number}" for number in range(3))
 
 
 def make(node: Node, partitions: int = 1) -> None:
-    assert node.control_call(lambda done: node.control.create_topic(BASE, partitions, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(BASE, partitions, {}, done)) is None
 
 
 def grow(node: Node, partitions: int) -> None:
-    assert node.control_call(lambda done: node.control.update_partitions(BASE, partitions, done)) is None
+    assert node.control_call(lambda done: node.control.topics.update_partitions(BASE, partitions, done)) is None
 
 
 def test_what_is_published_before_consumers_have_heard_of_a_partition_waits_for_them() -> None:
@@ -36,14 +36,14 @@ def test_durable_subscriptions_are_as_those_of_the_first_partition() -> None:
     node = world["a"]
     make(node, 2)
     made = node.control_call(
-        lambda done: node.control.create_subscription(FIRST, "s", EARLIEST, True, {"k": "v"}, done)
+        lambda done: node.control.subscriptions.create(FIRST, "s", EARLIEST, True, {"k": "v"}, done)
     )
     assert made is None
     consumer(node, "reader", topic=FIRST, durable=False)
     consumer(node, "second", topic=SECOND, replicated=False)
     grow(node, 3)
     for there in (node, node.restart()):
-        told = {topic: set(there.control.subscriptions(topic)) for topic in (SECOND, THIRD)}
+        told = {topic: set(there.control.subscriptions.names(topic)) for topic in (SECOND, THIRD)}
         assert told == {SECOND: {"second"}, THIRD: {"s"}}
         new = there.broker.topics[THIRD].subscriptions["s"]
         assert new.replicated and new.cursor.labels == {"k": "v"}
@@ -61,9 +61,9 @@ def test_growth_that_a_link_brings_does_so_too() -> None:
     brought(1)
     consumer(node, topic=FIRST, replicated=False)
     brought(2)
-    assert node.control.subscriptions(SECOND) == ["s"]
+    assert node.control.subscriptions.names(SECOND) == ["s"]
     brought(2)
-    assert node.control.subscriptions(SECOND) == ["s"]
+    assert node.control.subscriptions.names(SECOND) == ["s"]
 
 
 def test_one_that_a_limit_refuses_is_a_warning() -> None:
@@ -74,7 +74,7 @@ def test_one_that_a_limit_refuses_is_a_warning() -> None:
     public = NamespaceName.parse("public/default")
     node.apply(node.broker.resources.change_policies(public, max_subscriptions_per_topic=1))
     grow(node, 2)
-    assert node.control.subscriptions(SECOND) == ["one"]
+    assert node.control.subscriptions.names(SECOND) == ["one"]
     (note,) = [note for note in node.notes if "begins without" in note.text]
     assert note.level == "warning" and "subscription two" in note.text
 
@@ -85,12 +85,12 @@ def test_as_many_as_there_are_bring_back_what_is_missing() -> None:
     make(node, 3)
     consumer(node, topic=FIRST, replicated=False)
     grow(node, 3)
-    assert node.control.subscriptions(SECOND) == []
+    assert node.control.subscriptions.names(SECOND) == []
     node.kill()
     del node.meta[TOPIC_PREFIX + THIRD]
     node.start()
-    assert node.control.partitions(THIRD) is None
+    assert node.control.topics.partitions(THIRD) is None
     grow(node, 3)
-    assert node.control.subscriptions(THIRD) == ["s"]
+    assert node.control.subscriptions.names(THIRD) == ["s"]
     with pytest.raises(Unprocessable):
         grow(node, 2)

@@ -24,7 +24,7 @@ SECOND: Final = f"{TOPIC}-partition-1"
 
 
 def adopt(node: Node, partitions: int = 2) -> None:
-    assert node.control_call(lambda done: node.control.adopt_partitions(TOPIC, partitions, done)) is None
+    assert node.control_call(lambda done: node.control.topics.adopt_partitions(TOPIC, partitions, done)) is None
 
 
 def split(synchronised: str = "") -> World:
@@ -124,7 +124,7 @@ def test_who_waits_meanwhile_is_told_to_try_again() -> None:
     node.world.settle()
     node.hold_stores = True
     answers: list[object] = []
-    node.control.adopt_partitions(TOPIC, 2, answers.append)
+    node.control.topics.adopt_partitions(TOPIC, 2, answers.append)
     node.world.settle()
     for request, name in enumerate((TOPIC, FIRST, SECOND), 2):
         person = Person(node)
@@ -144,12 +144,12 @@ def test_who_waits_meanwhile_is_told_to_try_again() -> None:
 def test_a_store_that_fails_leaves_the_topic_as_it_was() -> None:
     node = World("a")["a"]
     make(node)
-    answer = node.control_call(lambda done: node.control.create_subscription(TOPIC, "s", EARLIEST, False, {}, done))
+    answer = node.control_call(lambda done: node.control.subscriptions.create(TOPIC, "s", EARLIEST, False, {}, done))
     assert answer is None
     node.publish(b"x")
     node.hold_stores = True
     answers: list[object] = []
-    node.control.adopt_partitions(TOPIC, 2, answers.append)
+    node.control.topics.adopt_partitions(TOPIC, 2, answers.append)
     node.world.settle()
     while node.stores:
         store = node.stores.popleft()
@@ -169,7 +169,7 @@ def test_a_crash_at_any_moment_leaves_one_of_both() -> None:
         make(node)
         node.publish(b"x")
         node.hold_stores = not stored
-        node.control.adopt_partitions(TOPIC, 2, lambda _error: None)
+        node.control.topics.adopt_partitions(TOPIC, 2, lambda _error: None)
         node.world.work()
         node.restart()
         node.hold_stores = False
@@ -188,7 +188,7 @@ def test_its_ledgers_are_neither_lost_nor_unknown_after_a_start_and_go_with_the_
         node.restart()
         assert not node.broker.proofs.unknown and not node.broker.proofs.dead
         assert held(node, FIRST) == [b"x", b"y"]
-    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     node.restart()
     assert not node.broker.topics and not node.broker.proofs.unknown
 
@@ -215,7 +215,7 @@ def test_deduplication_goes_on() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     node = World("a")["a"]
-    call = node.control.adopt_partitions
+    call = node.control.topics.adopt_partitions
     nothing: list[object] = []
     with pytest.raises(NotFound):
         call(TOPIC, 2, nothing.append)
@@ -239,5 +239,5 @@ def test_what_cannot_be_is_refused() -> None:
     many = World("a", limits={"topics_max": 3})["a"]
     make(many)
     with pytest.raises(BrokerError, match="topics_max"):
-        many.control.adopt_partitions(TOPIC, 3, nothing.append)
+        many.control.topics.adopt_partitions(TOPIC, 3, nothing.append)
     assert nothing == []

@@ -45,12 +45,12 @@ def test_clients_administrators_and_links_are_held_to_one_rule(replication: str,
         full = f"persistent://public/default/{name}"
         if here:
             assert (
-                a.control_call(lambda done, full=full, count=partitions: a.control.create_topic(full, count, {}, done))
+                a.control_call(lambda done, full=full, count=partitions: a.control.topics.create(full, count, {}, done))
                 is None
             )
         else:
             with pytest.raises(PreconditionFailed, match="is not among the allowed clusters"):
-                a.control.create_topic(full, partitions, {}, lambda _error: None)
+                a.control.topics.create(full, partitions, {}, lambda _error: None)
     other = "persistent://public/default/z"
     b.create(other)
     b.publish(b"x", topic=other)

@@ -24,7 +24,7 @@ def _release(node: Node) -> None:
 
 def _policy(node: Node, *clusters: str) -> list[Any]:
     answers: list[Any] = []
-    node.control.apply(node.broker.resources.set_replication(NAMESPACE, list(clusters)), answers.append)
+    node.control.policies.apply(node.broker.resources.set_replication(NAMESPACE, list(clusters)), answers.append)
     return answers
 
 
@@ -33,7 +33,7 @@ def test_a_topic_that_is_deleted_leaves_nothing_on_links_whose_policy_changes() 
     node.create()
     assert node.broker.links.sources["b"].wants(TOPIC)
     node.hold_stores = True
-    node.control.delete_topic(TOPIC, True, lambda _error: None)
+    node.control.topics.delete(TOPIC, True, lambda _error: None)
     answers = _policy(node, "a")
     _release(node)
     assert answers == [None]
@@ -165,7 +165,7 @@ def test_a_subscription_that_is_deleted_under_its_seek_is_made_again_by_who_wait
     world = World("a")
     client, request, again = _seeks(world)
     node = world["a"]
-    node.control.delete_subscription(TOPIC, "s", True, lambda _error: None)
+    node.control.subscriptions.delete(TOPIC, "s", True, lambda _error: None)
     _release(node)
     sought, subscribed = client.answered(request), client.answered(1000 + again)
     assert sought is not None
@@ -220,11 +220,11 @@ def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
     assert {cursor_key(TOPIC, "s"), replicated_key(TOPIC, "s")} <= held
     node.hold_stores = True
     answers: list[Any] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     world.settle()
     node.run(node.broker.replication.rebased, TOPIC, "b")
     skipped: list[Any] = []
-    node.run(node.control.skip_all, TOPIC, "s", skipped.append)
+    node.run(node.control.subscriptions.skip_all, TOPIC, "s", skipped.append)
     world.advance(1_000)
     if fails:
         deletion = next(store for store in node.stores if cursor_key(TOPIC, "s") in store.deletes)
@@ -248,10 +248,10 @@ def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda control, done: control.terminate(TOPIC, lambda _position, error: done(error)),
-        lambda control, done: control.change_topic_properties(TOPIC, {"owner": "me"}, None, done),
-        lambda control, done: control.create_subscription(TOPIC, "other", None, False, {}, done),
-        lambda control, done: control.failover_begin(TOPIC, "s", "b", "", 0, done),
+        lambda control, done: control.topics.terminate(TOPIC, lambda _position, error: done(error)),
+        lambda control, done: control.topics.change_properties(TOPIC, {"owner": "me"}, None, done),
+        lambda control, done: control.subscriptions.create(TOPIC, "other", None, False, {}, done),
+        lambda control, done: control.failovers.begin(TOPIC, "s", "b", "", 0, done),
     ],
     ids=["terminate", "properties", "subscription", "failover"],
 )
@@ -262,7 +262,7 @@ def test_what_is_asked_of_a_topic_that_is_being_deleted_is_refused(change: Calla
     node.client().subscribe("s", kind=1)
     node.world.advance(1_000)
     node.hold_stores = True
-    node.control.delete_topic(TOPIC, True, lambda _error: None)
+    node.control.topics.delete(TOPIC, True, lambda _error: None)
     node.world.settle()
     told: list[Any] = []
     try:
@@ -370,7 +370,7 @@ def test_a_subscription_that_is_made_again_by_who_waited_for_the_seek_is_still_t
     again = client.subscribe("s", kind=1, replicated=replicated)
     world.settle()
     deleted: list[Any] = []
-    node.control.delete_subscription(TOPIC, "s", True, deleted.append)
+    node.control.subscriptions.delete(TOPIC, "s", True, deleted.append)
     node.hold_stores = False
     world.advance(1_000)
     answer = client.answered(1000 + again)
@@ -391,11 +391,11 @@ def test_a_failover_on_its_way_to_the_store_ends_with_what_it_moves(what: str) -
     world.advance(1_000)
     node.hold_stores = True
     begun: list[Any] = []
-    node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append)
+    node.control.failovers.begin(TOPIC, "s", "b", "", 0, begun.append)
     if what == "topic":
-        node.control.delete_topic(TOPIC, True, lambda _error: None)
+        node.control.topics.delete(TOPIC, True, lambda _error: None)
     else:
-        node.control.delete_subscription(TOPIC, "s", True, lambda _error: None)
+        node.control.subscriptions.delete(TOPIC, "s", True, lambda _error: None)
     _release(node)
     world.advance(1_000)
     if what == "subscription":
@@ -427,7 +427,9 @@ def test_a_topic_that_comes_while_its_namespace_goes_is_refused(fails: bool, dom
     text = f"{domain}://{going}/t"
     node.hold_stores = True
     deleted: list[Any] = []
-    node.control.apply(resources.delete_namespace(going, node.control.topics(str(going))), deleted.append)
+    node.control.policies.apply(
+        resources.delete_namespace(going, node.control.topics.names(str(going))), deleted.append
+    )
     client = node.client()
     client.send(pb.BaseCommand(type=5, producer=pb.CommandProducer(topic=text, producer_id=1, request_id=1)))
     answers = [command.error for command in client.answers if command.type == 14]
@@ -454,10 +456,12 @@ def test_a_namespace_that_is_getting_a_topic_stays() -> None:
     node.hold_stores = True
     node.create(f"persistent://{going}/t")
     with pytest.raises(Conflict, match="is getting topic persistent://public/going/t"):
-        node.control.apply(resources.delete_namespace(going, node.control.topics(str(going))), lambda _error: None)
+        node.control.policies.apply(
+            resources.delete_namespace(going, node.control.topics.names(str(going))), lambda _error: None
+        )
     _release(node)
     assert resources.has_namespace(going) and f"persistent://{going}/t" in node.broker.topics
-    node.control.delete_topic(f"persistent://{going}/t", True, lambda _error: None)
+    node.control.topics.delete(f"persistent://{going}/t", True, lambda _error: None)
     _release(node)
-    node.apply(resources.delete_namespace(going, node.control.topics(str(going))))
+    node.apply(resources.delete_namespace(going, node.control.topics.names(str(going))))
     assert not resources.has_namespace(going)

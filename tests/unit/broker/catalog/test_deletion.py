@@ -27,12 +27,12 @@ def alone() -> Node:
 
 
 def subscribe(node: Node, topic: str) -> None:
-    answer = node.control_call(lambda done: node.control.create_subscription(topic, "s", EARLIEST, False, {}, done))
+    answer = node.control_call(lambda done: node.control.subscriptions.create(topic, "s", EARLIEST, False, {}, done))
     assert answer is None
 
 
 def delete(node: Node, topic: str = TOPIC, *, force: bool = False) -> None:
-    assert node.control_call(lambda done: node.control.delete_topic(topic, force, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(topic, force, done)) is None
 
 
 def test_subscriptions_that_nobody_uses_go_with_their_topic() -> None:
@@ -81,7 +81,7 @@ def test_a_reader_keeps_it() -> None:
 def test_one_used_partition_keeps_them_all() -> None:
     node = alone()
     base = TOPIC + "-parts"
-    assert node.control_call(lambda done: node.control.create_topic(base, 3, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(base, 3, {}, done)) is None
     names = [f"{base}-partition-{number}" for number in range(3)]
     subscribe(node, names[0])
     client, number = consumer(node, topic=names[2], replicated=False)
@@ -144,7 +144,7 @@ def test_those_of_a_partitioned_topic_go_with_the_last_partition() -> None:
     node = alone()
     base = TOPIC + "-parts"
     furnish(node)  # of another topic, whose name begins the same
-    assert node.control_call(lambda done: node.control.create_topic(base, 2, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(base, 2, {}, done)) is None
     furnish(node, base)
     partition = node.broker.topics[base + "-partition-1"]
     node.run(lambda: node.broker.catalog.delete(partition, force=True, done=lambda _error: None))
@@ -214,8 +214,8 @@ def test_while_somebody_sets_a_policy(anew: bool) -> None:
     node.hold_stores = True
     answers: list[object] = []
     change = node.broker.resources.change_topic_policies(TopicName.parse(TOPIC), message_ttl_in_seconds=60)
-    node.control.delete_topic(TOPIC, False, answers.append)
-    node.control.apply(change, answers.append)
+    node.control.topics.delete(TOPIC, False, answers.append)
+    node.control.policies.apply(change, answers.append)
     answer(node)
     assert TOPIC not in node.broker.topics and not answers
     if anew:
@@ -234,7 +234,7 @@ def test_a_store_that_fails_leaves_them_and_says_so() -> None:
     furnish(node)
     node.hold_stores = True
     answers: list[object] = []
-    node.control.delete_topic(TOPIC, False, answers.append)
+    node.control.topics.delete(TOPIC, False, answers.append)
     answer(node)
     (deletion,) = (store for store in node.stores if any(key.startswith("topicpolicies/") for key in store.deletes))
     node.stores.remove(deletion)

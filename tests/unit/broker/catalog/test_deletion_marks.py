@@ -22,11 +22,11 @@ def topics(partitions: int | None, name: str = TOPIC) -> list[str]:
 
 
 def make(node: Node, partitions: int | None = None, name: str = TOPIC) -> None:
-    assert node.control_call(lambda done: node.control.create_topic(name, partitions, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(name, partitions, {}, done)) is None
 
 
 def delete(node: Node, name: str = TOPIC) -> None:
-    assert node.control_call(lambda done: node.control.delete_topic(name, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(name, True, done)) is None
 
 
 def publish(node: Node, data: bytes, partitions: int | None = None) -> None:
@@ -169,7 +169,7 @@ def test_partitions_that_were_never_here_are_no_new_topic() -> None:
     make(a, 2)
     world.advance(1_000)
     world.cut.add(("a", "b"))
-    assert a.control_call(lambda done: a.control.update_partitions(TOPIC, 3, done)) is None
+    assert a.control_call(lambda done: a.control.topics.update_partitions(TOPIC, 3, done)) is None
     a.publish(b"x", topic=f"{TOPIC}-partition-2")
     world.advance(1_000)
     delete(b)

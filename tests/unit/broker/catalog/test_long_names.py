@@ -26,10 +26,10 @@ def test_administration_is_told_why_and_the_broker_starts_again() -> None:
     a = world["a"]
     for name, partitions in ((named(TOPIC_BYTES_MAX), 1), (named(LAST + 1), 1), (named(LAST), 11)):
         with pytest.raises(PreconditionFailed, match=f"at most {TOPIC_BYTES_MAX} bytes"):
-            a.control.create_topic(str(name), partitions, {}, print)
-    assert a.control_call(lambda done: a.control.create_topic(str(named(LAST)), 10, {}, done)) is None
+            a.control.topics.create(str(name), partitions, {}, print)
+    assert a.control_call(lambda done: a.control.topics.create(str(named(LAST)), 10, {}, done)) is None
     with pytest.raises(PreconditionFailed, match="at most"):
-        a.control.update_partitions(str(named(LAST)), 11, print)
+        a.control.topics.update_partitions(str(named(LAST)), 11, print)
     a.restart()
     assert str(named(LAST).with_partition(9)) in a.broker.topics
     assert a.broker.resources.partitions(named(LAST)) == 10
@@ -62,7 +62,7 @@ def test_one_that_was_stored_before_is_left_out_and_can_be_deleted(size: int) ->
     (note,) = [note for note in a.notes if "left out" in note.text]
     assert note.level == "error" and note.text.startswith(f"{left} stored topics") and "at most" in note.text
     assert TOPIC in a.broker.topics and len(a.broker.topics) == 1 + 11 - left
-    assert a.control_call(lambda done: a.control.delete_topic(str(name), False, done)) is None
+    assert a.control_call(lambda done: a.control.topics.delete(str(name), False, done)) is None
     assert not [key for key in a.meta if key.startswith(TOPIC_PREFIX) and str(name) in key]
     a.restart()
     assert not [note for note in a.notes if "left out" in note.text]

@@ -53,7 +53,7 @@ def test_one_that_is_being_created_is_no_other_one(node: Node) -> None:
 
 def test_partitions_that_are_being_created_count(node: Node) -> None:
     answers: list[object] = []
-    node.run(node.control.create_topic, f"{TOPIC}-p", 2, {}, answers.append)
+    node.run(node.control.topics.create, f"{TOPIC}-p", 2, {}, answers.append)
     assert opened(node.client(), TOPIC, f"{TOPIC}-2") == ["open", "NOT_ALLOWED"]
     assert answers == [None]
 

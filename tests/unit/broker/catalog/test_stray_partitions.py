@@ -28,7 +28,7 @@ def there(node: Node) -> list[str]:
 
 
 def make(node: Node, topic: str, partitions: int) -> None:
-    assert node.control_call(lambda done: node.control.create_topic(topic, partitions, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(topic, partitions, {}, done)) is None
 
 
 def refused(node: Node, topic: str) -> set[ErrorCode]:
@@ -95,7 +95,7 @@ def test_clients_of_a_deleted_partitioned_topic_do_not_bring_its_partitions_back
     assert all(person.told(1) for person, _, _ in people)
     node.hold_stores = True
     answers: list[object] = []
-    node.control.delete_topic(topic, True, answers.append)
+    node.control.topics.delete(topic, True, answers.append)
     for request in range(2, 30):
         for person, attempt, name in people:
             attempt(request, name)
@@ -116,7 +116,7 @@ def test_clients_of_a_deleted_partitioned_topic_do_not_bring_its_partitions_back
     assert not [client for client in node.clients.values() if client.closed_consumers and client.received]
     node.hold_stores = False
     make(node, topic, 3)
-    assert node.control.partitions(topic) == 3
+    assert node.control.topics.partitions(topic) == 3
 
 
 def test_a_topic_that_is_being_deleted_neither_grows_nor_is_deleted_again() -> None:
@@ -124,20 +124,20 @@ def test_a_topic_that_is_being_deleted_neither_grows_nor_is_deleted_again() -> N
     make(node, TOPIC, 2)
     node.hold_stores = True
     answers: list[object] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     for again in (
-        lambda: node.control.update_partitions(TOPIC, 3, answers.append),
-        lambda: node.control.delete_topic(TOPIC, True, answers.append),
+        lambda: node.control.topics.update_partitions(TOPIC, 3, answers.append),
+        lambda: node.control.topics.delete(TOPIC, True, answers.append),
     ):
         with pytest.raises(InFlight):
             again()
     with pytest.raises(BrokerError, match="is being deleted; try again"):
-        node.control.create_topic(TOPIC, 2, {}, answers.append)
+        node.control.topics.create(TOPIC, 2, {}, answers.append)
     assert asked(node, TOPIC, create=True) is ErrorCode.METADATA
     assert answers == []
     node.hold_stores = False
     node.world.advance(100)
-    assert answers == [None] and node.control.partitions(TOPIC) is None
+    assert answers == [None] and node.control.topics.partitions(TOPIC) is None
 
 
 def test_a_deletion_that_fails_leaves_a_topic_that_is_used_as_before() -> None:
@@ -145,7 +145,7 @@ def test_a_deletion_that_fails_leaves_a_topic_that_is_used_as_before() -> None:
     make(node, TOPIC, 2)
     node.hold_stores = True
     answers: list[object] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     while node.stores:
         store = node.stores.popleft()
         if store.then is not None:
@@ -153,7 +153,7 @@ def test_a_deletion_that_fails_leaves_a_topic_that_is_used_as_before() -> None:
     node.hold_stores = False
     node.world.advance(100)
     assert len(answers) == 1 and answers[0] is not None
-    assert node.control.partitions(TOPIC) == 2 and there(node) == names(TOPIC, 2)
+    assert node.control.topics.partitions(TOPIC) == 2 and there(node) == names(TOPIC, 2)
     person = Person(node)
     person.produce(1, names(TOPIC, 2)[0])
     node.world.settle()
@@ -188,7 +188,7 @@ def test_a_link_brings_no_partition_of_what_its_source_has_not_partitioned() -> 
     make(a, TOPIC, 2)
     world.advance(100)
     assert there(b) == names(TOPIC, 2) and state.blocked is None
-    assert b.control.topic_stats(stray)["msgInCounter"] == 1  # nothing is lost
+    assert b.control.statistics.topic(stray)["msgInCounter"] == 1  # nothing is lost
 
 
 def test_partitions_of_a_topic_that_is_just_being_made_are_worth_another_try() -> None:
@@ -196,7 +196,7 @@ def test_partitions_of_a_topic_that_is_just_being_made_are_worth_another_try() -
     node = World("a")["a"]
     node.hold_stores = True
     answers: list[object] = []
-    node.control.create_topic(TOPIC, 2, {}, answers.append)
+    node.control.topics.create(TOPIC, 2, {}, answers.append)
     assert asked(node, TOPIC, create=True) is ErrorCode.METADATA
     early = Person(node)
     early.produce(1, TOPIC)
@@ -234,7 +234,7 @@ def test_a_partitioned_topic_is_there_for_its_creator_when_the_clusters_have_it_
     a = world["a"]
     serve(a, "b")
     answers: list[object] = []
-    a.control.create_topic(TOPIC, 2, {}, answers.append)
+    a.control.topics.create(TOPIC, 2, {}, answers.append)
     world.work()
     assert there(a) == names(TOPIC, 2) and not answers
     world.advance(1_000, links=False)
@@ -250,9 +250,9 @@ def test_nobody_waits_for_a_link_that_does_not_work(why: str) -> None:
     if why != "nobody serves":
         serve(a, "b")
     if why == "paused":
-        assert a.control_call(lambda done: a.control.link_pause("b", None, done)) is None
+        assert a.control_call(lambda done: a.control.links.pause("b", None, done)) is None
     answers: list[object] = []
-    a.control.create_topic(TOPIC, 2, {}, answers.append)
+    a.control.topics.create(TOPIC, 2, {}, answers.append)
     world.work()
     assert answers == ([] if why == "slow" else [None])
     world.advance(3_000, links=False)

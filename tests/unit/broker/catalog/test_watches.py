@@ -237,10 +237,10 @@ def test_a_topic_made_anew_is_told_as_gone_and_new(node: Node, one: Person) -> N
 def test_partitions_come_all_at_once_and_match_by_their_topic(node: Node, one: Person) -> None:
     one.watch(PREFIX + "p")
     name = TopicName.parse(PREFIX + "p")
-    node.run(lambda: node.control.create_topic(str(name), 3, {}, lambda _error: None))
+    node.run(lambda: node.control.topics.create(str(name), 3, {}, lambda _error: None))
     wait(node)
     assert one.told() == [([f"p-partition-{number}" for number in range(3)], [])]
-    node.run(lambda: node.control.update_partitions(str(name), 4, lambda _error: None))
+    node.run(lambda: node.control.topics.update_partitions(str(name), 4, lambda _error: None))
     wait(node)
     assert one.told() == [(["p-partition-3"], [])]
 
@@ -272,7 +272,7 @@ def test_what_metadata_brings_is_told() -> None:
     world.advance(3_000)
     one = Person(world["b"])
     one.watch()
-    world["a"].run(lambda: world["a"].control.create_topic(PREFIX + "p", 2, {}, lambda _error: None))
+    world["a"].run(lambda: world["a"].control.topics.create(PREFIX + "p", 2, {}, lambda _error: None))
     world.advance(3_000)
     assert one.told() == [(["p-partition-0", "p-partition-1"], [])]
 

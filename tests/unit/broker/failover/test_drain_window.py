@@ -24,7 +24,7 @@ def fenced(messages: int) -> tuple[World, Node, Client, int, list[Any]]:
     positions = node.publish(*(b"%d" % n for n in range(messages)))
     world.advance(1_000)
     answers: list[Any] = []
-    node.control.failover_begin(TOPIC, "s", "b", "", WINDOW_MS, answers.append)
+    node.control.failovers.begin(TOPIC, "s", "b", "", WINDOW_MS, answers.append)
     world.settle()
     assert answers == [None]
     return world, node, client, number, positions
@@ -74,7 +74,7 @@ def test_a_fence_that_is_ended_meanwhile_is_left_alone() -> None:
     world, node, client, number, positions = fenced(100)
     client.ack(number, positions[0])
     answers: list[Any] = []
-    node.control.failover_unfence(TOPIC, "s", answers.append)
+    node.control.failovers.unfence(TOPIC, "s", answers.append)
     world.advance(3 * WINDOW_MS)
     assert answers == [None] and state(node) == (Phase.ACTIVE, 0)
 
@@ -105,7 +105,7 @@ def test_a_failover_that_was_cut_short_takes_along_what_was_acknowledged_since()
         client.ack(number, position)
     world.advance(WINDOW_MS)
     answers: list[Any] = []
-    node.control.failover_begin(TOPIC, "s", "b", "", WINDOW_MS, answers.append)
+    node.control.failovers.begin(TOPIC, "s", "b", "", WINDOW_MS, answers.append)
     world.settle()
     again = node.broker.fences.fence(TOPIC, "s")
     assert answers == [None]

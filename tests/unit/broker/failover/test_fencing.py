@@ -22,7 +22,7 @@ def test_a_store_that_refuses_the_end_of_the_wait_is_asked_again() -> None:
     node.publish(b"0", b"1")
     world.advance(1_000)
     assert len(client.take(number)) == 2
-    node.control.failover_begin(TOPIC, "s", "b", "", 100, lambda _: None)
+    node.control.failovers.begin(TOPIC, "s", "b", "", 100, lambda _: None)
     begun = node.stores.popleft()
     node.meta.update(begun.puts)
     assert begun.then is not None
@@ -58,15 +58,15 @@ def refused(answers: list[MagnetarError | None]) -> list[str]:
 def test_a_failover_that_is_called_off_is_none_whichever_comes_first(first: str) -> None:
     """The store hangs: whoever asked for the fence waits for an answer no more, and never heard what became of it."""
     node = subscribed()
-    named = node.control.failover_state(TOPIC, "s")["next"]
+    named = node.control.failovers.state(TOPIC, "s")["next"]
     begun: list[MagnetarError | None] = []
     ended: list[MagnetarError | None] = []
     node.hold_stores = True
     if first == "fence":
-        node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
-    node.control.failover_step("call-off", TOPIC, "s", named, ended.append)
+        node.control.failovers.begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
+    node.control.failovers.step("call-off", TOPIC, "s", named, ended.append)
     if first != "fence":
-        node.control.failover_begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
+        node.control.failovers.begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
     assert not begun and not ended
     node.hold_stores = False
     node.world.advance(5_000)
@@ -76,23 +76,23 @@ def test_a_failover_that_is_called_off_is_none_whichever_comes_first(first: str)
     assert not node.topic.subscriptions["s"].held
     node.restart()
     node.world.advance(1_000)
-    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done, named=named))
-    later = node.control.failover_state(TOPIC, "s")["next"]
+    assert node.control_call(lambda done: node.control.failovers.begin(TOPIC, "s", "b", "", 0, done, named=named))
+    later = node.control.failovers.state(TOPIC, "s")["next"]
     assert (
-        node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done, named=later)) is None
+        node.control_call(lambda done: node.control.failovers.begin(TOPIC, "s", "b", "", 0, done, named=later)) is None
     )
-    assert node.control.failover_state(TOPIC, "s")["token"] == later
+    assert node.control.failovers.state(TOPIC, "s")["token"] == later
 
 
 def test_a_failover_is_named_later_than_all_that_is_known_and_by_its_source() -> None:
     node = subscribed()
-    named = node.control.failover_state(TOPIC, "s")["next"]
+    named = node.control.failovers.state(TOPIC, "s")["next"]
     time_ms = int(named.partition("@")[0])
     with pytest.raises(BadRequest, match="its token names another cluster"):
-        node.control.failover_begin(TOPIC, "s", "b", "", 0, lambda _: None, named=f"{time_ms}@b")
+        node.control.failovers.begin(TOPIC, "s", "b", "", 0, lambda _: None, named=f"{time_ms}@b")
     above = f"{time_ms + 5}@b"
     answers: list[MagnetarError | None] = []
-    node.control.failover_begin(TOPIC, "s", "b", above, 0, answers.append, named=named)
+    node.control.failovers.begin(TOPIC, "s", "b", above, 0, answers.append, named=named)
     assert refused(answers) == [f"failover {named} is not later than {above}"]
     assert node.broker.fences.fence(TOPIC, "s").phase is Phase.ACTIVE
 
@@ -102,7 +102,7 @@ def test_changes_that_the_store_does_not_answer_do_not_pile_up() -> None:
     node.hold_stores = True
     answers: list[MagnetarError | None] = []
     for _ in range(CHANGES_MAX + 3):
-        node.control.failover_begin(TOPIC, "s", "b", "", 0, answers.append)
+        node.control.failovers.begin(TOPIC, "s", "b", "", 0, answers.append)
     assert refused(answers) == [f"{CHANGES_MAX} changes of this fence wait for the metadata store"] * 3
     node.hold_stores = False
     node.world.advance(1_000)
@@ -113,16 +113,16 @@ def test_a_subscription_that_is_being_moved_stays_replicated() -> None:
     """Its final state could not be written: that was tried twice a second, with a line each time, until somebody ended it."""
     node = subscribed()
     node.hold_log = True
-    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
-    off = node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", False, done))
+    assert node.control_call(lambda done: node.control.failovers.begin(TOPIC, "s", "b", "", 0, done)) is None
+    off = node.control_call(lambda done: node.control.replicated.set_replicated(TOPIC, "s", False, done))
     assert "is fenced (to b, failover" in str(off) and str(off).endswith("; end that first")
-    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", True, done)) is None
+    assert node.control_call(lambda done: node.control.replicated.set_replicated(TOPIC, "s", True, done)) is None
     node.hold_log = False
     node.world.advance(5_000)
     assert node.broker.fences.fence(TOPIC, "s").final is not None
     assert not [text for _, text in node.notes if "trying again" in text]
-    assert node.control_call(lambda done: node.control.failover_unfence(TOPIC, "s", done)) is None
-    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", False, done)) is None
+    assert node.control_call(lambda done: node.control.failovers.unfence(TOPIC, "s", done)) is None
+    assert node.control_call(lambda done: node.control.replicated.set_replicated(TOPIC, "s", False, done)) is None
 
 
 def test_a_subscription_that_was_deleted_at_the_target_is_told_beforehand() -> None:
@@ -130,12 +130,12 @@ def test_a_subscription_that_was_deleted_at_the_target_is_told_beforehand() -> N
     a = subscribed()
     world, b = a.world, a.world["b"]
     with pytest.raises(NotFound):
-        b.control.failover_state(TOPIC, "never")
-    assert b.control_call(lambda done: b.control.delete_subscription(TOPIC, "s", True, done)) is None
+        b.control.failovers.state(TOPIC, "never")
+    assert b.control_call(lambda done: b.control.subscriptions.delete(TOPIC, "s", True, done)) is None
     with pytest.raises(
         PreconditionFailed, match=f"was deleted in b, .*: magnetar subscriptions create {TOPIC} s --repl"
     ):
-        b.control.failover_state(TOPIC, "s")
-    assert b.control_call(lambda done: b.control.create_subscription(TOPIC, "s", LATEST, True, {}, done)) is None
+        b.control.failovers.state(TOPIC, "s")
+    assert b.control_call(lambda done: b.control.subscriptions.create(TOPIC, "s", LATEST, True, {}, done)) is None
     world.advance(1_000)
-    assert b.control.failover_state(TOPIC, "s")["backlog"] == 0
+    assert b.control.failovers.state(TOPIC, "s")["backlog"] == 0

@@ -24,7 +24,9 @@ def fenced() -> tuple[World, str]:
     client.ack(number, stored[0])
     world.advance(3_000)
     world.cut.add(("a", "b"))
-    assert world["a"].control_call(lambda done: world["a"].control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
+    assert (
+        world["a"].control_call(lambda done: world["a"].control.failovers.begin(TOPIC, "s", "b", "", 0, done)) is None
+    )
     fence = world["a"].broker.fences.fence(TOPIC, "s")
     assert fence.final is not None
     return world, str(fence.token)
@@ -32,7 +34,7 @@ def fenced() -> tuple[World, str]:
 
 def activate(node: Node, token: str) -> MagnetarError | None:
     found: MagnetarError | None = node.control_call(
-        lambda done: node.control.failover_step("activate", TOPIC, "s", token, done)
+        lambda done: node.control.failovers.step("activate", TOPIC, "s", token, done)
     )
     return found
 
@@ -87,7 +89,7 @@ def test_a_failover_is_later_than_all_whose_final_state_was_heard() -> None:
     world.cut.clear()
     world.advance(1_000)
     world.now_ms -= 500_000
-    began = world["b"].control_call(lambda done: world["b"].control.failover_begin(TOPIC, "s", "a", "", 0, done))
+    began = world["b"].control_call(lambda done: world["b"].control.failovers.begin(TOPIC, "s", "a", "", 0, done))
     assert began is None
     assert world["b"].broker.fences.fence(TOPIC, "s").token > Token.parse(token)
 
@@ -95,11 +97,11 @@ def test_a_failover_is_later_than_all_whose_final_state_was_heard() -> None:
 def moved(world: World, source: str, target: str, above: str = "") -> Token:
     """A failover from one to the other, step by step."""
     there, here = world[target], world[source]
-    assert here.control_call(lambda done: here.control.failover_begin(TOPIC, "s", target, above, 0, done)) is None
+    assert here.control_call(lambda done: here.control.failovers.begin(TOPIC, "s", target, above, 0, done)) is None
     token = here.broker.fences.fence(TOPIC, "s").token
     world.advance(2_000)
     assert activate(there, str(token)) is None
-    assert here.control_call(lambda done: here.control.failover_step("complete", TOPIC, "s", str(token), done)) is None
+    assert here.control_call(lambda done: here.control.failovers.step("complete", TOPIC, "s", str(token), done)) is None
     return token
 
 
@@ -112,9 +114,9 @@ def test_however_late_the_others_say_it_is_there_is_a_later_time() -> None:
     control = world["a"].control
     for refused in (TIME_MS_MAX, TIME_MS_MAX - 1, TIME_MS_MAX - (1 << 40)):
         with pytest.raises(BadRequest, match="no room for later ones"):
-            control.failover_begin(TOPIC, "s", "b", f"{refused}@b", 0, lambda _: None)
+            control.failovers.begin(TOPIC, "s", "b", f"{refused}@b", 0, lambda _: None)
         with pytest.raises(BadRequest, match="no room for later ones"):
-            control.failover_step("give-up", TOPIC, "s", f"{refused}@b", lambda _: None)
+            control.failovers.step("give-up", TOPIC, "s", f"{refused}@b", lambda _: None)
     latest = TIME_MS_MAX - (1 << 40) - 1
     above = f"{latest}@b"
     for source, target in ("ab", "ba", "ab"):

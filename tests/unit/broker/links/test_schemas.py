@@ -153,7 +153,7 @@ def test_deleted_at_the_source_while_messages_are_on_their_way(world: World) -> 
     world.cut.add(("a", "b"))
     register(a, A)
     publish(a, "one", version(0))
-    a.control_call(lambda done: a.control.schema_delete(TOPIC, False, lambda _version, error: done(error)))
+    a.control_call(lambda done: a.control.schemas.delete(TOPIC, False, lambda _version, error: done(error)))
     assert register(a, CLASH) == 2
     publish(a, "two", version(2))
     world.cut.clear()
@@ -168,7 +168,7 @@ def test_numbers_that_begin_again_are_other_schemas(world: World) -> None:
     publish(a, "one", version(0))
     world.settle()
     world.now_ms += 1
-    a.control_call(lambda done: a.control.schema_delete(TOPIC, True, lambda _version, error: done(error)))
+    a.control_call(lambda done: a.control.schemas.delete(TOPIC, True, lambda _version, error: done(error)))
     assert register(a, AB) == 0
     publish(a, "two", version(0))
     world.settle()
@@ -181,7 +181,7 @@ def test_forgotten_at_the_destination(world: World) -> None:
     register(a, A)
     publish(a, "one", version(0))
     world.settle()
-    b.control_call(lambda done: b.control.schema_delete(TOPIC, True, lambda _version, error: done(error)))
+    b.control_call(lambda done: b.control.schemas.delete(TOPIC, True, lambda _version, error: done(error)))
     publish(a, "two", version(0))
     world.settle()
     assert definition_at(b, stored(b)[-1][2]) == A.data
@@ -202,7 +202,7 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     assert stop.kind == "schema"
     for part in (str(stop.position), "version 1", "version 0", "AVRO", "magnetar links skip a:b", "\n"):
         assert (part in stop.reason) == (part != "\n"), stop.reason
-    (link,) = a.control.links()
+    (link,) = a.control.links.states()
     (told,) = link["topics"]
     assert (told["blocked"], told["blocked_at"], told["lag_messages"]) == ("schema", str(stop.position), 2)
     conflict = told["schema_conflict"]
@@ -214,7 +214,7 @@ def test_an_incompatible_schema_stops_its_topic_there_until_it_fits(world: World
     assert (conflict["target"]["cluster"], conflict["target"]["version"]) == ("b", 0)
     assert conflict["strategy"] == "FULL"
     assert "version 0" in conflict["cause"]
-    (preview,) = a.control.link_skip_preview("b", TOPIC, None)
+    (preview,) = a.control.links.skip_preview("b", TOPIC, None)
     assert preview["messages"] == 1, "the one in the way"
     b.apply(b.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="ALWAYS_COMPATIBLE"))
     world.settle()
@@ -232,7 +232,7 @@ def test_deleting_the_schema_there_makes_room_and_what_is_known_stays_readable(w
         publish(a, text, version(stamp))
     world.settle()
     assert blocked(a) is not None
-    b.control_call(lambda done: b.control.schema_delete(TOPIC, False, lambda _version, error: done(error)))
+    b.control_call(lambda done: b.control.schemas.delete(TOPIC, False, lambda _version, error: done(error)))
     world.settle()
     assert [definition_at(b, carried) for *_, carried in stored(b)] == [A.data, CLASH.data, A.data]
     assert b.broker.schemas.registry.latest(TOPIC) is not None
@@ -368,7 +368,7 @@ def test_foreign_schemas_are_for_reading_alone(world: World) -> None:
     newest = registry.latest(TOPIC)
     assert newest is not None
     assert newest[0] == 0, "the newest is still the producers' own"
-    assert b.control.schema(TOPIC, 1)["foreign"] is True
+    assert b.control.schemas.one(TOPIC, 1)["foreign"] is True
     with pytest.raises(AssertionError, match="cannot read"):
         register(b, CLASH)  # producers here still obey the strategy
     assert register(b, AB) == 2
@@ -435,7 +435,7 @@ def test_two_links_bring_the_same_schema_at_once() -> None:
     world.settle()  # handshakes, and the topic, are there
     assert len(c.broker.schemas.registry.live(TOPIC)) == 1
     world.cut |= world.links
-    c.control_call(lambda done: c.control.schema_delete(TOPIC, True, lambda _version, error: done(error)))
+    c.control_call(lambda done: c.control.schemas.delete(TOPIC, True, lambda _version, error: done(error)))
     for node in (a, b):
         publish(node, f"again from {node.name}", version(0))
     c.hold_stores = True

@@ -56,7 +56,7 @@ def test_off_is_off() -> None:
     assert told(world["a"]) == {"enabled": False}
     assert not any(key.startswith("metasync/") for key in world["a"].meta)
     with pytest.raises(PreconditionFailed, match="metadata_sync_topic"):
-        world["a"].control.metadata_fingerprints()
+        world["a"].control.metadata.fingerprints()
 
 
 def test_both_fields_survive_and_nothing_is_told_twice() -> None:
@@ -89,7 +89,7 @@ def test_the_first_of_many_changes_is_told_at_once_and_the_others_together() -> 
         change = a.broker.resources.create_namespace(
             NamespaceName("acme", name), Policies(replication_clusters=["a", "b"])
         )
-        a.control.apply(change, lambda error: None)
+        a.control.policies.apply(change, lambda error: None)
         world.work()
 
     ask("first")
@@ -110,7 +110,7 @@ def test_three_clusters_set_the_same_field_at_the_same_time() -> None:
     world.advance(1_000)
     for number, node in enumerate(world.nodes.values()):
         change = node.broker.resources.change_policies(NS, message_ttl_in_seconds=number + 1)
-        node.control.apply(change, lambda error: None)
+        node.control.policies.apply(change, lambda error: None)
     world.advance(2_000)
     assert agree(world)
     shown = [policies(node) for node in world.nodes.values()]
@@ -124,7 +124,7 @@ def test_a_value_and_its_stamp_are_stored_together() -> None:
     make(a)
     key = f"{RECORD_PREFIX}namespaces/acme/n"
     a.hold_stores = True
-    a.control.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
+    a.control.policies.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     batch = [set(store.puts) for store in a.stores]
     assert [puts for puts in batch if "namespaces/acme/n" in puts] == [puts for puts in batch if key in puts] != []
     a.hold_stores = False
@@ -138,7 +138,7 @@ def test_a_store_that_fails_is_tried_again_and_nothing_is_applied_by_half() -> N
     world = worlds("ab")
     a, b = world["a"], world["b"]
     b.hold_stores = True
-    a.control.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
+    a.control.policies.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
     world.advance(200)
     held = [store for store in b.stores if any(key.startswith("metasync/") for key in store.puts)]
     assert held
@@ -159,7 +159,7 @@ def test_power_cuts_lose_no_change() -> None:
     world = worlds("ab")
     a, b = world["a"], world["b"]
     a.hold_log = True
-    a.control.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
+    a.control.policies.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b"])), lambda error: None)
     world.work()
     assert "tenants/acme" in a.meta
     a.hold_log = False
@@ -229,7 +229,7 @@ def test_what_topics_need_is_kept_until_they_are_deleted_by_name() -> None:
     assert policies(b) is not None
     assert "persistent://acme/n/mine" in b.broker.topics
     assert agree(world)
-    assert b.control_call(lambda done: b.control.delete_topic("persistent://acme/n/mine", True, done)) is None
+    assert b.control_call(lambda done: b.control.topics.delete("persistent://acme/n/mine", True, done)) is None
     world.advance(1_000)
     assert policies(b) is None
     assert "acme" not in b.broker.resources.tenants()
@@ -246,7 +246,7 @@ def test_a_topic_that_is_being_created_needs_its_namespace_too(fails: bool, part
     world.advance(1_000)
     b.hold_stores = True
     answers: list[Any] = []
-    b.control.create_topic(str(TOPIC), partitions or None, {}, answers.append)
+    b.control.topics.create(str(TOPIC), partitions or None, {}, answers.append)
     creation = b.stores[-1]
     a.apply(a.broker.resources.delete_namespace(NS, []))
     world.advance(1_000)
@@ -264,7 +264,7 @@ def test_a_topic_that_is_being_created_needs_its_namespace_too(fails: bool, part
     if partitions and not fails:
         return  # what is known of it as a whole goes by its own name
     for text in made:
-        assert b.control_call(lambda done, text=text: b.control.delete_topic(text, True, done)) is None  # type: ignore[misc]
+        assert b.control_call(lambda done, text=text: b.control.topics.delete(text, True, done)) is None  # type: ignore[misc]
     world.advance(1_000)
     assert policies(b) is None and not told(b)["kept"]
 
@@ -274,11 +274,11 @@ def test_partitioned_topics_are_made_grow_and_are_hidden_where_they_have_no_plac
     a, b, c = (world[name] for name in "abc")
     a.apply(a.broker.resources.create_tenant("acme", TenantInfo([], ["a", "b", "c"])))
     a.apply(a.broker.resources.create_namespace(NS, Policies(replication_clusters=["a", "b"])))
-    assert a.control_call(lambda done: a.control.create_topic(str(TOPIC), 3, {}, done)) is None
+    assert a.control_call(lambda done: a.control.topics.create(str(TOPIC), 3, {}, done)) is None
     world.advance(1_000)
     world.cut |= {("a", "b"), ("b", "a")}
-    assert a.control_call(lambda done: a.control.update_partitions(str(TOPIC), 8, done)) is None
-    assert b.control_call(lambda done: b.control.update_partitions(str(TOPIC), 5, done)) is None
+    assert a.control_call(lambda done: a.control.topics.update_partitions(str(TOPIC), 8, done)) is None
+    assert b.control_call(lambda done: b.control.topics.update_partitions(str(TOPIC), 5, done)) is None
     world.cut.clear()
     world.advance(3_000)
     assert [node.broker.resources.partitions(TOPIC) for node in (a, b, c)] == [8, 8, None]
@@ -294,11 +294,11 @@ def test_properties_of_a_partitioned_topic_follow_and_so_does_growth_elsewhere_a
     world = worlds("ab")
     a, b = world["a"], world["b"]
     make(a)
-    assert a.control_call(lambda done: a.control.create_topic(str(TOPIC), 2, {"old": "1", "kept": "2"}, done)) is None
+    assert a.control_call(lambda done: a.control.topics.create(str(TOPIC), 2, {"old": "1", "kept": "2"}, done)) is None
     world.advance(1_000)
     world.cut |= {("a", "b"), ("b", "a")}
     a.apply(a.broker.resources.describe_partitioned(TOPIC, {"new": "3"}, "old"))
-    assert b.control_call(lambda done: b.control.update_partitions(str(TOPIC), 4, done)) is None
+    assert b.control_call(lambda done: b.control.topics.update_partitions(str(TOPIC), 4, done)) is None
     world.cut.clear()
     world.advance(3_000)
     for node in (a, b):
@@ -326,7 +326,7 @@ def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
     world.advance(1_000)
     assert policies(b) is not None, "other changes go on"
     with pytest.raises(PreconditionFailed, match="behind the newest change"):
-        b.control.apply(b.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
+        b.control.policies.apply(b.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     a.restart()
     assert "tenants/early" in told(a)["waiting"], "it waits in the store"
     world.advance(hour + 10_000)
@@ -358,7 +358,7 @@ def test_excluded_paths_and_fields_stay_local() -> None:
     assert policies(b, NamespaceName("acme", "mine")) is None
     shown = {
         row["field"]: row["local"]
-        for row in b.control.metadata_preview(
+        for row in b.control.metadata.preview(
             "acme/n",
             {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}, "message_ttl_in_seconds": 8},
         )
@@ -375,7 +375,7 @@ def test_deletions_rest_in_the_end() -> None:
     world.advance(1_000)
     for _ in range(3):
         for node in world.nodes.values():
-            assert node.control_call(node.control.metadata_snapshot) is None
+            assert node.control_call(node.control.metadata.snapshot) is None
         world.advance(6_000)
     assert [told(node)["deletions"] for node in world.nodes.values()] == [0, 0, 0]
     world["b"].restart()
@@ -392,7 +392,7 @@ def test_a_cluster_that_was_away_for_a_week_learns_that_its_tenant_is_gone() -> 
     a.apply(a.broker.resources.create_namespace(NamespaceName("acme", "m"), Policies(replication_clusters=["a", "c"])))
     world.advance(1_000)
     c.hold_log = True
-    c.control.apply(c.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
+    c.control.policies.apply(c.broker.resources.change_policies(NS, message_ttl_in_seconds=5), lambda error: None)
     world.work()
     c.hold_log = False
     c.kill()
@@ -401,7 +401,7 @@ def test_a_cluster_that_was_away_for_a_week_learns_that_its_tenant_is_gone() -> 
     a.apply(a.broker.resources.delete_tenant("acme"))
     world.advance(10_000)
     for node in (a, b):
-        assert node.control_call(node.control.metadata_snapshot) is None
+        assert node.control_call(node.control.metadata.snapshot) is None
     world.advance(1_000)
     assert told(a)["deletions"] == 3, "a deletion does not rest before everybody has confirmed it"
     world.now_ms += 7 * 24 * 3_600_000
@@ -414,7 +414,7 @@ def test_a_cluster_that_was_away_for_a_week_learns_that_its_tenant_is_gone() -> 
     assert told(c)["kept"] == {}
     for _ in range(2):
         for node in (a, b, c):
-            assert node.control_call(node.control.metadata_snapshot) is None
+            assert node.control_call(node.control.metadata.snapshot) is None
         world.advance(6_000)
     assert [told(node)["deletions"] for node in (a, b, c)] == [0, 0, 0]
 
@@ -469,7 +469,7 @@ def test_what_is_too_much_for_one_transaction_is_stored_in_several(monkeypatch: 
     world.advance(6_000)
     for _ in range(3):
         for node in (a, b):
-            assert node.control_call(node.control.metadata_snapshot) is None
+            assert node.control_call(node.control.metadata.snapshot) is None
         world.advance(6_000)
     assert [told(node)["deletions"] for node in (a, b)] == [0, 0]
     assert not any(policies(b, name) for name in names)
@@ -507,7 +507,7 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
     make(a)
     world.advance(1_000)
     b.hold_stores = True
-    b.control.apply(b.broker.resources.change_policies(NS, deduplication_enabled=True), lambda error: None)
+    b.control.policies.apply(b.broker.resources.change_policies(NS, deduplication_enabled=True), lambda error: None)
     a.apply(a.broker.resources.change_policies(NS, message_ttl_in_seconds=60))
     world.advance(500)
     b.hold_stores = False
@@ -521,11 +521,11 @@ def test_an_administrator_s_change_in_flight_makes_an_event_wait() -> None:
     a.apply(a.broker.resources.delete_namespace(NS, []))
     world.cut.clear()
     world.advance(1_000)
-    b.control.apply(
+    b.control.policies.apply(
         b.broker.resources.change_policies(NamespaceName("public", "default"), message_ttl_in_seconds=7),
         lambda error: None,
     )
-    assert b.control_call(lambda done: b.control.delete_topic("persistent://acme/n/mine", True, done)) is None
+    assert b.control_call(lambda done: b.control.topics.delete("persistent://acme/n/mine", True, done)) is None
     world.advance(2_000)
     assert policies(b) is None
     assert agree(world)

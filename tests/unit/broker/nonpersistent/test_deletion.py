@@ -10,7 +10,7 @@ PASSING = "non-persistent://public/default/t"
 
 
 def delete(node: Node, name: str, *, force: bool = False) -> None:
-    answer = node.control_call(lambda done: node.control.delete_subscription(PASSING, name, force, done))
+    answer = node.control_call(lambda done: node.control.subscriptions.delete(PASSING, name, force, done))
     assert answer is None
 
 
@@ -25,7 +25,7 @@ def test_it_goes_with_its_consumers_and_only_by_force() -> None:
     delete(node, "s", force=True)
     assert [client.closed_consumers for client, _ in clients] == [[number] for _, number in clients]
     assert other.closed_consumers == []
-    assert node.control.subscriptions(PASSING) == ["kept"]
+    assert node.control.subscriptions.names(PASSING) == ["kept"]
     other.unsubscribe(kept)
     assert PASSING not in node.broker.nonpersistent.topics
 

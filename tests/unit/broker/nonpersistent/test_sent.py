@@ -77,7 +77,7 @@ def test_the_ack_rate_is_of_messages(kind: int) -> None:
     assert len(messages) == 2
     client.ack(number, messages[1], cumulative=kind in (EXCLUSIVE, FAILOVER))
     world.advance(1_000)
-    subscription = node.control.topic_stats(PASSING)["subscriptions"]["s"]
+    subscription = node.control.statistics.topic(PASSING)["subscriptions"]["s"]
     expected = 20 if kind in (EXCLUSIVE, FAILOVER) else 10
     assert subscription["messageAckRate"] == pytest.approx(expected)
     assert subscription["consumers"][0]["messageAckRate"] == pytest.approx(expected)
@@ -88,4 +88,4 @@ def test_who_shares_acknowledges_nothing_cumulatively() -> None:
     client, number = opened(world["a"], SHARED)
     client.ack(number, *client.take(number)[1:], cumulative=True)
     world.advance(1_000)
-    assert world["a"].control.topic_stats(PASSING)["subscriptions"]["s"]["messageAckRate"] == 0
+    assert world["a"].control.statistics.topic(PASSING)["subscriptions"]["s"]["messageAckRate"] == 0

@@ -564,12 +564,12 @@ def test_a_topic_that_is_being_made_is_waited_for() -> None:
     node = world["a"]
     told: list[object] = []
     for _ in range(2):
-        node.control.open_topic(FRESH, told.append)
+        node.control.topics.open(FRESH, told.append)
     assert told == [], "not before it is stored"
     world.settle()
     assert told == [None, None]
-    assert node.control.partitions(FRESH) == 0
-    node.control.open_topic(FRESH, told.append)
+    assert node.control.topics.partitions(FRESH) == 0
+    node.control.topics.open(FRESH, told.append)
     assert told == [None] * 3
-    node.control.open_topic("persistent://public/none/t", told.append)
+    node.control.topics.open("persistent://public/none/t", told.append)
     assert "none" in str(told[-1])

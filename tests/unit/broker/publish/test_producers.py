@@ -356,7 +356,7 @@ def test_another_was_there_in_between(node: Node, mode: AccessMode, restarted: b
 def test_unloaded_and_back_with_the_same_epoch(node: Node) -> None:
     a = Person(node)
     assert a.opens(EXCLUSIVE, "a") == [1]
-    node.control_call(lambda done: node.control.unload(TOPIC, done))
+    node.control_call(lambda done: node.control.topics.unload(TOPIC, done))
     assert a.told() == ["closed"]
     assert a.opens(EXCLUSIVE, "a", topic_epoch=1, epoch=1) == [1]
 
@@ -365,7 +365,7 @@ def test_who_waits_takes_nothing_over_while_all_are_closed(node: Node) -> None:
     a, b = Person(node), Person(node)
     assert a.opens(EXCLUSIVE, "a") == [1]
     assert b.opens(WAIT) == ["waits"]
-    node.control_call(lambda done: node.control.unload(TOPIC, done))
+    node.control_call(lambda done: node.control.topics.unload(TOPIC, done))
     assert a.told() == ["closed"]
     assert b.told() == [ErrorCode.SERVICE_NOT_READY]
     assert a.opens(EXCLUSIVE, "a", topic_epoch=1, epoch=1) == [1]

@@ -162,13 +162,13 @@ def test_an_operator_lets_a_name_begin_anew(*, connected: bool) -> None:
     if not connected:
         node.run(node.broker.disconnected, stranger.client.number)
         assert Publisher(node, "victim").says(6) == NONE, "as if it were stored"
-    assert node.control.sequence_ids(TOPIC) == {"victim": SEQUENCE_TAKEN_MAX}
+    assert node.control.topics.sequence_ids(TOPIC) == {"victim": SEQUENCE_TAKEN_MAX}
     other = Publisher(node, "other")
     other.says(3)
     node.hold_log = True
     stranger.send(SEQUENCE_TAKEN_MAX) if connected else other.send(4)
     answers: list[Any] = []
-    node.control.forget_producer(TOPIC, "victim", answers.append)
+    node.control.topics.forget_producer(TOPIC, "victim", answers.append)
     node.hold_log = False
     node.world.advance(5_000)
     assert answers == [None]
@@ -213,7 +213,7 @@ def test_names_may_be_kept_for_their_roles() -> None:
 
 def test_where_there_is_no_deduplication_no_name_can_be_forgotten() -> None:
     node = broker(numbers=False)
-    for ask in (node.control.sequence_ids, lambda topic: node.control.forget_producer(topic, "p", print)):
+    for ask in (node.control.topics.sequence_ids, lambda topic: node.control.topics.forget_producer(topic, "p", print)):
         with pytest.raises(PreconditionFailed, match="deduplication is not on in persistent://public/default/t"):
             ask(TOPIC)
 

@@ -137,4 +137,4 @@ def test_the_largest_number_fits() -> None:
 
 
 def test_what_the_broker_does_by_itself_is_told() -> None:
-    assert World("a")["a"].control.policy_default("deduplication") is False
+    assert World("a")["a"].control.policies.default("deduplication") is False

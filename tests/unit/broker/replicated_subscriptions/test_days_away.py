@@ -53,7 +53,7 @@ def test_a_cluster_that_was_away_for_days() -> None:
     assert markers(world["a"]) < 3 * 24 * DAYS
     # b keeps a day's holes and the ledgers around them; a keeps everything for c, which is what the link's lag tells.
     assert retained(world["b"]) < (6 + 2) * LATE + 2 * LEDGER < retained(world["a"])
-    (link,) = [link for link in world["a"].control.links() if link["target"] == "c"]
+    (link,) = [link for link in world["a"].control.links.states() if link["target"] == "c"]
     assert link["lag_messages"] == 6 * 24 * DAYS
 
     world["c"].start()
@@ -61,7 +61,7 @@ def test_a_cluster_that_was_away_for_days() -> None:
     assert backlogs(world) == [LATE] * 3
     assert got(*consumer(world["c"], kind=SHARED)) == [payload for payload, _ in waiting]
     for node in world.nodes.values():
-        (told,) = node.control.replicated_subscriptions(TOPIC)
+        (told,) = node.control.replicated.subscriptions(TOPIC)
         # One run is what was acknowledged before, the others lie between the holes.
         assert (told["pending"], told["unsent"], told["runs"]) == (0, 0, LATE + 1)
         assert state_bytes(node) < 2 * max(sizes[LATE])

@@ -43,7 +43,7 @@ def test_a_cluster_is_removed_from_the_policy_in_the_middle_of_a_snapshot() -> N
     clusters(world, "ab")
     world.advance(3_000)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 0
-    (state,) = world["a"].control.replicated_subscriptions(TOPIC)
+    (state,) = world["a"].control.replicated.subscriptions(TOPIC)
     assert not state.get("stalled")
     assert said(world, "a", "the snapshot under way goes on without c: no links both ways")
     assert counted(world, "a")["snapshot_went_on_without"] == 1
@@ -161,7 +161,7 @@ def test_a_subscription_too_many_is_told_and_counted_and_made_when_there_is_room
     assert not_made(world, "b") > 1
     assert node.topic.subscriptions["own"].backlog_entries() == 6, "what is here is not touched"
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
-    assert node.control_call(lambda done: node.control.delete_subscription(TOPIC, "own", True, done)) is None
+    assert node.control_call(lambda done: node.control.subscriptions.delete(TOPIC, "own", True, done)) is None
     (position,) = world["a"].publish(b"more")
     client.ack(number, position, cumulative=True)
     world.advance(10_000)
@@ -181,7 +181,7 @@ def test_a_subscription_is_not_made_in_a_topic_that_is_being_deleted() -> None:
     world.cut = set()
     world.settle()
     answers: list[object] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     world.cut = {("a", "b")}
     node.hold_log = False
     world.advance(1_000)
@@ -213,7 +213,7 @@ def test_what_was_due_during_a_deletion_that_failed_is_told_then(mode: str) -> N
     client.ack(number, *positions)
     node.hold_stores = True
     answers: list[object] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     world.advance(1_000)
     refused(node)
     world.advance(5_000)
@@ -233,9 +233,9 @@ def test_who_seeks_during_a_deletion_is_answered(mode: str, fails: bool) -> None
     node.hold_stores = True
     deleted: list[object] = []
     sought: list[object] = []
-    node.control.delete_topic(TOPIC, True, deleted.append)
+    node.control.topics.delete(TOPIC, True, deleted.append)
     world.settle()
-    node.control.reset_cursor(TOPIC, "s", EARLIEST, False, sought.append)
+    node.control.subscriptions.reset_cursor(TOPIC, "s", EARLIEST, False, sought.append)
     world.settle()
     if fails:
         refused(node)
@@ -252,20 +252,20 @@ def test_a_topic_is_deleted_before_a_failovers_final_state_is_written() -> None:
     node.create()
     node.client().subscribe("s", 1)
     world.advance(1_000)
-    node.control.failover_begin(TOPIC, "s", "b", "", 0, lambda _: None)
+    node.control.failovers.begin(TOPIC, "s", "b", "", 0, lambda _: None)
     begun = node.stores.popleft()
     node.meta.update(begun.puts)
     assert begun.then is not None
     node.run(begun.then, "")  # the next step is on its way to the store
     node.hold_stores = True
     deleted: list[object] = []
-    node.control.delete_topic(TOPIC, True, deleted.append)
+    node.control.topics.delete(TOPIC, True, deleted.append)
     node.hold_stores = False
     world.advance(3_000)
     assert deleted == [None]
     node.create()
     node.client().subscribe("s", 1)
     world.advance(3_000)
-    assert node.control_call(lambda done: node.control.failover_begin(TOPIC, "s", "b", "", 0, done)) is None
+    assert node.control_call(lambda done: node.control.failovers.begin(TOPIC, "s", "b", "", 0, done)) is None
     world.advance(3_000)
     assert node.broker.fences.fence(TOPIC, "s").final is not None

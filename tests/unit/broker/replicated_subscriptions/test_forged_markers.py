@@ -153,9 +153,9 @@ def test_however_late_the_others_say_it_is_there_is_a_later_time(mode: str, kind
         sought = client.seek(number, EARLIEST)
         world.advance(3_000)
         assert client.answered(sought) is not None
-        assert a.control_call(lambda done: a.control.failover_begin(TOPIC, "s", "c", "", 0, done)) is None
+        assert a.control_call(lambda done: a.control.failovers.begin(TOPIC, "s", "c", "", 0, done)) is None
         world.advance(3_000)
-        assert a.control_call(lambda done: a.control.failover_unfence(TOPIC, "s", done)) is None
+        assert a.control_call(lambda done: a.control.failovers.unfence(TOPIC, "s", done)) is None
         world.advance(3_000)
     for node in (a, c):
         assert node.topic.replicated is not None

@@ -18,7 +18,7 @@ from tests.unit.replication.snapshots.host import Host
 
 def shown(node: Node) -> dict[str, Any]:
     node.run(lambda: None)  # so that it looks at its clock
-    (state,) = node.control.replicated_subscriptions(TOPIC)
+    (state,) = node.control.replicated.subscriptions(TOPIC)
     return state
 
 
@@ -120,12 +120,12 @@ def test_a_failover_takes_along_what_lies_behind_a_hole() -> None:
     positions = world["a"].publish(*(b"%d" % n for n in range(6)))
     world.advance(3_000)
     client.ack(number, *positions[2:])
-    world["a"].control.failover_begin(TOPIC, "s", "b", "", 200, lambda _error: None)
+    world["a"].control.failovers.begin(TOPIC, "s", "b", "", 200, lambda _error: None)
     world.advance(5_000)
     assert lag(world["a"])[0] == 4, "it may be put back"
     token = str(world["a"].broker.fences.fence(TOPIC, "s").token)
     for name, step in (("b", "activate"), ("a", "complete")):
-        world[name].control.failover_step(step, TOPIC, "s", token, lambda _error: None)
+        world[name].control.failovers.step(step, TOPIC, "s", token, lambda _error: None)
         world.advance(1_000)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
     assert lag(world["a"]) == (0, 0)
@@ -202,7 +202,7 @@ def test_a_marker_counts_from_its_acknowledgements_on_and_only_for_its_subscript
     client.ack(number, positions[0], positions[2])
     world.advance(2_000)
     states = {
-        state["subscription"]: state["towards"]["b"] for state in world["a"].control.replicated_subscriptions(TOPIC)
+        state["subscription"]: state["towards"]["b"] for state in world["a"].control.replicated.subscriptions(TOPIC)
     }
     assert states["s"]["lagMessages"] == 2
     assert states["s"]["lagMs"] > 0
@@ -218,7 +218,7 @@ def test_a_marker_counts_from_its_acknowledgements_on_and_only_for_its_subscript
 
 
 def lag_of(node: Node, subscription: str) -> int:
-    states = {state["subscription"]: state for state in node.control.replicated_subscriptions(TOPIC)}
+    states = {state["subscription"]: state for state in node.control.replicated.subscriptions(TOPIC)}
     return int(states[subscription]["towards"]["b"]["lagMessages"])
 
 

@@ -37,7 +37,7 @@ def set_namespace(node: Node, replicate: bool | None) -> None:
 
 def replicated(node: Node, topic: str = TOPIC) -> dict[str, bool]:
     """By subscription, as statistics tell."""
-    found = node.control.topic_stats(topic)["subscriptions"]
+    found = node.control.statistics.topic(topic)["subscriptions"]
     return {name: one["isReplicated"] for name, one in sorted(found.items())}
 
 
@@ -59,7 +59,7 @@ def test_a_topics_policy_replicates_without_the_clients_and_without_its_namespac
     assert replicated(a, OTHER) == {"present": False}, "another topic of the namespace does as its clients say"
     assert replicated(b, OTHER) == {}
     with pytest.raises(Exception, match="by policy"):
-        a.control.set_replicated(TOPIC, "present", False, lambda _error: None)
+        a.control.replicated.set_replicated(TOPIC, "present", False, lambda _error: None)
 
 
 def test_a_topics_policy_outlives_the_broker() -> None:
@@ -87,7 +87,7 @@ def test_a_topics_false_overrides_its_namespaces_true() -> None:
     assert replicated(a) == {"asked": True, "later": False, "present": False}, "as clients ask"
     assert replicated(b) == {"asked": True}
     assert (replicated(a, OTHER), replicated(b, OTHER)) == ({"later": True}, {"later": True})
-    assert a.control_call(lambda done: a.control.set_replicated(TOPIC, "asked", False, done)) is None
+    assert a.control_call(lambda done: a.control.replicated.set_replicated(TOPIC, "asked", False, done)) is None
     assert not replicated(a)["asked"], "no policy says so of all, an administrator may"
     set_topic(a, None)
     world.advance(500)
@@ -103,7 +103,7 @@ def test_taken_back_it_leaves_what_it_replicated() -> None:
     set_topic(a, None)
     subscribed(a, "later")
     assert replicated(a) == {"later": False, "s": True}, "only an administrator takes it back"
-    assert a.control_call(lambda done: a.control.set_replicated(TOPIC, "s", False, done)) is None
+    assert a.control_call(lambda done: a.control.replicated.set_replicated(TOPIC, "s", False, done)) is None
     assert replicated(a) == {"later": False, "s": False}
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_durable_is_never_replicated() -> None:
 def test_partitions_follow_the_policy_of_the_partitioned_topic() -> None:
     world = world_of()
     a, b = world["a"], world["b"]
-    assert a.control_call(lambda done: a.control.create_topic(OTHER, 2, {}, done)) is None
+    assert a.control_call(lambda done: a.control.topics.create(OTHER, 2, {}, done)) is None
     parts = [f"{OTHER}-partition-{number}" for number in range(2)]
     clients = [subscribed(a, "present", part) for part in parts]
     set_topic(a, True, OTHER)
@@ -137,7 +137,7 @@ def test_partitions_follow_the_policy_of_the_partitioned_topic() -> None:
         assert replicated(a, part) == {"later": True, "present": True}
         assert replicated(b, part) == {"later": True, "present": True}
         assert b.broker.topics[part].subscriptions["present"].backlog_entries() == 1
-    assert a.control_call(lambda done: a.control.update_partitions(OTHER, 3, done)) is None
+    assert a.control_call(lambda done: a.control.topics.update_partitions(OTHER, 3, done)) is None
     grown = f"{OTHER}-partition-2"
     subscribed(a, "s", grown)
     assert replicated(a, grown)["s"], "a partition that came later"

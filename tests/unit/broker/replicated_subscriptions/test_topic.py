@@ -237,7 +237,10 @@ def test_a_seek_through_administration() -> None:
     client.ack(number, positions[3], cumulative=True)
     world.advance(500)
     control = world["a"].control
-    assert world["a"].control_call(lambda done: control.reset_cursor(TOPIC, "s", EARLIEST, False, done)) is None
+    assert (
+        world["a"].control_call(lambda done: control.subscriptions.reset_cursor(TOPIC, "s", EARLIEST, False, done))
+        is None
+    )
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 4
 
@@ -248,16 +251,16 @@ def test_skip_and_clear_are_acknowledgements_and_expiry_is_not() -> None:
     world["a"].publish(b"0", b"1", b"2", b"3")
     world.advance(10_000)
     control = world["a"].control
-    assert world["a"].control_call(lambda done: control.skip(TOPIC, "s", 1, done)) is None
+    assert world["a"].control_call(lambda done: control.subscriptions.skip(TOPIC, "s", 1, done)) is None
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
-    assert world["a"].control_call(lambda done: control.expire(TOPIC, "s", 5, done)) is None
+    assert world["a"].control_call(lambda done: control.subscriptions.expire(TOPIC, "s", 5, done)) is None
     world.advance(1_000)
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 0
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
     world["a"].publish(b"4")
     world.settle()
-    assert world["a"].control_call(lambda done: control.skip_all(TOPIC, "s", done)) is None
+    assert world["a"].control_call(lambda done: control.subscriptions.skip_all(TOPIC, "s", done)) is None
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 3
 
@@ -270,7 +273,7 @@ def test_what_expired_here_stays_away_when_another_cluster_seeks() -> None:
     later = world["a"].publish(b"2")
     world.settle()
     node = world["b"]
-    assert node.control_call(lambda done: node.control.expire(TOPIC, "s", 5, done)) is None
+    assert node.control_call(lambda done: node.control.subscriptions.expire(TOPIC, "s", 5, done)) is None
     assert node.topic.subscriptions["s"].backlog_entries() == 1
     client.ack(number, *later)
     world.advance(500)
@@ -366,7 +369,7 @@ def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
     waits = client.subscribe("s")
     goes = client.subscribe("other", replicated=False)
     asked: list[Any] = []
-    node.control.skip_all(TOPIC, "s", asked.append)
+    node.control.subscriptions.skip_all(TOPIC, "s", asked.append)
     while node.stores:
         store = node.stores.popleft()
         node.meta.update(store.puts)
@@ -392,7 +395,7 @@ def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -
     node.restart()
     assert node.topic.replicated is not None and not node.topic.replicated.ready
     asked: list[Any] = []
-    node.control.delete_subscription(TOPIC, "s", False, asked.append)
+    node.control.subscriptions.delete(TOPIC, "s", False, asked.append)
     while node.stores:
         store = node.stores.popleft()
         for key in store.deletes:
@@ -406,7 +409,7 @@ def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -
     world.advance(500)
     assert not told or "s" not in node.topic.subscriptions, "answered, and brought back by another cluster"
     assert "s" in node.topic.subscriptions, "the crash came before the deletion"
-    node.control.delete_subscription(TOPIC, "s", False, asked.append)
+    node.control.subscriptions.delete(TOPIC, "s", False, asked.append)
     world.advance(500)
     node.restart()
     world.advance(500)
@@ -425,7 +428,7 @@ def test_who_truncates_during_the_replay_waits_as_every_operator_does() -> None:
     assert node.topic.replicated is not None and not node.topic.replicated.ready
     asked: list[Any] = []
     before = node.topic.subscriptions["s"].cursor.mark_delete
-    node.control.truncate(TOPIC, asked.append)
+    node.control.topics.truncate(TOPIC, asked.append)
     assert node.topic.subscriptions["s"].cursor.mark_delete == before, "the replay may still move it"
     world.advance(3_000)
     assert asked == [None]
@@ -498,7 +501,7 @@ def test_a_deleted_topic_leaves_no_keys() -> None:
     consumer(world["a"])
     world.advance(500)
     node = world["a"]
-    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     world.advance(500)
     assert not [key for key in node.meta if TOPIC in key and not key.startswith("deleted/")]
 
@@ -534,11 +537,11 @@ def test_an_administrator_switches_it_on_and_off() -> None:
     world.settle()
     client.ack(number, positions[0])
     control = world["a"].control
-    assert world["a"].control_call(lambda done: control.set_replicated(TOPIC, "s", True, done)) is None
+    assert world["a"].control_call(lambda done: control.replicated.set_replicated(TOPIC, "s", True, done)) is None
     world.advance(500)
     assert got(*consumer(world["b"])) == [b"1", b"2"]
-    assert control.topic_stats(TOPIC)["subscriptions"]["s"]["isReplicated"]
-    assert world["a"].control_call(lambda done: control.set_replicated(TOPIC, "s", False, done)) is None
+    assert control.statistics.topic(TOPIC)["subscriptions"]["s"]["isReplicated"]
+    assert world["a"].control_call(lambda done: control.replicated.set_replicated(TOPIC, "s", False, done)) is None
     client.ack(number, positions[1])
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
@@ -554,7 +557,7 @@ def gone(client: Client) -> None:
 
 
 def switch(node: Node, replicated: bool) -> None:
-    assert node.control_call(lambda done: node.control.set_replicated(TOPIC, "s", replicated, done)) is None
+    assert node.control_call(lambda done: node.control.replicated.set_replicated(TOPIC, "s", replicated, done)) is None
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -676,7 +679,7 @@ def test_a_terminated_topic_hears_what_is_acknowledged_elsewhere(mode: str) -> N
     positions = a.publish(b"0", b"1")
     world.advance(2_000)
     answers: list[Any] = []
-    a.control.terminate(TOPIC, lambda _position, error: answers.append(error))
+    a.control.topics.terminate(TOPIC, lambda _position, error: answers.append(error))
     world.advance(1_000)
     assert answers == [None]
     client, number = consumer(b)
@@ -685,7 +688,7 @@ def test_a_terminated_topic_hears_what_is_acknowledged_elsewhere(mode: str) -> N
     assert a.topic.subscriptions["s"].backlog_entries() == 0
     messages, (late,) = a.topic.log.next_index, b.publish(b"2")
     world.advance(5_000)
-    [link] = b.control.links()
+    [link] = b.control.links.states()
     [told] = link["topics"]
     assert told["blocked"] == "terminated" and told["blocked_at"] == str(late)
     assert f"{TOPIC} was terminated in a: message {late} cannot be stored there" in told["blocked_detail"]
@@ -706,7 +709,7 @@ def test_a_policy_replicates_all_without_the_clients() -> None:
     assert sorted(world["b"].topic.subscriptions) == ["later", "s"]
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 1
     with pytest.raises(Exception, match="by policy"):
-        node.control.set_replicated(TOPIC, "s", False, lambda _error: None)
+        node.control.replicated.set_replicated(TOPIC, "s", False, lambda _error: None)
 
 
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])
@@ -719,12 +722,12 @@ def test_markers_are_no_messages(mode: str) -> None:
     world.advance(3_000)
     for node in world.nodes.values():
         assert markers(node) + markers(node, own=False) >= 2
-        stats = node.control.topic_stats(TOPIC)
+        stats = node.control.statistics.topic(TOPIC)
         assert stats["msgInCounter"] == 2
         untold = mode == "snapshot" and node is world["b"]  # it lies behind a hole
         assert stats["subscriptions"]["s"]["msgBacklog"] == (2 if untold else 1)
-        assert node.topic.log.flags_at(node.control.last_message_id(TOPIC)) & EntryFlags.MARKER == 0
-        for link in node.control.links():
+        assert node.topic.log.flags_at(node.control.topics.last_message_id(TOPIC)) & EntryFlags.MARKER == 0
+        for link in node.control.links.states():
             assert (link["lag_messages"], link["lag_bytes"], link["messages_sent"]) in [(0, 0, 2), (0, 0, 0)]
     client.ack(number, positions[0])
     world.advance(3_000)
@@ -865,7 +868,7 @@ def test_acknowledgements_that_a_link_skipped_are_told_again() -> None:
     from magnetar.core.ids import LATEST
 
     node = world["a"]
-    assert node.control_call(lambda done: node.control.link_skip("b", TOPIC, LATEST, done)) is None
+    assert node.control_call(lambda done: node.control.links.skip("b", TOPIC, LATEST, done)) is None
     world.cut.clear()
     world.advance(1_000)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
@@ -917,16 +920,16 @@ def test_state_for_people() -> None:
     client.ack(number, *positions[1:4])
     world.advance(500)
     control = world["a"].control
-    (state,) = control.replicated_subscriptions(TOPIC)
-    assert control.replicated_topics() == [TOPIC]
+    (state,) = control.replicated.subscriptions(TOPIC)
+    assert control.replicated.topics() == [TOPIC]
     assert (state["mode"], state["backlogMessages"], state["stalled"]) == ("exact", 2, "")
     assert state["towards"]["b"]["lagMessages"] == 3
     assert 0 < state["towards"]["b"]["lagMs"] <= 500
     assert "no pipeline" in state["towards"]["b"]["stalled"]
     assert state["towards"]["c"] == {"lagMessages": 0, "lagMs": 0, "stalled": ""}
-    cursors = control.internal_stats(TOPIC)["cursors"]
+    cursors = control.statistics.internal(TOPIC)["cursors"]
     assert cursors["s"]["replicatedState"]["acknowledged"] == 3
-    assert control.replication_metrics()["counters"]["markers_written"] > 0
+    assert control.replicated.metrics()["counters"]["markers_written"] > 0
 
 
 def test_no_state_is_stored_that_the_replay_did_not_reach() -> None:
@@ -980,7 +983,7 @@ def test_positions_follow_in_snapshot_mode(names: str) -> None:
     for name in names[1:]:
         assert world[name].topic.subscriptions["s"].backlog_entries() == 0
         assert got(*consumer(world[name])) == []
-    (state,) = world["a"].control.replicated_subscriptions(TOPIC)
+    (state,) = world["a"].control.replicated.subscriptions(TOPIC)
     assert state["mode"] == "snapshot"
 
 
@@ -1018,12 +1021,12 @@ def test_snapshot_mode_says_why_it_does_not_work_one_way() -> None:
     world.settle()
     client.ack(number, positions[0])
     world.advance(5_000)
-    (state,) = world["a"].control.replicated_subscriptions(TOPIC)
+    (state,) = world["a"].control.replicated.subscriptions(TOPIC)
     assert "links in both directions" in state["stalled"]
     assert "exact mode" in state["stalled"]
-    reason = world["a"].control.refuses_mode("public/default", "snapshot")
+    reason = world["a"].control.replicated.refuses_mode("public/default", "snapshot")
     assert "exact mode" in reason
-    assert world["a"].control.refuses_mode("public/default", "exact") == ""
+    assert world["a"].control.replicated.refuses_mode("public/default", "exact") == ""
 
 
 @pytest.mark.parametrize(("first", "then"), [("exact", "snapshot"), ("snapshot", "exact")])
@@ -1039,7 +1042,7 @@ def test_the_mode_may_change_under_load(first: str, then: str) -> None:
     world.advance(5_000)
     for node in world.nodes.values():
         assert node.topic.subscriptions["s"].backlog_entries() == 0
-        assert node.control.topic_stats(TOPIC)["subscriptions"]["s"]["replicatedMode"] == then
+        assert node.control.statistics.topic(TOPIC)["subscriptions"]["s"]["replicatedMode"] == then
 
 
 def test_exact_mode_tells_at_once_what_snapshot_mode_could_not() -> None:

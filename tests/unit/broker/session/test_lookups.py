@@ -49,7 +49,7 @@ def test_a_namespace_that_is_being_deleted_costs_nobody_a_connection(node: Node,
     resources = node.broker.resources
     node.apply(resources.create_namespace(GOING, Policies()))
     node.hold_stores = True
-    node.control.apply(resources.delete_namespace(GOING, []), lambda _error: None)
+    node.control.policies.apply(resources.delete_namespace(GOING, []), lambda _error: None)
     client, text = node.client(), f"{domain}://{GOING}/t"
     assert ask(client, text) in RETRIED
     node.hold_stores = False

@@ -27,7 +27,7 @@ def asked(node: Node, topic: str, *, create: bool) -> int | ErrorCode:
 @pytest.mark.parametrize(("create", "allowed"), [(False, True), (True, False)])
 def test_partitions_are_there_whether_anybody_opened_them_or_not(topic: str, create: bool, allowed: bool) -> None:
     node = World("a", limits={"auto_create_topics": allowed})["a"]
-    node.control_call(lambda done: node.control.create_topic(topic, 3, {}, done))
+    node.control_call(lambda done: node.control.topics.create(topic, 3, {}, done))
     assert asked(node, topic, create=create) == 3
     assert asked(node, f"{topic}-partition-2", create=create) == 0
     assert asked(node, f"{topic}-partition-3", create=create) is ErrorCode.TOPIC_NOT_FOUND
@@ -42,11 +42,11 @@ def _new_topics(node: Node, policy: AutoTopicCreation) -> None:
 @pytest.mark.parametrize("topic", [TOPIC, PASSING])
 def test_new_topics_are_partitioned_where_the_policy_says_so(topic: str) -> None:
     node = World("a")["a"]
-    node.control_call(lambda done: node.control.create_topic(f"{topic}-plain", None, {}, done))
+    node.control_call(lambda done: node.control.topics.create(f"{topic}-plain", None, {}, done))
     _new_topics(node, AutoTopicCreation(True, "partitioned", 3))
     assert asked(node, topic, create=False) is ErrorCode.TOPIC_NOT_FOUND
     assert asked(node, topic, create=True) == 3
-    assert node.control.partitions(topic) == 3
+    assert node.control.topics.partitions(topic) == 3
     assert [asked(node, f"{topic}-partition-{number}", create=False) for number in range(3)] == [0, 0, 0]
     # What is there stays as it is, whatever the policy says by then.
     assert asked(node, f"{topic}-plain", create=True) == 0
@@ -66,7 +66,7 @@ def test_partitions_that_are_too_many_are_not_made() -> None:
     node.apply(node.broker.resources.change_policies(NamespaceName("public", "default"), max_topics_per_namespace=2))
     _new_topics(node, AutoTopicCreation(True, "partitioned", 3))
     assert asked(node, TOPIC, create=True) is ErrorCode.NOT_ALLOWED
-    assert node.control.partitions(TOPIC) is None
+    assert node.control.topics.partitions(TOPIC) is None
 
 
 def test_who_asks_while_they_are_made_is_to_come_again() -> None:

@@ -154,7 +154,7 @@ def test_what_is_not_stored_cannot_be_read_compacted(node: Node, kind: int) -> N
 def test_who_does_not_want_it_made_finds_an_unloaded_topic_again(node: Node) -> None:
     client = node.client()
     subscribe(client, topic=PASSING)
-    node.control_call(lambda done: node.control.unload(PASSING, done))
+    node.control_call(lambda done: node.control.topics.unload(PASSING, done))
     assert client.closed_consumers == [1]
     client.answers.clear()
     subscribe(client, topic=PASSING, force_topic_creation=False)
@@ -168,9 +168,9 @@ def test_who_does_not_want_it_made_finds_an_unloaded_topic_again(node: Node) -> 
 def test_an_unloaded_topic_to_which_nobody_comes_back_ends(node: Node, deleted: bool) -> None:
     client = node.client()
     subscribe(client, topic=PASSING)
-    node.control_call(lambda done: node.control.unload(PASSING, done))
+    node.control_call(lambda done: node.control.topics.unload(PASSING, done))
     if deleted:
-        node.control_call(lambda done: node.control.delete_topic(PASSING, False, done))
+        node.control_call(lambda done: node.control.topics.delete(PASSING, False, done))
     else:
         assert node.broker.nonpersistent.topics
         node.world.advance(60_000)
@@ -178,7 +178,7 @@ def test_an_unloaded_topic_to_which_nobody_comes_back_ends(node: Node, deleted: 
 
 
 def test_partitions_that_store_nothing_are_there_for_everybody(node: Node) -> None:
-    node.control_call(lambda done: node.control.create_topic(PASSING, 2, {}, done))
+    node.control_call(lambda done: node.control.topics.create(PASSING, 2, {}, done))
     client = node.client()
     subscribe(client, topic=f"{PASSING}-partition-1", force_topic_creation=False)
     assert outcome(client) == "in"
@@ -203,7 +203,7 @@ def test_limits_on_producers_of_topics_that_store_nothing_are_followed(node: Nod
 def test_whoever_joins_a_failover_subscription_is_told_whether_it_is_the_active_one(node: Node, topic: str) -> None:
     """On a partition a newcomer can change which of the others it is."""
     parts = f"{topic}-parts"
-    assert node.control_call(lambda done: node.control.create_topic(parts, 2, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(parts, 2, {}, done)) is None
     partition = f"{parts}-partition-1"
     client = node.client()
     for number, name in enumerate("bdac"):

@@ -10,12 +10,12 @@ OTHER = TOPIC + "-2"
 
 
 def events(node: Node) -> dict[str, int]:
-    told: dict[str, int] = node.control.replication_metrics()["counters"]
+    told: dict[str, int] = node.control.replicated.metrics()["counters"]
     return {name: value for name, value in told.items() if name not in LEVELS}
 
 
 def levels(node: Node) -> set[int]:
-    return {value for name, value in node.control.replication_metrics()["counters"].items() if name in LEVELS}
+    return {value for name, value in node.control.replicated.metrics()["counters"].items() if name in LEVELS}
 
 
 def fallen(before: dict[str, int], after: dict[str, int]) -> list[str]:
@@ -46,7 +46,7 @@ def test_what_a_deleted_topic_counted_stays_counted() -> None:
     for name in "ab":
         node = world[name]
         before = events(node)
-        assert node.control_call(lambda done, n=node: n.control.delete_topic(TOPIC, True, done)) is None  # type: ignore[misc]
+        assert node.control_call(lambda done, n=node: n.control.topics.delete(TOPIC, True, done)) is None  # type: ignore[misc]
         world.advance(1_000)
         assert TOPIC not in node.broker.topics
         assert fallen(before, events(node)) == []
@@ -74,14 +74,14 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
     world.cut.add(("a", "b"))
     node.publish(b"0", b"1", b"2")
     control = node.control
-    assert node.control_call(lambda done: control.link_skip("b", TOPIC, LATEST, done)) is None
+    assert node.control_call(lambda done: control.links.skip("b", TOPIC, LATEST, done)) is None
 
     def told() -> tuple[int, int]:
-        (link,) = node.control.links()
+        (link,) = node.control.links.states()
         return link["skipped_messages"], link["skipped_messages_total"]
 
     assert told() == (3, 3)
-    assert node.control_call(lambda done: control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: control.topics.delete(TOPIC, True, done)) is None
     world.advance(1_000)
     assert told() == (0, 3)
     world.cut.clear()
@@ -93,7 +93,7 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
 
 def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:
     """Messages sent, by row of topics and of subscriptions."""
-    topics, subscriptions = node.control.series(topics_max, subscriptions_max)
+    topics, subscriptions = node.control.statistics.series(topics_max, subscriptions_max)
     by_topic = {text: counted[2] for text, counted in topics.rows.items()}
     by_subscription = {key[1]: counted[0] for key, counted in subscriptions.rows.items()}
     if topics.rest is not None:
@@ -112,11 +112,11 @@ def test_what_a_subscription_sent_stays_counted_when_it_is_gone() -> None:
     node.publish(*(b"%d" % n for n in range(4)))
     world.settle()
     assert shown(node, 10) == ({TOPIC: 4}, {"s": 4})
-    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+    assert node.control.statistics.topic(TOPIC)["msgOutCounter"] == 4
     client.unsubscribe(number)
     world.settle()
     assert shown(node, 10) == ({TOPIC: 4}, {})
-    assert node.control.topic_stats(TOPIC)["msgOutCounter"] == 4
+    assert node.control.statistics.topic(TOPIC)["msgOutCounter"] == 4
 
 
 def test_what_is_counted_together_does_not_fall_when_topics_and_subscriptions_go() -> None:
@@ -135,12 +135,12 @@ def test_what_is_counted_together_does_not_fall_when_topics_and_subscriptions_go
     world.settle()
     assert shown(node, 1) == ({TOPIC: 0, "(other)": 2}, {"(other)": 2})
     # The row that becomes free is given to the other topic, which begins at zero in it.
-    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     world.settle()
     assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
     node.create(TOPIC)
     world.settle()
     assert shown(node, 1)[0] == {OTHER: 0, "(other)": 2}
-    assert node.control_call(lambda done: node.control.delete_topic(OTHER, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(OTHER, True, done)) is None
     world.settle()
     assert shown(node, 1)[0] == {TOPIC: 0, "(other)": 2}

@@ -19,7 +19,7 @@ SECOND: dict[str, Any] = {"retention_interval_ms": 1_000}
 
 def stats(node: Node) -> dict[str, Any]:
     node.run(lambda: None)  # so that it looks at its clock
-    return node.control.topic_stats(TOPIC)
+    return node.control.statistics.topic(TOPIC)
 
 
 def towards(node: Node, target: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_a_pipeline_is_the_outgoing_connection() -> None:
     assert (told["connected"], told["outboundConnection"]) == (True, "test:1")
     assert told["outboundConnectedSince"] == "2023-11-14T22:13:23.000Z"
     assert set(told) == set(TOPIC_STATS["replication"]["*"]) - {"inboundConnection", "inboundConnectedSince"}
-    internal = a.control.internal_stats(TOPIC)
+    internal = a.control.statistics.internal(TOPIC)
     assert internal["cursors"]["pulsar.repl.b"]["waitingReadOp"] is True
     assert internal["waitingCursorsCount"] == 1
 
@@ -77,7 +77,7 @@ def test_cursors_of_the_brokers_own_have_all_keys() -> None:
     node.apply(node.broker.resources.change_policies(NamespaceName.parse("public/default"), deduplication_enabled=True))
     node.publish(b"x", b"y")
     world.advance(1_000)
-    internal = node.control.internal_stats(TOPIC)
+    internal = node.control.statistics.internal(TOPIC)
     assert set(internal["cursors"]) == {"pulsar.repl.b", "pulsar.dedup"}
     assert faults(internal, INTERNAL, "internal") == []
     last = node.topic.log.last
@@ -90,10 +90,10 @@ def test_entries_on_their_way_to_the_log_are_pending() -> None:
     node = world["a"]
     node.hold_log = True
     node.publish(b"x", b"y")
-    assert node.control.internal_stats(TOPIC)["pendingAddEntriesCount"] == 2
+    assert node.control.statistics.internal(TOPIC)["pendingAddEntriesCount"] == 2
     node.hold_log = False
     world.work()
-    assert node.control.internal_stats(TOPIC)["pendingAddEntriesCount"] == 0
+    assert node.control.statistics.internal(TOPIC)["pendingAddEntriesCount"] == 0
 
 
 def test_a_client_that_supports_partial_producers_says_so_of_its_producers() -> None:
@@ -133,7 +133,7 @@ def test_chunks_of_what_is_not_stored_are_told() -> None:
     )
     client.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=9, sequence_id=0)), build(chunk, b"x"))
     world.advance(1_000)
-    told = node.control.topic_stats(topic)
+    told = node.control.statistics.topic(topic)
     assert faults(told, PASSING, "stats") == []
     subscription = told["subscriptions"]["s"]
     ends = [told["publishers"][0], subscription, subscription["consumers"][0]]
@@ -163,7 +163,7 @@ def test_the_average_size_is_that_of_the_interval_and_0_in_an_idle_one() -> None
 def test_the_type_is_none_before_the_first_consumer_and_the_last_ones_afterwards() -> None:
     node = World("a")["a"]
     node.create()
-    made = node.control_call(lambda done: node.control.create_subscription(TOPIC, "s", EARLIEST, False, {}, done))
+    made = node.control_call(lambda done: node.control.subscriptions.create(TOPIC, "s", EARLIEST, False, {}, done))
     assert made is None
 
     def told() -> str:
@@ -183,7 +183,7 @@ def test_a_broker_is_named_by_its_admin_interface() -> None:
     node.create()
     passing = "non-persistent://public/default/t"
     consumer(node, topic=passing)
-    assert stats(node)["ownerBroker"] == node.control.topic_stats(passing)["ownerBroker"] == "127.0.0.1:8081"
+    assert stats(node)["ownerBroker"] == node.control.statistics.topic(passing)["ownerBroker"] == "127.0.0.1:8081"
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/passing"])
@@ -204,13 +204,13 @@ def test_statistics_of_many_clients_are_made_in_steps_while_clients_go(topic: st
             producer = pb.CommandProducer(topic=topic, producer_id=number, request_id=100 + number)
             client.send(pb.BaseCommand(type=5, producer=producer))
     node.world.settle()
-    whole = node.control.topic_stats(topic)
+    whole = node.control.statistics.topic(topic)
     assert len(whole["publishers"]) == len(whole["subscriptions"]["s"]["consumers"]) == 90
     count = 0
 
     def while_one_goes() -> Steps:
         nonlocal count
-        steps = node.control.topic_stats_steps(topic)
+        steps = node.control.statistics.topic_steps(topic)
         while True:
             try:
                 next(steps)
@@ -225,6 +225,6 @@ def test_statistics_of_many_clients_are_made_in_steps_while_clients_go(topic: st
     assert count >= 2 * 75 // CLIENTS_A_STEP
     assert 75 <= len(seen["subscriptions"]["s"]["consumers"]) <= 90
     assert len(seen["publishers"]) == 75
-    bare = at_once(node.control.topic_stats_steps(topic, publishers=False, consumers=False))
+    bare = at_once(node.control.statistics.topic_steps(topic, publishers=False, consumers=False))
     assert bare["publishers"] == bare["subscriptions"]["s"]["consumers"] == []
     assert bare.keys() == whole.keys()

@@ -68,7 +68,7 @@ def test_the_next_topic_of_a_name_gets_no_cursor_by_a_failed_commit() -> None:
     node = world["a"]
     _client, _number, commit = _acknowledging(world)
     answers: list[Any] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     world.settle()
     _fail(node, commit)
     _release(node)
@@ -85,7 +85,7 @@ def test_a_topic_that_stays_after_all_stores_what_a_commit_could_not(first: str)
     node = world["a"]
     _client, _number, commit = _acknowledging(world)
     answers: list[Any] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     world.settle()
     deletion = _taken(node, lambda store: cursor_key(TOPIC, "s") in store.deletes)
     for store in (commit, deletion) if first == "commit" else (deletion, commit):

@@ -98,7 +98,7 @@ def test_the_limits_are_those_of_administration(node: Node, properties: dict[str
 
 def test_those_that_rest_gives_are_kept_too(node: Node) -> None:
     node.control_call(
-        lambda done: node.control.create_subscription(TOPIC, "made", None, False, {"owner": "billing"}, done)
+        lambda done: node.control.subscriptions.create(TOPIC, "made", None, False, {"owner": "billing"}, done)
     )
     node.world.advance(1_000)
     assert shown(node, "made") == {"owner": "billing"}

@@ -36,7 +36,7 @@ def node() -> Node:
 
 
 def told(node: Node) -> dict[str, Any]:
-    compaction: dict[str, Any] = node.control.topic_stats(TOPIC)["compaction"]
+    compaction: dict[str, Any] = node.control.statistics.topic(TOPIC)["compaction"]
     return {key.removeprefix("lastCompaction"): value for key, value in compaction.items()}
 
 
@@ -48,7 +48,7 @@ def test_figures_are_of_the_last_run(node: Node) -> None:
     publish(node, *"abcaab")
     node.hold_stores = True
     began_ms = node.world.now_ms
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.advance(250)
     assert told(node) == NEVER, "it is over when it is on disk"
     node.hold_stores = False
@@ -56,23 +56,23 @@ def test_figures_are_of_the_last_run(node: Node) -> None:
     ended_ms = began_ms + 250
     assert told(node) == NEVER | {"RemovedEventCount": 3, "SucceedTimestamp": ended_ms, "DurationTimeInMills": 250}
     publish(node, "c")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
     assert told(node)["RemovedEventCount"] == 1, "not all there ever were"
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(node, *"ab")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.advance(10)
     success_ms = told(node)["SucceedTimestamp"]
     assert success_ms
     monkeypatch.setattr("magnetar.broker.topics.compaction.KEYS_MAX", 2)
     publish(node, *"abc")
     node.world.advance(1_000)
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
-    assert node.control.compaction_status(TOPIC)["status"] == "ERROR"
+    assert node.control.topics.compaction_status(TOPIC)["status"] == "ERROR"
     assert told(node)["SucceedTimestamp"] == success_ms
     assert told(node)["FailedTimestamp"] == node.world.now_ms > success_ms
     # Found superfluous all the same, and readers pass over it.
@@ -81,9 +81,9 @@ def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: 
 
 def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
     publish(node, *"aa")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
-    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     node.create()
     node.world.settle()
     assert told(node) == NEVER
@@ -92,7 +92,7 @@ def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_a_consumer_that_reads_compacted_and_is_refused_takes_nothing_from_others(node: Node, kind: int) -> None:
     publish(node, *"aab")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
     client, other = node.client(), node.client()
     plain = client.subscribe("s", kind=kind, replicated=False)
@@ -108,7 +108,7 @@ def test_a_consumer_that_reads_compacted_and_is_refused_takes_nothing_from_other
 
 def test_who_comes_after_one_that_read_compacted_and_seeks_is_given_everything(node: Node) -> None:
     publish(node, *"aab")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
     client = node.client()
     first = client.subscribe("s", replicated=False, read_compacted=True)
@@ -148,7 +148,7 @@ def test_a_subscription_that_reads_compacted_is_not_replicated() -> None:
     assert [one.replicated for one in node.topic.subscriptions.values()] == [False, False]
     notes = [note.text for note in node.notes]
     with pytest.raises(PreconditionFailed, match="reads compacted"):
-        node.control.set_replicated(TOPIC, "s", True, lambda _error: None)
+        node.control.replicated.set_replicated(TOPIC, "s", True, lambda _error: None)
     assert any("s of" in text and "no longer replicated" in text for text in notes)
     assert any("subscription t of" in text and "reads compacted" in text for text in notes)
 
@@ -185,9 +185,9 @@ def test_a_key_may_be_any_bytes(node: Node, batch: bool) -> None:
     node.run(lambda: node.topic.append(entries, lambda _append, error: None))
     node.world.settle()
     publish(node, "KEY")
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
-    assert node.control.compaction_status(TOPIC)["status"] == "SUCCESS"
+    assert node.control.topics.compaction_status(TOPIC)["status"] == "SUCCESS"
     ledger = node.topic.log.last.ledger
     assert reads(node) == [Position(ledger, 1), Position(ledger, 2)]
 
@@ -215,7 +215,7 @@ def test_an_empty_message_is_a_deletion_however_it_is_packed(
         entries.append(NewEntry(metadata.build(meta, body), int(EntryFlags.KEYED), 1, 1))
     node.run(lambda: node.topic.append(entries, lambda _append, error: None))
     node.world.settle()
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.settle()
     assert reads(node) == [Position(node.topic.log.last.ledger, 1)]
 
@@ -260,7 +260,7 @@ def test_batches_are_opened_beside_the_others_work_and_looked_at_in_steps(
 
     monkeypatch.setattr(node, "handle", handle)
     monkeypatch.setattr(compaction, "walk_batch", walk)
-    node.control.compact(TOPIC)
+    node.control.topics.compact(TOPIC)
     node.world.advance(1_000)
     assert told(node)["RemovedEventCount"] == count
     assert inside == 0, "a batch was opened within an event"

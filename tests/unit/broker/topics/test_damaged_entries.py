@@ -59,7 +59,7 @@ def reader(client: Client) -> int:
 
 def give_up(node: Node, position: Position) -> MagnetarError | None:
     told: list[MagnetarError | None] = []
-    node.control.give_up(TOPIC, position, told.append)
+    node.control.messages.give_up(TOPIC, position, told.append)
     node.world.work()
     node.world.advance(3_000)
     return told[0]
@@ -80,7 +80,7 @@ def test_it_stops_is_told_of_and_goes_on_when_it_is_given_up(node: Node, kind: i
     assert [message.data for message in first] == REST
     if acknowledging:
         client.ack(consumer, *first)
-    (stopped,) = node.control.stopped(TOPIC)
+    (stopped,) = node.control.messages.stopped(TOPIC)
     assert (stopped["subscription"], stopped["position"]) == ("s", str(positions[2]))
     stats = subscription_stats.stats(node.topic.subscriptions["s"])
     assert stats["stoppedAt"] == str(positions[2]) and stats["stoppedReason"]
@@ -89,7 +89,7 @@ def test_it_stops_is_told_of_and_goes_on_when_it_is_given_up(node: Node, kind: i
 
     assert give_up(node, positions[2]) is None
     assert [message.data for message in client.take(consumer)] == BEHIND
-    assert not node.control.stopped(TOPIC) and "stoppedAt" not in subscription_stats.stats(
+    assert not node.control.messages.stopped(TOPIC) and "stoppedAt" not in subscription_stats.stats(
         node.topic.subscriptions["s"]
     )
     assert node.broker.damage.given_up == 1
@@ -117,7 +117,7 @@ def test_what_can_be_read_is_not_given_up(node: Node) -> None:
     error = give_up(node, positions[1])
     assert isinstance(error, PreconditionFailed) and "can be read: nothing is given up" in str(error)
     with pytest.raises(NotFound):
-        node.control.give_up(TOPIC, Position(positions[0].ledger, 99), print)
+        node.control.messages.give_up(TOPIC, Position(positions[0].ledger, 99), print)
     client = node.client()
     consumer = subscribed(client, "s", 0)
     assert readings(client, consumer) == REST
@@ -127,7 +127,7 @@ def test_what_the_store_did_not_take_is_told(node: Node, monkeypatch: pytest.Mon
     positions = published(node)
     told: list[MagnetarError | None] = []
     node.hold_stores = True
-    node.control.give_up(TOPIC, positions[2], told.append)
+    node.control.messages.give_up(TOPIC, positions[2], told.append)
     node.world.work()
     assert not told
     node.run(node.stores.popleft().then, "no room")
@@ -144,7 +144,7 @@ def test_several_in_a_row_and_at_the_end(node: Node) -> None:
     for number in (5, 2, 1):
         assert give_up(node, positions[number]) is None
     assert readings(client, consumer) == BEHIND
-    assert not node.control.stopped(TOPIC)
+    assert not node.control.messages.stopped(TOPIC)
     more = node.publish(b"message-6")
     assert readings(client, consumer) == [b"message-6"] and more
 
@@ -166,7 +166,7 @@ def test_a_link_that_it_blocks_has_a_skip_of_its_own() -> None:
     world.advance(90_000)
     assert [one.kind for one in link.status(1).blocked] == ["corrupt"]
     told: list[MagnetarError | None] = []
-    a.control.link_skip("b", TOPIC, None, told.append)
+    a.control.links.skip("b", TOPIC, None, told.append)
     world.advance(90_000)
     assert told == [None] and not link.status(1).blocked
     client = b.client()

@@ -243,27 +243,27 @@ def test_deletion(world: World) -> None:
     node = world["a"]
     person = Person(node)
     number = Definition(SchemaType.INT32)
-    assert isinstance(asked(node, lambda done: node.control.schema_delete(TOPIC, False, done)), MagnetarError)
+    assert isinstance(asked(node, lambda done: node.control.schemas.delete(TOPIC, False, done)), MagnetarError)
     person.produce(OLD)
     world.work()
-    assert asked(node, lambda done: node.control.schema_delete(TOPIC, False, done)) == 1
+    assert asked(node, lambda done: node.control.schemas.delete(TOPIC, False, done)) == 1
     assert person.get().error_code == person.get(version(1)).error_code == ErrorCode.TOPIC_NOT_FOUND
     assert person.get(version(0)).schema.schema_data == OLD.schema_data, "messages with it are still there"
     # Another type may follow now, and numbers go on, also over a restart.
-    assert asked(node, lambda done: node.control.schema_register(TOPIC, number, done)) == 2
-    assert asked(node, lambda done: node.control.schema_register(TOPIC, number, done)) == 2
+    assert asked(node, lambda done: node.control.schemas.register(TOPIC, number, done)) == 2
+    assert asked(node, lambda done: node.control.schemas.register(TOPIC, number, done)) == 2
     node.restart()
     person = Person(node)
     assert person.get().schema.type == SchemaType.INT32
     assert person.get(version(0)).schema.schema_data == OLD.schema_data
-    assert asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)) == 2
+    assert asked(node, lambda done: node.control.schemas.delete(TOPIC, True, done)) == 2
     assert not stored(node)
-    assert asked(node, lambda done: node.control.schema_register(TOPIC, number, done)) == 0
+    assert asked(node, lambda done: node.control.schemas.register(TOPIC, number, done)) == 0
     # What is not in force any more is forgotten, too.
-    assert asked(node, lambda done: node.control.schema_delete(TOPIC, False, done)) == 1
-    assert asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)) == 1
+    assert asked(node, lambda done: node.control.schemas.delete(TOPIC, False, done)) == 1
+    assert asked(node, lambda done: node.control.schemas.delete(TOPIC, True, done)) == 1
     assert not stored(node)
-    assert isinstance(asked(node, lambda done: node.control.schema_delete(TOPIC, True, done)), MagnetarError)
+    assert isinstance(asked(node, lambda done: node.control.schemas.delete(TOPIC, True, done)), MagnetarError)
 
 
 def test_schemas_go_with_their_topic(world: World) -> None:
@@ -273,15 +273,15 @@ def test_schemas_go_with_their_topic(world: World) -> None:
     world.work()
     node.hold_stores = True
     answers: list[Any] = []
-    node.control.delete_topic(TOPIC, True, answers.append)
+    node.control.topics.delete(TOPIC, True, answers.append)
     registered: list[Any] = []
-    node.control.schema_register(TOPIC, Definition(SchemaType.INT32), lambda _v, error: registered.append(error))
+    node.control.schemas.register(TOPIC, Definition(SchemaType.INT32), lambda _v, error: registered.append(error))
     assert registered and registered[0] is not None, "nothing is registered for a topic that is going"
     store = node.stores.popleft()
     node.run(store.then, "the disk is full")
     assert person.get().schema_version == version(0), "the topic is still there, and so is its schema"
     node.hold_stores = False
-    assert node.control_call(lambda done: node.control.delete_topic(TOPIC, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     assert not stored(node)
     node.create()
     assert Person(node).get().error_code == ErrorCode.TOPIC_NOT_FOUND
@@ -290,7 +290,7 @@ def test_schemas_go_with_their_topic(world: World) -> None:
 def test_schemas_of_a_partitioned_topic(world: World) -> None:
     node = world["a"]
     base = "persistent://public/default/many"
-    assert node.control_call(lambda done: node.control.create_topic(base, 3, {}, done)) is None
+    assert node.control_call(lambda done: node.control.topics.create(base, 3, {}, done)) is None
     person = Person(node)
     for part, brought, expected in ((0, OLD, 0), (1, NEW, 1), (2, OLD, 0)):
         request = person.produce(brought, f"{base}-partition-{part}")
@@ -298,7 +298,7 @@ def test_schemas_of_a_partitioned_topic(world: World) -> None:
         assert person.told(request) == version(expected)
     assert person.get(topic=base).schema_version == person.get(topic=f"{base}-partition-2").schema_version == version(1)
     assert len(stored(node)) == 2
-    assert node.control_call(lambda done: node.control.delete_topic(base, True, done)) is None
+    assert node.control_call(lambda done: node.control.topics.delete(base, True, done)) is None
     assert not stored(node) and not list(node.broker.schemas.registry)
 
 
@@ -307,8 +307,8 @@ def test_schemas_of_a_namespace_that_goes(world: World) -> None:
     space = NamespaceName("public", "short")
     node.apply(node.broker.resources.create_namespace(space, Policies()))
     early = "persistent://public/short/early"  # a schema may be there before its topic
-    assert asked(node, lambda done: node.control.schema_register(early, Definition(SchemaType.STRING), done)) == 0
-    assert node.control.schema_topics("public/short") == [
+    assert asked(node, lambda done: node.control.schemas.register(early, Definition(SchemaType.STRING), done)) == 0
+    assert node.control.schemas.topics("public/short") == [
         {"topic": early, "versions": 1, "version": 0, "type": "STRING"}
     ]
     node.apply(node.broker.resources.delete_namespace(space, []))
@@ -414,8 +414,8 @@ def test_what_java_cannot_read_is_registered_by_nobody(kind: int) -> None:
     answer = person.client.answered(1000 + subscribing)
     assert answer is not None and "is called '1bad': a name begins with a letter or _" in answer.error.message
     told: list[tuple[int | None, MagnetarError | None]] = []
-    node.control.schema_register(TOPIC, definition, lambda version, error: told.append((version, error)))
+    node.control.schemas.register(TOPIC, definition, lambda version, error: told.append((version, error)))
     assert told[0][0] is None and "1bad" in str(told[0][1])
     with pytest.raises(MagnetarError, match="1bad"):
-        node.control.schema_check(TOPIC, definition)
+        node.control.schemas.check(TOPIC, definition)
     assert not [key for key in node.meta if key.startswith(SCHEMA_PREFIX)]

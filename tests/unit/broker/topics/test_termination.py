@@ -43,7 +43,7 @@ def ends(one: Client) -> list[int]:
 
 
 def terminate(node: Node) -> None:
-    node.control.terminate(TOPIC, lambda _position, error: None)
+    node.control.topics.terminate(TOPIC, lambda _position, error: None)
     node.world.work()
 
 

@@ -32,7 +32,7 @@ class Trimmed:
         self.world.settle()
         self.client.ack(self.consumer, *self.client.take(self.consumer))
         self.world.advance(1_000)
-        self.node.control_call(lambda done: self.node.control.truncate(TOPIC, done))
+        self.node.control_call(lambda done: self.node.control.topics.truncate(TOPIC, done))
         assert not self.node.topic.log.valid(self.positions[0])
 
     def reads(self, consumer: int) -> list[tuple[Position, tuple[int, ...]]]:

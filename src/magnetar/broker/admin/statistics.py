@@ -1,19 +1,28 @@
-"""What `/metrics` asks of a broker beside its statistics; the rules are those of `broker.admin.control`."""
+"""Statistics of a broker for administration and `/metrics`; the rules are those of `broker.admin.controller`."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from magnetar.broker.admin.events import AdminEvents
+from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.maintenance import CacheRates, Totals
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Told
-from magnetar.broker.statistics.stats import compacted_entries
+from magnetar.broker.statistics.stats import (
+    Steps,
+    at_once,
+    broker_stats,
+    compacted_entries,
+    internal_stats,
+    passing_stats,
+    topic_stats,
+    unopened_stats,
+)
 from magnetar.broker.topics.compaction_runs import State
 from magnetar.broker.topics.topic import Topic
+from magnetar.core.names import TopicName
 from magnetar.metadata.policies.namespace import BacklogQuota
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 NO_LIMIT = BacklogQuota()
 
@@ -81,26 +90,60 @@ class TopicFigures(NamedTuple):
     read_per_s: float = 0.0
 
 
-class MetricControl(Protocol):
-    """The part of `BrokerControl` that is about metrics."""
+class StatisticsControl:
+    """Statistics of topics and of the broker.
 
-    def broker_figures(self) -> BrokerFigures:
-        """Of the whole broker."""
-        ...
+    Args:
+        broker: the machine.
+        events: how changes enter the broker.
+    """
 
-    def topic_figures(self, topic: str) -> TopicFigures:
-        """Of one topic or partition; empty ones if there is no such topic."""
-        ...
+    def __init__(self, broker: Broker, events: AdminEvents) -> None:
+        self._broker = broker
+        self._events = events
 
-    def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
-        """The rows of topics and subscriptions, with what each counted (`broker.statistics.cardinality`)."""
-        ...
+    def topic(self, topic: str) -> dict[str, Any]:
+        """Pulsar's topic stats (docs/design/pulsar.md#admin on their keys) of one topic or partition.
 
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        return at_once(self.topic_steps(topic))
 
-class MetricController:
-    """`MetricControl` over the machines."""
+    def topic_steps(self, topic: str, *, publishers: bool = True, consumers: bool = True) -> Steps:
+        """The same in steps, each of some tenths of a millisecond; without producers, without consumers if they are not wanted.
 
-    _broker: "Broker"
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        passing = self._broker.nonpersistent.topics.get(topic)
+        if passing is not None:
+            return passing_stats(self._broker, passing, publishers=publishers, consumers=consumers)
+        name = TopicName.parse(topic)
+        if not name.persistent and 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0):
+            return _known(unopened_stats(self._broker, name))
+        return topic_stats(self._broker, self._events.topic(topic), publishers=publishers, consumers=consumers)
+
+    def internal(self, topic: str) -> dict[str, Any]:
+        """Pulsar's internal stats of one topic or partition.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        return at_once(self.internal_steps(topic))
+
+    def internal_steps(self, topic: str) -> Steps:
+        """The same in steps, as `topic_steps`."""
+        return internal_stats(self._broker, self._events.topic(topic))
+
+    def broker(self) -> dict[str, Any]:
+        """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
+        `msgInCounter`, `bytesInCounter`, `msgOutCounter`, `bytesOutCounter` (totals since the start),
+        `pendingPublishBytes`, `cacheSize`, `storageSize` (bytes), `cacheEntries`, `cursorRangesLeftOut` (since the start),
+        `unknownTopics` (in the log and not in the metadata store), `lostEntries` (stored once and not in the log),
+        `ready` (bool), `state` (one line, such as that the disk is full; "" when all is well).
+        """
+        return broker_stats(self._broker)
 
     def broker_figures(self) -> BrokerFigures:
         """Of the whole broker."""
@@ -122,7 +165,7 @@ class MetricController:
         )
 
     def topic_figures(self, topic: str) -> TopicFigures:
-        """Of one topic or partition."""
+        """Of one topic or partition; empty ones if there is no such topic."""
         broker = self._broker
         passing = broker.nonpersistent.topics.get(topic)
         if passing is not None:
@@ -160,7 +203,7 @@ class MetricController:
         )
 
     def series(self, topics_max: int, subscriptions_max: int) -> tuple[Shown[str], Shown[SubscriptionKey]]:
-        """The rows of topics and subscriptions."""
+        """The rows of topics and subscriptions, with what each counted (`broker.statistics.cardinality`)."""
         broker = self._broker
         topics: list[Topic | NonPersistentTopic] = [*broker.topics.values(), *broker.nonpersistent.topics.values()]
         traffic = {topic.text: topic.traffic() for topic in topics}
@@ -170,3 +213,9 @@ class MetricController:
             for name, subscription in topic.subscriptions.items()
         }
         return broker.series.show(traffic, sent, topics_max, subscriptions_max)
+
+
+def _known(stats: dict[str, Any]) -> Steps:
+    """Statistics that are there already, in no steps."""
+    yield from ()
+    return stats

@@ -1,0 +1,101 @@
+"""How administration enters a broker: its calls come from outside the driver's events."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from magnetar.broker.broker import Broker
+from magnetar.broker.context import Done
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.topic import Topic
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.metadata.errors import NotFound
+
+
+class Run(Protocol):
+    """`Driver.run`."""
+
+    def __call__(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Handle one event and carry out its effects."""
+
+
+class AdminEvents:
+    """Finds what a call of administration is about, and runs its changes as events of the broker.
+
+    Args:
+        broker: the machine.
+        run: handles an event: sets the clock, and carries out the effects.
+    """
+
+    def __init__(self, broker: Broker, run: Run) -> None:
+        self._broker = broker
+        self._run = run
+
+    def enter(self, event: Callable[[], None]) -> None:
+        """Run an event. A refusal inside it is raised here; the driver does not see it."""
+        refused: list[MagnetarError] = []
+
+        def guarded() -> None:
+            try:
+                event()
+            except MagnetarError as error:
+                refused.append(error)
+
+        self._run(guarded)
+        if refused:
+            raise refused[0]
+
+    def enter_ready(self, topic: Topic, subscription: Subscription, act: Callable[[], None]) -> None:
+        """Run an event on a subscription; on a replicated one not before its state is complete (after a start)."""
+
+        def enter() -> None:
+            self._broker.replication.when_ready(topic, subscription.name, act, replicated=subscription.replicated)
+
+        self.enter(enter)
+
+    def topic(self, text: str) -> Topic:
+        """The persistent topic, or partition, of a full name.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        topic = self._broker.topics.get(text)
+        if topic is None:
+            raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {text} does not exist")
+        return topic
+
+    def subscription(self, text: str, name: str) -> tuple[Topic, Subscription]:
+        """A subscription of a persistent topic, with the topic.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND. NotFound: the topic has no such subscription.
+        """
+        topic = self.topic(text)
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise NotFound(f"subscription {name} of {text} does not exist")
+        return topic, subscription
+
+    def when_durable(self, subscription: Subscription, done: Done) -> None:
+        """Call `done` when a subscription is stored as it is now; at once for one that is not durable."""
+
+        def stored(error: str) -> None:
+            done(BrokerError(ErrorCode.METADATA, error) if error else None)
+
+        if subscription.durable:
+            self._broker.loaded.when_cursor_durable(subscription, stored)
+        else:
+            done(None)
+
+    def change(self, topic: str, subscription: str, change: Callable[[Subscription], object], done: Done) -> None:
+        """Change a subscription; `done` when that is durable.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND. NotFound: the topic has no such subscription.
+        """
+        found_topic, found = self.subscription(topic, subscription)
+
+        def act() -> None:
+            change(found)
+            self.when_durable(found, done)
+
+        self.enter_ready(found_topic, found, act)

@@ -1,0 +1,95 @@
+"""What administration asks of a broker about its outgoing links; the rules are those of `broker.admin.controller`."""
+
+from typing import Any
+
+from magnetar.broker.admin.draining import describe
+from magnetar.broker.admin.events import AdminEvents
+from magnetar.broker.admin.topics import TopicControl
+from magnetar.broker.broker import Broker
+from magnetar.broker.context import Done
+from magnetar.broker.links.states import LinkState, SkipPreview
+from magnetar.core.ids import Position
+
+
+class LinkControl:
+    """Links to other clusters, and what of other clusters is held here.
+
+    Args:
+        broker: the machine.
+        topics: of the same broker.
+        events: how changes enter the broker.
+    """
+
+    def __init__(self, broker: Broker, topics: TopicControl, events: AdminEvents) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._events = events
+
+    def states(self) -> list[LinkState]:
+        """Every outgoing link, by target name; topics by name."""
+        return self._broker.links.reports.states()
+
+    def status(self) -> dict[str, Any]:
+        """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
+        blocked), `gaps`, `deleted` (topics with a deletion mark), `unlinked` (namespace -> clusters that its policy names
+        without a link), as plain JSON values.
+        """
+        return self._broker.links.reports.status() | {
+            "deleted": sorted(text for text in self._broker.catalog.deleted if self._topics.partitions(text) is None),
+            "failovers": self._broker.fences.held(),
+        }
+
+    def held(self, origin: str) -> list[dict[str, Any]]:
+        """Messages of a cluster that are held here, by topic: `topic`, `partitions` of its partitioned topic (0: none),
+        `incarnation` here, `lives` (`incarnation` there, `runs` of origin indexes `[first, end)`, `messages`, `entries`,
+        `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by retention since). Of another cluster
+        only topics that hold something; of this one all.
+        """
+        return self._broker.links.restores.held(origin)
+
+    def drain(self) -> dict[str, Any]:
+        """What keeps this cluster from being switched off (`broker.admin.draining.DrainState`)."""
+        return dict(describe(self._broker))
+
+    def pause(self, target: str, topic: str | None, done: Done) -> None:
+        """Stop sending on a link, or in one of its topics; survives a restart.
+
+        Raises:
+            NotFound: no such link, or the topic is not on it. So do the other link methods.
+        """
+        self._events.enter(lambda: self._broker.links.pause(target, topic, True, done))
+
+    def resume(self, target: str, topic: str | None, done: Done) -> None:
+        """Take a pause back; a blocked topic is tried again at once."""
+        self._events.enter(lambda: self._broker.links.pause(target, topic, False, done))
+
+    def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
+        """Limit a link's rate (None: no limit); survives a restart."""
+        self._events.enter(lambda: self._broker.links.throttle(target, bytes_per_s, done))
+
+    def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
+        """What `skip` with the same arguments would lose, per topic; topics losing nothing are left out."""
+        return self._broker.links.skip_preview(target, topic, through)
+
+    def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
+        """Settle entries without sending them: C moves, S does not.
+
+        Args:
+            target: the link's target cluster.
+            topic: one topic, or None for every topic of the link.
+            through: the last position to skip; LATEST: everything there is now; None: the entry that blocks the topic
+                (topics that are not blocked lose nothing). A position needs a topic.
+            done: see `broker.admin.controller`.
+
+        Raises:
+            PreconditionFailed: nothing to skip.
+        """
+        self._events.enter(lambda: self._broker.links.skip(target, topic, through, done))
+
+    def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
+        """Give up the data that a cursor without link or policy still holds.
+
+        Raises:
+            PreconditionFailed: the cursor is in use.
+        """
+        self._events.enter(lambda: self._broker.links.delete_orphan(target, topic, done))

@@ -1,0 +1,78 @@
+"""What administration asks of a broker about replicated subscriptions; the rules are those of `broker.admin.controller`."""
+
+from typing import Any
+
+from magnetar.broker.admin.events import AdminEvents
+from magnetar.broker.context import Done
+from magnetar.broker.failover.fencing import Fences
+from magnetar.broker.replicated_subscriptions.registry import Replication
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.errors import PreconditionFailed
+from magnetar.metadata.resources import Resources
+
+
+class ReplicatedControl:
+    """Subscriptions that follow to other clusters.
+
+    Args:
+        replication: of the broker.
+        resources: what policies say.
+        fences: which subscriptions are being moved.
+        events: how changes enter the broker.
+    """
+
+    def __init__(self, replication: Replication, resources: Resources, fences: Fences, events: AdminEvents) -> None:
+        self._replication = replication
+        self._resources = resources
+        self._fences = fences
+        self._events = events
+
+    def topics(self) -> list[str]:
+        """Full names of the topics that have replicated subscriptions here, sorted."""
+        found = self._replication.topics
+        return sorted(text for text, host in found.items() if host.subscriptions())
+
+    def subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """Every replicated subscription of one topic or partition, as plain values (`docs/replicated-subscriptions.md`).
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        return self._replication.states(self._events.topic(topic))
+
+    def metrics(self) -> dict[str, Any]:
+        """`mode`: the broker's default; `counters`: of the machines of all topics together, since the start."""
+        replication = self._replication
+        return {"mode": replication.settings.mode, "counters": replication.metrics()}
+
+    def refuses_mode(self, namespace: str, mode: str) -> str:
+        """Why a namespace's replicated subscriptions cannot follow in a mode; "" when they can."""
+        return self._replication.refuses_mode(NamespaceName.parse(namespace), mode)
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
+        """Let a subscription of one topic or partition follow to other clusters, or no longer.
+
+        Raises:
+            NotFound. PreconditionFailed: a policy says that all are replicated, or it is not durable.
+        """
+        found_topic, found = self._events.subscription(topic, subscription)
+        replication = self._replication
+        if not found.durable:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} is not durable: it cannot be replicated")
+        if replicated and found.compacted is not None:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} reads compacted: it cannot be replicated")
+        if not replicated and replication.all_of(found_topic):
+            source = self._resources.policy_source("replicate-subscriptions", found_topic.name)
+            raise PreconditionFailed(f"all subscriptions of {topic} are replicated by {source}: take that back first")
+
+        def switch() -> None:
+            if leaving := found_topic.leaving:
+                done(leaving)
+                return
+            if not replicated and (moving := self._fences.moving(topic, subscription)):
+                done(PreconditionFailed(f"subscription {subscription} of {topic} is {moving}; end that first"))
+                return
+            replication.set_replicated(found_topic, found, replicated)
+            self._events.when_durable(found, done)
+
+        self._events.enter_ready(found_topic, found, switch)

@@ -1,0 +1,182 @@
+"""What administration asks of a broker about subscriptions; the rules are those of `broker.admin.controller`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar.broker.admin.events import AdminEvents
+from magnetar.broker.admin.messages import backlog_from, check_place, place_of
+from magnetar.broker.catalog.catalog import Catalog
+from magnetar.broker.context import Done
+from magnetar.broker.nonpersistent.topics import NonPersistentTopics
+from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
+from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
+from magnetar.effects.outbox import Outbox
+from magnetar.metadata.errors import Conflict, PreconditionFailed
+
+
+class SubscriptionControl:
+    """Subscriptions of a topic or partition: creation, deletion, moving, expiry, properties.
+
+    Args:
+        outbox: the broker's; it has the time.
+        catalog: makes, deletes and moves subscriptions.
+        nonpersistent: topics of the other domain.
+        events: how changes enter the broker.
+    """
+
+    def __init__(
+        self, outbox: Outbox, catalog: Catalog, nonpersistent: NonPersistentTopics, events: AdminEvents
+    ) -> None:
+        self._outbox = outbox
+        self._catalog = catalog
+        self._nonpersistent = nonpersistent
+        self._events = events
+
+    def names(self, topic: str) -> list[str]:
+        """Subscription names of one topic or partition, without links' and other internal cursors.
+
+        Raises:
+            BrokerError: TOPIC_NOT_FOUND.
+        """
+        passing = self._nonpersistent.topics.get(topic)
+        return sorted(passing.subscriptions if passing is not None else self._events.topic(topic).subscriptions)
+
+    def create(
+        self,
+        topic: str,
+        subscription: str,
+        position: Position | None,
+        replicated: bool,
+        properties: Mapping[str, str],
+        done: Done,
+        *,
+        exclusive: bool = False,
+        batch_index: int = -1,
+    ) -> None:
+        """Create a durable subscription of one topic or partition whose first message is the one at or behind
+        `position` (None and LATEST: only what comes from now on; EARLIEST: all that is retained). `exclusive` and `batch_index`:
+        as of `reset_cursor`.
+
+        Raises:
+            NotFound: no such topic. Conflict: it exists. PreconditionFailed: the topic never had such a message.
+        """
+        found = self._events.topic(topic)
+        if subscription in found.subscriptions:
+            raise Conflict(f"subscription {subscription} of {topic} exists already")
+        start = LATEST if position is None else position
+        check_place(found.log, topic, start, batch_index, coming=True, refused=PreconditionFailed)
+        first, left = place_of(found.log, start, batch_index, exclusive=exclusive and start not in {EARLIEST, LATEST})
+
+        def created(error: MagnetarError | None) -> None:
+            if error is not None or not left:
+                done(error)
+                return
+            try:  # a batch is begun by a second step: it is a seek for other clusters, too
+                self.reset_cursor(topic, subscription, start, exclusive, done, batch_index=batch_index)
+            except MagnetarError as refused:
+                done(refused)
+
+        self._events.enter(
+            lambda: self._catalog.create_subscription(
+                found, subscription, first, created, replicated=replicated, properties=properties
+            )
+        )
+
+    def delete(self, topic: str, subscription: str, force: bool, done: Done) -> None:
+        """Delete a subscription of one topic or partition.
+
+        Raises:
+            NotFound. PreconditionFailed: it has consumers, and not `force`.
+        """
+        passing = self._nonpersistent.topics.get(topic)
+        if passing is not None:
+            self._events.enter(lambda: self._nonpersistent.delete_subscription(passing, subscription, force=force))
+            done(None)
+            return
+        found_topic, found = self._events.subscription(topic, subscription)
+        if found.consumers and not force:
+            raise PreconditionFailed(f"subscription {subscription} of {topic} has consumers; close them or use force")
+        self._events.enter_ready(found_topic, found, lambda: self._catalog.delete_subscription(found, done))
+
+    def skip(self, topic: str, subscription: str, entries: int, done: Done) -> None:
+        """Acknowledge the next `entries` unacknowledged entries (Pulsar counts a batch as one here, too)."""
+        self._events.change(topic, subscription, lambda found: found.skip(entries), done)
+
+    def skip_all(self, topic: str, subscription: str, done: Done) -> None:
+        """Acknowledge everything there is now."""
+        self._events.change(topic, subscription, lambda found: found.skip_all(), done)
+
+    def reset_cursor(
+        self,
+        topic: str,
+        subscription: str,
+        target: Position | int,
+        exclusive: bool,
+        done: Done,
+        *,
+        batch_index: int = -1,
+    ) -> None:
+        """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
+        whose clients reconnect. `batch_index`: to that message of the batch there; -1: to the whole entry. `exclusive`: go
+        on *behind* it. Both are ignored for times.
+
+        Raises:
+            NotFound: no such topic or subscription. Conflict: the topic never had such a message.
+        """
+        found_topic, found = self._events.subscription(topic, subscription)
+        if isinstance(target, Position):
+            check_place(found_topic.log, topic, target, batch_index)
+
+        def move() -> None:
+            if leaving := found_topic.leaving:
+                done(leaving)
+                return
+            if isinstance(target, Position):
+                found.seek_to(*place_of(found_topic.log, target, batch_index, exclusive=exclusive))
+            else:
+                found.seek_time(target)
+            if found.durable:
+                self._catalog.when_moved(
+                    found, lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
+                )
+            else:
+                done(None)
+
+        self._events.enter_ready(found_topic, found, move)
+
+    def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
+        """Acknowledge what was published more than so many seconds ago."""
+        outbox = self._outbox
+        self._events.change(topic, subscription, lambda found: found.expire(outbox.day_ms - older_than_s * 1000), done)
+
+    def expire_to(self, topic: str, subscription: str, position: Position, exclusive: bool, done: Done) -> None:
+        """Let everything up to `position`, the entry there included unless `exclusive`, expire in this cluster.
+
+        Raises:
+            Conflict: the position is behind the last entry.
+        """
+        log = self._events.topic(topic).log
+        if position > log.last and position != EARLIEST:
+            raise Conflict(
+                f"{position} is behind the last message of {topic}, {log.last}; skip_all takes everything there is"
+            )
+        # A position without an entry stands for all in front of it: that of a ledger that is gone, or between two ledgers.
+        through = position if log.valid(position) and not exclusive else log.position_before(position)
+        self._events.change(
+            topic, subscription, lambda found: found.expire_to(through if log.valid(through) else NONE), done
+        )
+
+    def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
+        """What a subscription has before it, or of that what is at `position` or behind, with the keys of Pulsar's
+        AnalyzeSubscriptionBacklogResult.
+        """
+        found_topic, found = self._events.subscription(topic, subscription)
+        return backlog_from(found.cursor, found_topic.log, position)
+
+    def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        """What is kept with a subscription."""
+        return dict(self._events.subscription(topic, subscription)[1].cursor.labels)
+
+    def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str], done: Done) -> None:
+        """Replace what is kept with a subscription, in this cluster."""
+        self._events.change(topic, subscription, lambda found: found.set_properties(properties), done)
