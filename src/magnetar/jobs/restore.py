@@ -5,7 +5,7 @@
     sink     the same task, behind it (no shuffle, so the order stays): GEO_RESTORE, answered by the cluster's disk
 
 The sink is stateless: the cluster decides by identity what is new (`replication.restore`), so that a task may die, be repeated by
-Spark, or run beside a second job. Every row names the entry before it at the peer, whether or not that one was left out.
+Spark, or run next to a second job. Every row names the entry before it at the peer, whether or not that one was left out.
 """
 
 import re
@@ -34,7 +34,7 @@ READ_BYTES: Final = 4 << 20
 """One GEO_READ: a few milliseconds of either broker's time."""
 
 SEND_BYTES: Final = 1 << 20
-"""One GEO_RESTORE: large enough that the disk's sync is shared, small beside what may be on its way to the disk."""
+"""One GEO_RESTORE: large enough that the disk's sync is shared, small compared with what may be on its way to the disk."""
 
 SEND_ENTRIES: Final = 4096
 
@@ -54,8 +54,8 @@ SCHEMA: Final = (
     "before_incarnation bigint not null, before_index bigint not null, schemas bigint not null, "
     "data binary not null"
 )
-"""`before_*`: the entry before it at the peer, 0 and -1 for the first. `schemas`: as GEO_READ told it. A topic's first row has
-incarnation 0: no entry."""
+"""`before_*`: the entry before it at the peer, 0 and -1 for the first. `schemas`: as GEO_READ's answer has it. A topic's first
+row has incarnation 0: no entry."""
 
 _TYPES: Final = (
     ("topic", pa.string()), ("partitions", pa.int32()), ("incarnation", pa.int64()), ("ledger", pa.int64()),
@@ -281,7 +281,7 @@ def _told(report: Restored) -> pa.RecordBatch:
 
 
 class Persistent:
-    """A connection that is made anew when it is lost, for as long as patience lasts.
+    """A connection that is opened again when it is lost, for as long as patience lasts.
 
     Args:
         connect: makes it.

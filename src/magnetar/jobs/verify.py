@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXAMPLES_MAX: Final = 20
-"""Messages listed of each kind and cluster, unless told otherwise; the counts are complete."""
+"""Messages listed of each kind and cluster, unless the caller says otherwise; the counts are complete."""
 
 EXAMPLES_CEILING: Final = 10_000
 """A ceiling on what may be asked for: the driver holds them all, for each kind, cluster and 65,536 indexes."""
@@ -373,7 +373,7 @@ class _Job:
         self._expected = expected(plan)
 
     def watched(self, report: ReportProgress) -> _Watched:
-        """While in this context, progress is told."""
+        """While in this context, progress is reported."""
         return _Watched(self._look, report)
 
     def _look(self) -> VerifyProgress:
@@ -390,14 +390,14 @@ class _Job:
 
         entries, messages, size = self._entries, self._messages, self._bytes
 
-        def told(more_entries: int, more_messages: int, more_bytes: int) -> None:
+        def report(more_entries: int, more_messages: int, more_bytes: int) -> None:
             entries.add(more_entries)
             messages.add(more_messages)
             size.add(more_bytes)
 
         # Rows of the lower interface: these are a few large ones, and the other one's maps over Arrow want pandas.
         numbers = self._spark.sparkContext.parallelize(range(len(self._plan)), len(self._plan))
-        listed = numbers.mapPartitions(list_parts(self._plan, token, told)).persist(StorageLevel.MEMORY_AND_DISK)
+        listed = numbers.mapPartitions(list_parts(self._plan, token, report)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self._compare(listed, result)
         finally:

@@ -161,7 +161,7 @@ class Comparison:
             self._find_missing(cluster, one)
             table, fresh = one.table, one.fresh
             self._tell(cluster, DUPLICATED, table[~fresh])
-            # A second copy stands behind later ones by nature: that is told once, as a duplicate.
+            # A second copy stands behind later ones by nature: that is reported once, as a duplicate.
             self._tell(cluster, REORDERED, table[fresh & table["behind"]])
             wrong = table["sum"] != self._true[np.searchsorted(self._indexes, table["index"])]
             if wrong.any():
@@ -242,13 +242,13 @@ def compared(terms: Terms, stretch: Stretch, packed: Iterable[Packed]) -> Compar
 
 
 def compare_with(
-    terms: Terms, told: Callable[[int], None]
+    terms: Terms, report: Callable[[int], None]
 ) -> Callable[[Iterable[tuple[Stretch, Iterable[Packed]]]], Iterable[Found]]:
-    """What a task does: stretches in, what is wrong out; `told(1)` after each comparison."""
+    """What a task does: stretches in, what is wrong out; `report(1)` after each comparison."""
 
     def task(stretches: Iterable[tuple[Stretch, Iterable[Packed]]]) -> Iterator[Found]:
         for stretch, packed in stretches:
             yield from compared(terms, stretch, packed).found()
-            told(1)
+            report(1)
 
     return task

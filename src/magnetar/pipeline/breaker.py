@@ -7,7 +7,7 @@
 
 Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the coordinator's own threads,
 never by a batch. A probe that works closes the breaker but forgets no failures: a cluster that answers probes and stalls
-batches is tried ever more rarely; only a batch that went through (`confirmed`) starts the count anew. One failure opens
+batches is tried ever more rarely; only a batch that went through (`confirmed`) resets the count. One failure opens
 it: a task has already waited for its deadline when it reports one, and every further attempt would cost every other link
 the same wait again.
 """

@@ -1,7 +1,7 @@
 """What the links of a pipeline present, which follows its file: a token is replaced while the pipeline runs.
 
 The coordinator's own connections take the new one at once. What a streaming query hands to its tasks is pickled once, at its
-start: so the queries are started anew, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
+start: so the queries are started again, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
 """
 
 from collections.abc import Callable

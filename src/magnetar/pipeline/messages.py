@@ -86,7 +86,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         route, range: whose entries follow.
-        schemas: which life of the topic's schemas their versions belong to, as the source told.
+        schemas: which generation of the topic's schemas their versions belong to, as the source reported.
     """
 
     route: Route

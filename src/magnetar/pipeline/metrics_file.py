@@ -26,7 +26,7 @@ class MetricsFile:
 
     Args:
         path: of the file.
-        on_line: told once when lines cannot be written, until one was again.
+        on_line: gets one line when lines cannot be written, and no second one until a line was written again.
     """
 
     def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
@@ -51,7 +51,7 @@ class MetricsFile:
     def _append(self, line: bytes) -> None:
         if self._file is None:
             self._file = self._open()
-        # Looked at anew each time: others may cut the file, too.
+        # Read each time: others may cut the file, too.
         size = os.fstat(self._file.fileno()).st_size
         if 0 < size > METRICS_BYTES_MAX - len(line):
             self._rotate()
@@ -65,7 +65,7 @@ class MetricsFile:
         return self._path.open("ab", buffering=0)
 
     def _rotate(self) -> None:
-        with suppress(FileNotFoundError):  # somebody moved it away
+        with suppress(FileNotFoundError):  # it was moved away
             self._path.replace(former(self._path))
         self.close()
         self._file = self._open()

@@ -10,7 +10,7 @@ holds only for the same incarnation and generation; anything else the source rep
 A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
 with what the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves, every
 topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from
-before the destination's loss, told to the source after the comparison, would hide that loss. For the same reason
+before the destination's loss that is sent to the source after the comparison would hide that loss. For the same reason
 nothing counts that is reported of a batch that was taken as over: each query of a lane has a number (`query_generation`), and
 each range says of which query it is.
 
@@ -41,7 +41,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
 
 HANDSHAKE_FULL_EVERY: Final = 120
-"""Every so many idle handshakes compare all topics even if the counter stands still: a belt beside the braces."""
+"""Every so many idle handshakes compare all topics even if the counter stands still: a second safeguard."""
 
 HANDSHAKE_TOPICS_MAX: Final = 1000
 """Topics in one GEO_WATERMARKS: about 150 bytes each, far below any frame limit."""
@@ -53,7 +53,7 @@ REFUSALS: Final = frozenset({"policy", "partitions"})
 """Blocks of which the destination says when they may be over."""
 
 BLOCKED_SCHEMA_MS_MAX: Final = 3_000
-"""The longest pause of a topic that is blocked by a schema: whoever makes it compatible watches it go on."""
+"""The longest pause of a topic that is blocked by a schema: the operator who makes it compatible sees it go on soon."""
 
 RETRY_MS_MIN: Final = 100
 RETRY_MS_MAX: Final = 5_000
@@ -102,7 +102,7 @@ class PipelineState:
             self._topic_reported(state, reported)
 
     def source_lost(self, source: str) -> None:
-        """The connection to a source broke: what it said of its links must be said anew before anything is planned."""
+        """The connection to a source broke: nothing is planned before it has reported its links again."""
         for state in self.links.values():
             if state.link.source == source:
                 state.reported = False
@@ -219,7 +219,7 @@ class PipelineState:
         for query, gen in zip(asked.topics, asked.gens, strict=True):
             topic = state.topics.get(query.topic)
             if topic is None or (topic.incarnation, topic.cursor.gen) != (query.incarnation, gen):
-                continue  # it began anew meanwhile: it stays unready, and is asked of again
+                continue  # it was created again meanwhile: it stays unready, and is compared again
             answer = answers.get(query.topic)
             if answer is None:
                 topic.retry_at_ms = now_ms + RETRY_MS_MAX
@@ -337,7 +337,7 @@ class PipelineState:
                 topic = state.topics[name]
                 topic.planned_ms, topic.planned = now_ms, True
                 state.in_flight.setdefault(lane, set()).add(name)
-                # What was published since the source's last report should go with the rest, unless somebody counts.
+                # What was published since the source's last report should go with the rest, unless a throttle counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
                 most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
                 ranges.append(self._range(number, link, topic, most, query_generation))
@@ -363,7 +363,7 @@ class PipelineState:
         )  # fmt: skip
 
     def _bounds(self, works: Sequence[Work], now_ms: int) -> dict[int, int]:
-        """Bytes that links may send in this batch, where somebody throttles."""
+        """Bytes that links may send in this batch, for links with a throttle or a pace."""
         bounds: dict[int, int] = {}
         for number in {work.link for work in works}:
             state = self.links[number]
@@ -386,11 +386,13 @@ class PipelineState:
             most = self._limits.tail_batch_bytes_max
             planned = plan(tails, cores=self._cores, batch_bytes_max=most, link_bytes_max=bounds)
             room = RANGES_MAX - sum(map(len, planned))
-            beside = plan(
+            catching_up = plan(
                 bulks, cores=1, batch_bytes_max=BESIDE_TAIL_BYTES_MAX, link_bytes_max=bounds, ranges_max=max(1, room)
             )
             # Catching up takes a core of its own where there is one, else it queues behind the tail.
-            planned = planned + beside if len(planned) < self._cores else [*planned[:-1], planned[-1] + beside[0]]
+            planned = (
+                planned + catching_up if len(planned) < self._cores else [*planned[:-1], planned[-1] + catching_up[0]]
+            )
         return [[(grant.link, grant.topic, grant.bytes_max) for grant in task] for task in planned]
 
     # ------------------------------------------------------------------------------------------------ what tasks tell

@@ -59,7 +59,7 @@ def lane_of(pending_bytes: int) -> str:
 
 
 def share(wants: Sequence[int], budget: int, least: int = RANGE_BYTES_MIN) -> list[int]:
-    """Divide a budget fairly: nobody gets more than wanted, who wants little gets it all, the rest is shared evenly.
+    """Divide a budget fairly: no share is larger than what is wanted, small wants are met whole, and the rest is shared evenly.
 
     Each share is at least `least` (or what is wanted, if less), even where the budget does not reach: an entry is never
     divided, so progress needs some room.

@@ -134,7 +134,7 @@ class Poller:
                     poll.counter = 0
 
     def _trusted(self) -> bool:
-        """False when a task could not reach the source although we are connected: then connect anew, as the probe.
+        """False when a task could not reach the source although we are connected: then connect again, as the probe.
 
         Half-open is trusted: until its first answer, this connection is the probe.
         """

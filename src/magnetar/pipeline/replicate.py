@@ -65,7 +65,7 @@ class ReplicateOptions:
         checkpoint: folder for Spark's offsets; None: the configuration's.
         lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
         name: of this pipeline, in leases; None: made from the host and process.
-        metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` beside the checkpoint.
+        metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` next to the checkpoint.
     """
 
     config: Config
@@ -175,7 +175,7 @@ def begin_query(
 
 
 def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
-    """Analyse every link's filter on its own, so that a mistake is told with the link's name.
+    """Analyse every link's filter on its own, so that the error names the link.
 
     Raises:
         ConfigError: a filter is no SQL condition over the columns of an entry.
@@ -248,7 +248,7 @@ class Queries:
         self._say(f"query {lane} {what}")
 
     def renew(self) -> None:
-        """Start all queries anew; the coordinator has let the batches end."""
+        """Stop all queries and start them again; the coordinator has let the batches end."""
         for lane, query in list(self.running.items()):
             query.stop()
             self._coordinator.query_ended(lane)  # a batch that did not end in time is abandoned
@@ -320,7 +320,7 @@ def _watch(
     metrics: Path,
     on_line: Callable[[str], None],
 ) -> int:
-    """Tend the queries until told to stop; with `once`, until what is there is replicated."""
+    """Tend the queries until `options.stop`; with `once`, until what is there is replicated."""
     once = Once(coordinator) if options.once else None
     token = LinkToken(options.config.replication.token_file, coordinator.pipeline.token, on_line)
     written = looked = 0.0

@@ -1,6 +1,6 @@
 """Entries as rows: one row an entry, as few and as cheap columns as the sink and filters need.
 
-Where a link has no filter nobody asks for single entries, and a row costs the JVM 5 us however small its entry is: there
+A link without a filter needs no single entries, and a row costs the JVM 5 us however small its entry is: there
 a row is a *block* (`kind` 3), up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
 
 A range opens with a control row (`kind` 1) whose bytes tell the sink where it goes and which position was sent before it,

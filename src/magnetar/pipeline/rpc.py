@@ -1,4 +1,4 @@
-"""A tiny request/answer protocol over a Unix socket between the driver and the Python workers beside it.
+"""A tiny request/answer protocol over a Unix socket between the driver and the Python workers on its machine.
 
 Spark runs a data source's planning and its commits in processes of their own on the driver's machine; the coordinator lives
 in the driver. A request is a MessagePack array `[method, arguments…]`, an answer `[error or "", result]`, each with its

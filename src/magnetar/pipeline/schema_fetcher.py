@@ -1,7 +1,7 @@
 """Schemas on their way: a destination asks for them in the middle of an append, their source is asked, the answer is passed on.
 
 Nothing is remembered here: what a version means is known to the two brokers. The destination's request waits, so a source
-that is silent must not hold it up: after a while it is told that nothing can be said now, answers `retry`, and the range
+that is silent must not hold it up: after a while it gets a reason instead of schemas, answers `retry`, and the range
 is tried again later.
 """
 

@@ -132,7 +132,7 @@ class SourceReader:
                 )
                 return answers
             if set(read.incarnations) - {progress.part.incarnation}:
-                # Made anew since the plan, by a clock that may be behind: these are other messages at old positions.
+                # Created again since the plan, by a clock that may be behind: these are other messages at old positions.
                 progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was created again in its source"
                 self.over.append(progress)
                 continue

@@ -171,7 +171,7 @@ class LinkSink:
         """Take the rows of a batch, send what goes, wait only if far too much is held back.
 
         Raises:
-            ValueError: an entry comes without its range's opening row: somebody dropped a control row.
+            ValueError: an entry comes without its range's opening row: a control row was dropped.
         """
         rows = Slices(batch)
         for begin, end in rows.runs():

@@ -64,7 +64,7 @@ class Entry(NamedTuple):
     body: memoryview
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # hides tuple.count, which nobody misses
+    def count(self) -> int:  # type: ignore[override]  # hides tuple.count, which is not used
         """Messages in it (a part of a chunked message counts as one)."""
         return max(1, self.metadata.num_messages_in_batch)
 
@@ -119,7 +119,7 @@ class Client:
         """The connection to a broker; to any of the service URL's when none is named.
 
         Raises:
-            Down: nobody is there.
+            Down: no broker answers there.
         """
         kept = self._connections.get((url, proxied))
         if kept is not None and not kept.dead:
@@ -218,7 +218,7 @@ class Client:
 
 
 class Patience:
-    """Tells when to stop trying; progress starts it anew."""
+    """Limits how long an operation is tried again; progress restarts the time."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -244,7 +244,7 @@ def _refusal(code: int, message: str, topic: str) -> MagnetarError:
 
 
 class Reader:
-    """Reads the entries of one topic from a place on; connects anew when the broker goes away.
+    """Reads the entries of one topic from a place on; connects again when the broker goes away.
 
     A non-durable subscription: nothing is acknowledged, nothing is kept for it. Nothing is created for it either.
 
@@ -252,7 +252,7 @@ class Reader:
         client: to connect by.
         topic: one partition.
         after: the last message that is not wanted; its entry is delivered all the same if it
-            is there, so that it can be told whether it is.
+            is there, which shows whether it still exists.
         after_time_ms: instead of `after`: from the first entry with this publish time on.
         ahead_bytes: how much is asked for beyond what was taken.
 
@@ -415,7 +415,7 @@ class Reader:
             while self._entries:
                 entry = self._entries.popleft()
                 if self.last_seen is not None and (entry.ledger, entry.entry) <= self.last_seen:
-                    continue  # again, after connecting anew
+                    continue  # delivered again, after a new connection
                 self.last_seen = (entry.ledger, entry.entry)
                 self._outstanding = max(0, self._outstanding - entry.count)
                 self._messages += entry.count

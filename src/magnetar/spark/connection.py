@@ -43,7 +43,7 @@ _CODES: Final = frozenset(int(code) for code in ErrorCode)
 
 
 class Down(MagnetarError):
-    """The broker is gone, silent or talks nonsense: connect anew and go on where it stopped."""
+    """The broker is gone, silent or talks nonsense: connect again and go on where it stopped."""
 
 
 class Refused(MagnetarError):
@@ -213,7 +213,7 @@ class Connection:
         return request_id
 
     def tell(self, command: pb.BaseCommand) -> None:
-        """Send a request whose response nobody waits for."""
+        """Send a request whose response is not waited for."""
         if self.dead:
             raise Down(self.dead)
         self._client.request(command)

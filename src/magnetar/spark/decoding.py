@@ -192,7 +192,7 @@ class Rows:
         return b"\x08" + varint(ledger) + b"\x10" + varint(entry) + self._partition
 
     def take(self) -> pa.RecordBatch:
-        """What was collected, as a record batch; collects anew."""
+        """What was collected, as a record batch; the next one begins empty."""
         makers: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: _binary(self._values),
             "__key": lambda: pa.array(self._keys, pa.binary()),

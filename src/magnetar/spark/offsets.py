@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
     ledger: int
     entry: int
-    index: int = -1  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: int = -1  # type: ignore[assignment]  # hides tuple.index, which is not used
 
     @property
     def reach(self) -> tuple[int, int, int]:

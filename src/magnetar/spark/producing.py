@@ -126,7 +126,7 @@ class Producer:
             self._persist(self._wait)
 
     def deduplicated(self) -> bool:
-        """Whether the broker knows this name's sequence now that something was confirmed: it comes back to be told."""
+        """Whether the broker knows this name's sequence now that something was confirmed: it attaches again to learn it."""
         self.flush()
         self._persist(self._reattach)
         return self._told >= 0

@@ -106,7 +106,7 @@ class Ends:
         return places
 
     def _slowly(self, topic: str, places: Places) -> None:
-        """By a connection that is made anew."""
+        """By a new connection."""
         try:
             places[topic] = self._readers[topic].last()
         except TopicGone:
@@ -201,7 +201,7 @@ def spans(options: ReadOptions, topic: str) -> list[Span] | None:
         return None
     ledgers = stats["ledgers"]
     held = [Span(ledger["ledgerId"], ledger["entries"]) for ledger in ledgers]
-    # The ledger that is open says 0 there; its own count is told apart.
+    # The ledger that is open says 0 there; its own count comes separately.
     if held[-1].entries == 0:
         held[-1] = Span(held[-1].ledger, stats.get("currentLedgerEntries", 0))
     return held

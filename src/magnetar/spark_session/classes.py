@@ -45,7 +45,7 @@ def options(version: str) -> str:
 
 
 def make() -> Path:
-    """Make the archive anew, by running what pipelines run.
+    """Make a new archive, by running what pipelines run.
 
     Raises:
         ConfigError: no Java or no Spark, one line.

@@ -5,7 +5,7 @@ each task that runs at a time, two where a query reads and writes Python data so
 on the same imports: 5 s in all before the first micro-batch of a query with four tasks, and again for each new executor. Here
 they are done once, and their memory is shared.
 
-Threads: numpy's linear algebra, which we do not use, is told not to start any; pyarrow starts one that belongs to an allocator
+Threads: numpy's linear algebra, which we do not use, is set not to start any; pyarrow starts one that belongs to an allocator
 which knows of `fork` (jemalloc), and which pyarrow does not use unless it is asked to.
 
 Set as `spark.python.daemon.module` (see `session`); takes over from there as Spark's own does.

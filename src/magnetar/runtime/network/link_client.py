@@ -5,10 +5,10 @@ another request waits: they are kept for `poll`. A client belongs to one thread 
 
 Two kinds of failure, and what to do about each:
 
-- `LinkDown`: the peer is gone, silent, or talks nonsense. The connection is closed; back off and connect anew. What was in
+- `LinkDown`: the peer is gone, silent, or talks nonsense. The connection is closed; back off and connect again. What was in
   flight may or may not have happened; the chain rule makes sending it again harmless.
 - `LinkRefused`: the peer answered this one request with an error. The connection goes on (except after a refused CONNECT);
-  the same request again will be refused again until somebody changes something.
+  the same request again will be refused again until something was changed.
 
 The pipeline's tasks wait for several clusters at once and have a non-blocking shell of their own (`pipeline.link_channel`).
 """
@@ -100,7 +100,7 @@ class LinkClient:
 
         Raises:
             ConfigError: the address is not one.
-            LinkDown: nobody is there, or no answer came in time.
+            LinkDown: no broker is there, or no answer came in time.
             LinkRefused: the token is wrong, or the broker does not speak link commands of this version.
         """
         try:

@@ -90,7 +90,7 @@ class LinkConnection:
         self._dead: LinkDown | None = None
 
     def answer_schemas(self, schemas: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasBrought]) -> None:
-        """From now on answer the broker's GEO_SCHEMAS_WANTED so, instead of saying that there is nobody to ask."""
+        """From now on answer the broker's GEO_SCHEMAS_WANTED so, instead of refusing them."""
         self._schemas = schemas
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class LinkConnection:
 
 
 def _refuse_schemas(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:
-    """The answer of a client that was given nobody to ask (see `LinkConnection.answer_schemas`)."""
+    """The answer of a client without a source to ask (see `LinkConnection.answer_schemas`)."""
     return pb.CommandGeoSchemasBrought(
         ticket=wanted.ticket, reason=f"this client does not ask {wanted.source} for schemas"
     )

@@ -289,7 +289,7 @@ def test_an_answer_to_nothing_is_nonsense(serve):
 
 def test_the_wrong_kind_of_answer_is_nonsense(serve):
     peer = serve(broker(lambda frame, peer: peer.send(appended(frame.command.geo_status.request_id, NONE))))
-    with LinkClient.connect(peer.address, "x") as client, pytest.raises(LinkDown, match="nobody asked for"):
+    with LinkClient.connect(peer.address, "x") as client, pytest.raises(LinkDown, match="is not an answer to it"):
         client.status()
 
 
