@@ -226,6 +226,73 @@ def test_side_channels_only_become_fewer(pattern: str) -> None:
     assert len(found) <= ceiling, f"use {instead}: {found}"
 
 
+TOPICS = {"topic", "_topic", "found_topic", "passing"}
+"""Names that a topic, stored or not, has in other modules."""
+
+TOPIC_FILES = ("broker.topics.topic", "broker.nonpersistent.topic")
+
+
+def own_attributes(tree: ast.Module) -> dict[str, set[str]]:
+    """Class -> the attributes that its own methods assign, and its fields."""
+    return {
+        node.name: {
+            part.target.id
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        }
+        | {
+            part.attr
+            for part in ast.walk(node)
+            if isinstance(part, ast.Attribute)
+            and isinstance(part.ctx, ast.Store)
+            and isinstance(part.value, ast.Name)
+            and part.value.id == "self"
+        }
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def assigned(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Attributes that a statement assigns: `x.a = `, `x.a += `, `x.a[i] = `, `x.a.b = `, each with the outermost names."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    for target in targets:
+        for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+            found = part.value if isinstance(part, ast.Subscript) else part
+            while isinstance(found, ast.Attribute):
+                yield found
+                found = found.value
+
+
+def assignments_to_topics() -> list[str]:
+    """Where modules other than a topic's own assign an attribute of it, or of its log, or an entry of its subscriptions."""
+    of_topic, elsewhere = set[str](), Counter[str]()
+    for tree in modules().values():
+        for name, attributes in own_attributes(tree).items():
+            if name == "Topic":
+                of_topic |= attributes
+            elif name != "NonPersistentTopic":
+                elsewhere.update(attributes)
+    alone = {name for name in of_topic if not elsewhere[name]}
+    found = []
+    for module, tree in modules().items():
+        if module.endswith(TOPIC_FILES) or not module.startswith("magnetar.broker."):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                for part in assigned(node):
+                    owner = part.value
+                    named = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+                    if named in TOPICS or (part.attr in alone and named != "self"):
+                        found.append(f"{module}:{node.lineno}: {ast.unparse(part)}")
+    return found
+
+
+def test_only_a_topic_assigns_its_attributes() -> None:
+    found = assignments_to_topics()
+    assert not found, "call a method of Topic that says what happens: " + "\n".join(found)
+
+
 def test_the_measures_see() -> None:
     """A graph of three with a circle of two, so that none of the ceilings above is met by a measure that sees nothing."""
     assert len(imports()) > 400

@@ -241,6 +241,14 @@ class TopicLog(Ledgers):
             next_index=index,
         )
 
+    def sync_began(self) -> None:
+        """What is confirmed may not be on the disk, although it has to be by now: links wait."""
+        self.unsynced = True
+
+    def synced(self) -> None:
+        """All that links wait for is on the disk."""
+        self.unsynced = False
+
     @property
     def epoch(self) -> int:
         """Of appends that are alive: what was staged in an earlier one was given up after a failure."""

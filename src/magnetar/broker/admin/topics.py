@@ -391,11 +391,10 @@ class TopicControl:
         found = self._events.topic(topic)
 
         def end() -> None:
-            found.check_stays()
-            found.record.terminated = True
+            found.begin_termination()
 
             def ended() -> None:
-                found.ended = True
+                found.end()
                 # As in Pulsar. Clients that learn it by a refused message close their connection (C++), or leave whoever
                 # waits for that message without an answer (Go).
                 for producer in found.producers.everybody():
@@ -406,7 +405,7 @@ class TopicControl:
 
             def stored(error: str) -> None:
                 if error:
-                    found.record.terminated = False
+                    found.termination_failed()
                     done(None, BrokerError(ErrorCode.METADATA, error))
                 else:
                     found.when_drained(ended)

@@ -139,7 +139,7 @@ class Adoption:
         except MagnetarError:
             self._metasync.aborted(change)
             raise
-        topic.deleting = True
+        topic.begin_deletion()
         self._catalog.partitioning(name, True)
         self._clients.close_all(topic)
         topic.when_drained(lambda: self._store(topic, partitions, change, done))
@@ -241,7 +241,7 @@ class Adoption:
 
     def _failed(self, topic: Topic, change: Change) -> None:
         """The store refused: the topic is what it was."""
-        topic.deleting = False
+        topic.deletion_failed()
         self._loaded.deletion_failed(topic)
         self._resources.abort(change)
         self._metasync.aborted(change)
@@ -256,7 +256,7 @@ class Adoption:
         made = self._loaded.add(name, moving.record, held, fresh=False)
         for subscription, data in moving.cursors.items():
             cursor = Cursor.decode(made.log, data)
-            made.subscriptions[subscription] = self._loaded.make_subscription(made, subscription, cursor, durable=True)
+            made.add_subscription(self._loaded.make_subscription(made, subscription, cursor, durable=True))
         self._replication.topic_loaded(made)
         self._deduplications.added(made, moving.deduplication)
         self._idempotencies.topic_loaded(made)

@@ -450,11 +450,11 @@ class Catalog:
         if epoch <= topic.epoch_stored:
             done(None)
             return
-        topic.record.topic_epoch = epoch
+        topic.record_epoch(epoch)
 
         def stored(error: str) -> None:
             if not error:
-                topic.epoch_stored = max(topic.epoch_stored, epoch)
+                topic.epoch_is_durable(epoch)
             done(_problem(error))
 
         self._outbox.put(Store({TOPIC_PREFIX + topic.text: topic.record.encode()}, (), stored))
@@ -505,7 +505,7 @@ class Catalog:
                 )
             )
             return
-        topic.deleting = True
+        topic.begin_deletion()
         self._clients.close_all(topic)
         topic.when_drained(lambda: self._delete_drained(topic, done))
 
@@ -526,7 +526,7 @@ class Catalog:
         def stored(error: str) -> None:
             self._schemas.deleted(topic, failed=bool(error))
             if error:
-                topic.deleting = False
+                topic.deletion_failed()
                 self._loaded.deletion_failed(topic)
                 done(_problem(error))
                 return
@@ -578,7 +578,7 @@ class Catalog:
         subscription.cursor.labels.update(properties or {})
         key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
-        topic.subscriptions[name] = subscription
+        topic.add_subscription(subscription)
         wanted = self._replication.wanted
         if replicated or wanted(topic, name, durable=True, asked=False, compacted=compacted):
             subscription.cursor.properties[REPLICATED] = 1
@@ -669,7 +669,7 @@ class Catalog:
             cursor, begins = Cursor.at(topic.log, position), position == EARLIEST
             subscription = self._loaded.make_subscription(topic, name, cursor, durable=False, from_beginning=begins)
             self._rollback(topic, subscription, command)
-            topic.subscriptions[name] = subscription
+            topic.add_subscription(subscription)
             self._attach(subscriber, subscription, command, done)
             self._loaded.after_consumer_left(subscription)  # it ends with its consumer, also with one that was refused
             return

@@ -120,7 +120,7 @@ class LoadedTopics:
                         cursor = Cursor.decode(topic.log, data)
                     except StorageError as error:
                         raise StorageError(f"subscription {name_of} of {text}: {error}") from error
-                    topic.subscriptions[name_of] = self.make_subscription(topic, name_of, cursor, durable=True)
+                    topic.add_subscription(self.make_subscription(topic, name_of, cursor, durable=True))
         for topic in self._topics.values():
             for part in self._parts:
                 part.topic_loaded(topic)
@@ -157,7 +157,7 @@ class LoadedTopics:
         )
         topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._confirmed)
         self._topics[text] = topic
-        topic.durable = config.fsync == "always" or self._links.replicated(name)
+        topic.set_durable(config.fsync == "always" or self._links.replicated(name))
         for part in self._parts:
             part.topic_added(topic)
         if fresh:

@@ -282,11 +282,9 @@ class Upkeep:
         """Delete a topic that nobody uses, where a policy says so: never by itself, never one that a link concerns, and no
         single partition.
         """
-        if topic.producers.live or topic.producers.waiting or topic.consumer_count():
-            topic.used_ms = day_ms
-        topic.used_ms = min(topic.used_ms, day_ms)  # else it was told by a clock that was wrong
+        idle_ms = topic.idle_ms(day_ms)
         policy = topic.limits.inactive
-        if policy is None or day_ms - topic.used_ms < policy.duration_s * 1000 or topic.deleting:
+        if policy is None or idle_ms < policy.duration_s * 1000 or topic.deleting:
             return
         name = topic.name
         kept = name.partition >= 0 and self._resources.partitions(name.base) is not None
@@ -335,7 +333,7 @@ class Upkeep:
             self._outbox.put(Note("warning", f"producers of {topic.text} are stopped: {stop.reason}"))
         elif stop is None and topic.quota_stop is not None:
             self._outbox.put(Note("info", f"producers of {topic.text} may come again: its backlog is within its quota"))
-        topic.quota_stop = stop
+        topic.stop_for_quota(stop)
         if stop is not None:
             for producer in list(topic.producers.live.values()):
                 self._clients.close_producer(producer)
@@ -371,7 +369,7 @@ class Upkeep:
                     subscription.advance_to(Position(ledger.ledger, ledger.entries - 1))
             lost = before - subscription.backlog_entries()
             if lost:
-                topic.evictions[kind] = topic.evictions.get(kind, 0) + 1
+                topic.quota_evicted(kind)
                 text = f"{lost} entries of subscription {subscription.name} of {topic.text} were given up: over the backlog quota"
                 self._outbox.put(Note("warning", text))
 

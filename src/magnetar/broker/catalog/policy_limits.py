@@ -9,7 +9,6 @@ from typing import Final
 
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
-from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.broker.subscriptions.subscribe_rate import subscribing_of
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.limits import TopicLimits, limits_of
@@ -120,16 +119,18 @@ class Limits(TopicPart):
 
     def _apply(self, topic: Topic, limits: TopicLimits) -> None:
         now_ms = self._outbox.now_ms
-        topic.limits = limits
+        topic.set_limits(
+            limits,
+            dispatch_rate=_dispatch_rate(limits.dispatch, topic, now_ms, topic.dispatch_rate),
+            subscribing=subscribing_of(limits.subscribe, topic.subscribing),
+        )
         self._follow_publishing(topic, limits)
-        topic.dispatch_rate = _dispatch_rate(limits.dispatch, topic, now_ms, topic.dispatch_rate)
-        topic.subscribing = subscribing_of(limits.subscribe, topic.subscribing)
         self._paced(topic)
         for subscription in topic.subscriptions.values():
             self._follow_subscription(topic, subscription, limits)
 
     def _follow_publishing(self, topic: Topic | NonPersistentTopic, limits: TopicLimits) -> None:
-        topic.producers.maximum, topic.producers.limit = limits.producers, limits.sources["max-producers"]
+        topic.producers.set_maximum(limits.producers, limits.sources["max-producers"])
         publish, before = limits.publish, topic.publish_throttle
         rate = rate_of(
             publish.messages,
@@ -138,12 +139,7 @@ class Limits(TopicPart):
             self._outbox.now_ms,
             before.rate if before is not None else None,
         )
-        if before is not None:
-            before.set_rate(rate)
-            if rate is None:
-                topic.publish_throttle = None
-        elif rate is not None:
-            topic.publish_throttle = PublishThrottle(self._outbox, rate)
+        topic.set_publish_rate(rate)
 
     def _follow_subscription(self, topic: Topic, subscription: Subscription, limits: TopicLimits) -> None:
         own = limits.subscription_rates.get(subscription.name, limits.subscription_dispatch)

@@ -319,12 +319,12 @@ class Links(TopicPart):
         always = self._context.config.fsync == "always"
         durable = always or topic.replicated is not None or self.replicated(topic.name)
         begins = durable and not topic.durable
-        topic.durable = durable
+        topic.set_durable(durable)
         if begins:
             self._sync(topic)
 
     def _sync(self, topic: Topic) -> None:
-        topic.log.unsynced = True
+        topic.log.sync_began()
         self._syncs += 1
         number = self._syncing[topic.text] = self._syncs
 
@@ -335,7 +335,7 @@ class Links(TopicPart):
                 self._sync(topic)
                 return
             del self._syncing[topic.text]
-            topic.log.unsynced = False
+            topic.log.synced()
             for source in self.sources.values():
                 source.confirmed(topic.text)
 

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.publish.producers import Producer, Producers, rates_in
-from magnetar.broker.publish.throttling import PublishThrottle
+from magnetar.broker.publish.throttling import PublishThrottle, throttle_at
 from magnetar.broker.statistics import constant_fields as statkeys
 from magnetar.broker.statistics.cardinality import Traffic
 from magnetar.broker.subscriptions.consumer import Counters
 from magnetar.core.ids import NONE
 from magnetar.core.meter import Meter
 from magnetar.core.names import TopicName
+from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Outbox, Send
 from magnetar.storage.entries import EntryFlags, NewEntry, StoredEntry
 from magnetar.wire import commands
@@ -65,6 +66,22 @@ class NonPersistentTopic:
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or any(not one.auto_schema for one in readers)
 
+    def keep(self, keep: bool) -> None:
+        """Whether it stays when nobody is there."""
+        self.kept = keep
+
+    def expect_clients(self, expect: bool) -> None:
+        """Whether it stays for clients that were sent away and come back."""
+        self.expecting = expect
+
+    def set_publish_rate(self, rate: Rate | None) -> None:
+        """Policies limit the publish rate (None: no longer); what waits goes on waiting at the new rate."""
+        self.publish_throttle = throttle_at(self._outbox, rate, self.publish_throttle)
+
+    def publish_was_limited(self) -> None:
+        """SENDs had to wait for the publish rate."""
+        self.publish_limited += 1
+
     def publish(self, producer: Producer, entries: list[NewEntry], receipts: list[tuple[int, int]]) -> None:
         """Hand entries to whoever can take them now, and tell the producer that this was done.
 
@@ -111,6 +128,10 @@ class NonPersistentTopic:
             [(*receipt, entry.ledger, entry.entry) for receipt, entry in zip(receipts, stored, strict=True)],
         )
         self._outbox.put(Send(producer.connection, [answer]))
+
+    def add_subscription(self, subscription: NonPersistentSubscription) -> None:
+        """A subscription is the topic's from now on: it is given new entries."""
+        self.subscriptions[subscription.name] = subscription
 
     def drop_subscription(self, name: str) -> None:
         """Forget a subscription; what it gave out stays counted."""

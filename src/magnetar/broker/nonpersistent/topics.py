@@ -112,7 +112,7 @@ class NonPersistentTopics:
         Raises:
             BrokerError: as `open`.
         """
-        self._have(name, create=True).kept = True
+        self._have(name, create=True).keep(True)
 
     def delete(self, texts: list[str], *, force: bool) -> bool:
         """End topics, with `force` also those where somebody is; whether there was any of them.
@@ -125,17 +125,18 @@ class NonPersistentTopics:
             if topic.used and not force:
                 raise PreconditionFailed(f"topic {topic.text} has producers or consumers; close them or use force")
         for topic in found:
-            topic.kept = topic.expecting = False
+            topic.keep(False)
+            topic.expect_clients(False)
             self.close_clients(topic)
         return bool(found)
 
     def unload(self, topic: NonPersistentTopic) -> None:
         """Close its clients, who come back. It stays for so long: those that want no new topic would not find it."""
-        topic.expecting = True
+        topic.expect_clients(True)
         self.close_clients(topic)
 
         def waited(_now_ms: int) -> None:
-            topic.expecting = False
+            topic.expect_clients(False)
             self.left(topic)
 
         self._context.timer(self._context.outbox.now_ms + CLIENTS_BACK_MS, waited)

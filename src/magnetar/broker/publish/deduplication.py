@@ -259,6 +259,14 @@ class TopicDeduplication:
                 f"the deduplication numbers of {self.topic} cannot be recovered from its log: see the broker's log",
             )
 
+    def set_interval(self, snapshot_s: int | None) -> None:
+        """Change how often the numbers are stored.
+
+        Args:
+            snapshot_s: of the namespace or topic, if they have their own; None: of the settings.
+        """
+        self.snapshot_s = snapshot_s
+
     def stop(self) -> None:
         """Switched off; whoever waits is let in. The caller deletes the cursor's key."""
         self.status = Status.DISABLED

@@ -99,10 +99,10 @@ class Deduplications(TopicPart):
         elif not enabled and topic.deduplication is not None:
             self._switch_off(topic)
         elif topic.deduplication is not None:
-            topic.deduplication.snapshot_s = every
+            topic.deduplication.set_interval(every)
 
     def _switch_on(self, topic: Topic, every: int | None, stored: bytes | None) -> None:
-        deduplication = topic.deduplication = TopicDeduplication(
+        deduplication = TopicDeduplication(
             self._outbox,
             topic.text,
             topic.log,
@@ -112,6 +112,7 @@ class Deduplications(TopicPart):
             when_drained=topic.when_drained,
             snapshot_s=every,
         )
+        topic.switch_deduplication(deduplication)
         # Whoever publishes without numbers comes back when they are known.
         for producer in topic.producers.everybody():
             self._close_producer(producer)
@@ -132,7 +133,7 @@ class Deduplications(TopicPart):
         deduplication = topic.deduplication
         if deduplication is None:
             return []
-        topic.deduplication = None
+        topic.switch_deduplication(None)
         deduplication.stop()
         return [deduplication.key]
 

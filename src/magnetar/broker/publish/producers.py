@@ -161,6 +161,14 @@ class Producers:
         self.waiting: list[Producer] = []
         self.topic_epoch = topic_epoch
 
+    def set_maximum(self, maximum: int, limit: str) -> None:
+        """Change the ceiling.
+
+        Args:
+            maximum, limit: see the attributes.
+        """
+        self.maximum, self.limit = maximum, limit
+
     def everybody(self) -> list[Producer]:
         """To close them all: those who wait come first, so that none of them takes over meanwhile."""
         return [*self.waiting, *self.live.values()]

@@ -42,11 +42,26 @@ class Throttled(Protocol):
 
     Attributes:
         publish_throttle: its publish rate; None: it has none.
-        publish_limited: how often SENDs had to wait for it.
     """
 
     publish_throttle: "PublishThrottle | None"
-    publish_limited: int
+
+    def publish_was_limited(self) -> None:
+        """SENDs had to wait for the publish rate."""
+
+
+def throttle_at(outbox: Outbox, rate: Rate | None, before: "PublishThrottle | None") -> "PublishThrottle | None":
+    """What lets messages of a topic in at a rate: `before`, if there is one, with the new rate.
+
+    Args:
+        outbox: the broker's.
+        rate: None: no limit; what waits goes at once.
+        before: of the same topic.
+    """
+    if before is not None:
+        before.set_rate(rate)
+        return None if rate is None else before
+    return None if rate is None else PublishThrottle(outbox, rate)
 
 
 def admitted(topic: Throttled, producer: Producer, publisher: Publisher, frames: list[Frame]) -> list[Frame]:
@@ -54,7 +69,8 @@ def admitted(topic: Throttled, producer: Producer, publisher: Publisher, frames:
     if topic.publish_throttle is None:
         return frames
     passed = topic.publish_throttle.admit(producer, publisher, frames)
-    topic.publish_limited += len(passed) < len(frames)
+    if len(passed) < len(frames):
+        topic.publish_was_limited()
     return passed
 
 

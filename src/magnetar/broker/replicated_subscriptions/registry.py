@@ -111,7 +111,8 @@ class Replication(TopicPart):
             # A link that leads here without this cluster's policy naming its source is known by what it brought.
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         covered = decode_cover(states.pop("", b""))
-        made = self.topics[topic.text] = topic.replicated = ReplicatedTopic(self, topic, covered)
+        made = self.topics[topic.text] = ReplicatedTopic(self, topic, covered)
+        topic.switch_replication(made)
         self.broker.links.follow_durability(topic)  # docs/design/links.md#synced-only
         made.load(states)
         self._follow_policy(topic)
@@ -127,7 +128,7 @@ class Replication(TopicPart):
         self._heard.pop(topic.text, None)
         if found is not None:
             self._gone.update(found.counted())
-            topic.replicated = None
+            topic.switch_replication(None)
             found.close()
 
     def deletion_keys(self, topic: Topic) -> list[str]:
@@ -353,7 +354,8 @@ class Replication(TopicPart):
     def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
         """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
         cursor.properties[REPLICATED] = 1
-        made = topic.subscriptions[name] = self.broker.loaded.make_subscription(topic, name, cursor, durable=True)
+        made = self.broker.loaded.make_subscription(topic, name, cursor, durable=True)
+        topic.add_subscription(made)
         self.broker.fences.made(made)
         return made
 

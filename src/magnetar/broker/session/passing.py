@@ -141,7 +141,7 @@ class PassingTopics:
 
         def accepted() -> None:
             # The client has SUCCESS before whatever taking the consumer causes (ACTIVE_CONSUMER_CHANGE).
-            topic.subscriptions[command.subscription] = joined
+            topic.add_subscription(joined)
             side.joined(PassingConsumer(self, consumer, joined), command.request_id)
 
         policy = policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None)

@@ -232,7 +232,7 @@ class StoredTopic:
     def leaving(self, producer: Producer) -> None:
         """See `ports.PublishPort`."""
         topic, outbox = self.topic, self._stored.context.outbox
-        topic.used_ms = outbox.now_ms
+        topic.producer_left()
         if topic.deduplication is not None and producer.numbers is not None:
             topic.deduplication.numbers.detach(producer.name, outbox.day_ms)
 

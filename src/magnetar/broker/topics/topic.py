@@ -17,7 +17,7 @@ from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.broker.publish.producers import Producer, Producers
 from magnetar.broker.publish.sequence_numbers import Mark, Numbers
-from magnetar.broker.publish.throttling import PublishThrottle
+from magnetar.broker.publish.throttling import PublishThrottle, throttle_at
 from magnetar.broker.statistics.cardinality import Traffic
 from magnetar.broker.statistics.latency import Writes
 from magnetar.broker.statistics.link_flow import LinkFlow
@@ -247,6 +247,14 @@ class Topic:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
+    def begin_deletion(self) -> None:
+        """It is being deleted: from now on nothing is appended, and nothing of it is changed."""
+        self.deleting = True
+
+    def deletion_failed(self) -> None:
+        """The store refused the deletion: the topic stays."""
+        self.deleting = False
+
     @property
     def leaving(self) -> BrokerError | None:
         """Why nothing of the topic may be changed: it is being deleted; None: it stays.
@@ -453,7 +461,7 @@ class Topic:
             self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:
-        """The log has it, durably: make it readable. Answering and dispatching follow in `finish`."""
+        """The log has it, durably: make it readable. The answer follows (its token), then `dispatch`."""
         self.in_flight -= 1
         self.used_ms = self.outbox.now_ms
         self.log.confirm(append, location)
@@ -538,7 +546,96 @@ class Topic:
             for then in waiting:
                 then()
 
+    # ------------------------------------------------------------------------------------- policies and collaborators
+
+    def set_limits(self, limits: TopicLimits, *, dispatch_rate: Rate | None, subscribing: Subscribing | None) -> None:
+        """Policies say something new.
+
+        Args:
+            limits: all that they say.
+            dispatch_rate, subscribing: the rates that follow from it; None: no limit.
+        """
+        self.limits = limits
+        self.dispatch_rate = dispatch_rate
+        self.subscribing = subscribing
+
+    def set_publish_rate(self, rate: Rate | None) -> None:
+        """Policies limit the publish rate (None: no longer); what waits goes on waiting at the new rate."""
+        self.publish_throttle = throttle_at(self.outbox, rate, self.publish_throttle)
+
+    def publish_was_limited(self) -> None:
+        """SENDs had to wait for the publish rate."""
+        self.publish_limited += 1
+
+    def set_durable(self, durable: bool) -> None:
+        """Whether every append is synced before its answer, whatever the broker's `fsync` setting says."""
+        self.durable = durable
+
+    def stop_for_quota(self, stop: QuotaStop | None) -> None:
+        """A subscription lags more than a backlog quota allows: no producer may come; None: none lags any more."""
+        self.quota_stop = stop
+
+    def quota_evicted(self, kind: str) -> None:
+        """A backlog quota of this kind took messages from a subscription."""
+        self.evictions[kind] = self.evictions.get(kind, 0) + 1
+
+    def switch_deduplication(self, found: TopicDeduplication | None) -> None:
+        """Numbers of producers are judged by this from now on; None: by nothing."""
+        self.deduplication = found
+
+    def switch_idempotency(self, found: TopicIdempotency | None) -> None:
+        """Idempotency keys are judged by this from now on; None: by nothing."""
+        self.idempotency = found
+
+    def switch_replication(self, found: TopicReplication | None) -> None:
+        """Replicated subscriptions of the topic are kept by this from now on; None: it has none."""
+        self.replicated = found
+
+    def record_epoch(self, epoch: int) -> None:
+        """The record that is about to be stored has this epoch of the topic's producers."""
+        self.record.topic_epoch = epoch
+
+    def epoch_is_durable(self, epoch: int) -> None:
+        """An epoch of the topic's producers is stored."""
+        self.epoch_stored = max(self.epoch_stored, epoch)
+
+    def producer_left(self) -> None:
+        """A producer is gone: until now the topic was in use."""
+        self.used_ms = self.outbox.now_ms
+
+    def idle_ms(self, day_ms: int) -> int:
+        """For how long nobody was connected and nothing was stored.
+
+        Args:
+            day_ms: the wall clock, which may have been set back.
+        """
+        if self.producers.live or self.producers.waiting or self.consumer_count():
+            self.used_ms = day_ms
+        self.used_ms = min(self.used_ms, day_ms)  # else it was set by a clock that was wrong
+        return day_ms - self.used_ms
+
+    def begin_termination(self) -> None:
+        """It takes no messages any more, as soon as its record is stored.
+
+        Raises:
+            BrokerError: it is being deleted.
+        """
+        self.check_stays()
+        self.record.terminated = True
+
+    def termination_failed(self) -> None:
+        """The store refused the termination."""
+        self.record.terminated = False
+
+    def end(self) -> None:
+        """The termination is durable, and nothing is on its way any more: consumers that have read everything learn it."""
+        self.ended = True
+
     # ------------------------------------------------------------------------------------------------------- reading
+
+    def add_subscription(self, subscription: Subscription) -> None:
+        """A subscription is the topic's from now on; new entries wake it."""
+        self.subscriptions[subscription.name] = subscription
 
     def consumer_count(self) -> int:
         """Consumers of all subscriptions."""

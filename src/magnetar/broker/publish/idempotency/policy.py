@@ -90,13 +90,13 @@ class Idempotencies(TopicPart):
             now.adjust(policy)
             return
         if now is not None:
-            topic.idempotency = None
+            topic.switch_idempotency(None)
             now.stop()
         if policy is not None:
             self._switch_on(topic, policy)
 
     def _switch_on(self, topic: Topic, policy: IdempotencyPolicy) -> None:
-        idempotency = topic.idempotency = TopicIdempotency(
+        idempotency = TopicIdempotency(
             self._outbox,
             topic.text,
             topic.log,
@@ -109,6 +109,7 @@ class Idempotencies(TopicPart):
             openings=self._openings,
             secret=self._secret(topic),
         )
+        topic.switch_idempotency(idempotency)
         # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
         for producer in topic.producers.everybody():
             self._close_producer(producer)
@@ -135,7 +136,7 @@ class Idempotencies(TopicPart):
         """A topic is being deleted."""
         if topic.idempotency is not None:
             topic.idempotency.stop()
-            topic.idempotency = None
+            topic.switch_idempotency(None)
         self._outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
 
     def durable_low(self, topic: Topic) -> Position | None:
