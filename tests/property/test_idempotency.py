@@ -25,7 +25,7 @@ from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.opening import Elsewhere, InOrder, Openings
 from magnetar.broker.publish.producers import AccessMode, Producer
 from magnetar.broker.publish.publishing import Publishing
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.limits import limits_of
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import BrokerConfig, DeduplicationConfig
@@ -208,7 +208,7 @@ class World:
                 self.outbox,
                 "t",
                 log,
-                keeper=CursorKeeper(self.outbox, 1_000),
+                keeper=CursorFlusher(self.outbox, 1_000, lambda _keys: ()),
                 settings=DeduplicationConfig(),
                 counters=DeduplicationCounters(),
                 when_drained=self.topic.when_drained,

@@ -70,9 +70,9 @@ class SimMachines(Machines):
         super().__init__()
         self._observer = observer
 
-    def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+    def __call__(self, registry: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
         """As production makes them, and observed."""
-        exact, snapshot = super().__call__(around, host)
+        exact, snapshot = super().__call__(registry, host)
         assert isinstance(exact, AckedSets)
         observe(exact, self._observer)
         return exact, snapshot

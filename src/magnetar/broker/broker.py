@@ -42,7 +42,7 @@ from magnetar.broker.session.session import Session
 from magnetar.broker.session.stored import StoredTopics
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.latency import Connections, PublishLatency
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.damaged_entries import Damage
 from magnetar.broker.topics.part import TopicPart
@@ -166,7 +166,11 @@ class Broker:
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.lost_entries = lost_entries
-        self.keeper = CursorKeeper(outbox, config.cursor_flush_ms)
+        self.keeper = CursorFlusher(
+            outbox,
+            config.cursor_flush_ms,
+            companions=lambda keys: self.replication.companions(keys),  # noqa: PLW0108 - made further down
+        )
         self.started_ms = outbox.now_ms
         self.healthy = True
         self._fenced: set[str] = set()
@@ -206,11 +210,18 @@ class Broker:
         )
         mesh = {cluster, *link_targets}
         self.replication = Replication(
-            self,
+            self.context,
+            self.topics,
+            self.keeper,
+            self.links,
             subscriptions,
             routes if routes is not None else frozenset((a, b) for a in mesh for b in mesh if a != b),
             stored,
             machines or Machines(),
+            make_subscription=lambda topic, name, cursor: self.loaded.make_subscription(
+                topic, name, cursor, durable=True
+            ),
+            fences=lambda: self.fences,
         )
         self.deduplications = Deduplications(
             self.context, self.topics, self.keeper, deduplication, self.clients.close_producer, stored

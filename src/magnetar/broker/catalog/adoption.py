@@ -31,7 +31,7 @@ from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
 from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.policy import Idempotencies
 from magnetar.broker.replicated_subscriptions.registry import Replication
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.compaction import PREFIX as COMPACTED_PREFIX
 from magnetar.broker.topics.compaction_runs import Compactions
 from magnetar.broker.topics.topic import Topic
@@ -88,7 +88,7 @@ class Adoption:
         catalog: Catalog,
         changes: Changes,
         clients: Clients,
-        keeper: CursorKeeper,
+        keeper: CursorFlusher,
         links: Links,
         replication: Replication,
         deduplications: Deduplications,

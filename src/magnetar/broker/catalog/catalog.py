@@ -26,7 +26,7 @@ from magnetar.broker.replicated_subscriptions.registry import Replication
 from magnetar.broker.security.logins import host_of
 from magnetar.broker.subscriptions.acked_ids import position_of
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
 from magnetar.broker.topics import ways_out as waysout
 from magnetar.broker.topics.compaction import Compacted
@@ -108,7 +108,7 @@ class Catalog:
         ledger_ids: LedgerIds,
         clients: Clients,
         client_bytes: ClientBytes,
-        keeper: CursorKeeper,
+        keeper: CursorFlusher,
         links: Links,
         replication: Replication,
         compactions: Compactions,

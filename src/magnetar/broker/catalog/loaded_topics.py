@@ -14,7 +14,7 @@ from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.publish.deduplication import CURSOR_NAME
 from magnetar.broker.statistics.cardinality import Series
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
@@ -59,7 +59,7 @@ class LoadedTopics:
         cache: EntryCache,
         cursor_bytes_max: int,
         clients: Clients,
-        keeper: CursorKeeper,
+        keeper: CursorFlusher,
         series: Series,
         limits: Limits,
         links: Links,

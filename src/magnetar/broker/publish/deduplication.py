@@ -23,7 +23,7 @@ from magnetar.broker.publish.sequence_numbers import (
     chunk_of,
 )
 from magnetar.broker.statistics import constant_fields as statkeys
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import check_producer
@@ -138,7 +138,7 @@ class TopicDeduplication:
         topic: str,
         log: TopicLog,
         *,
-        keeper: CursorKeeper,
+        keeper: CursorFlusher,
         settings: DeduplicationSettings,
         counters: Counters,
         when_drained: Callable[[Callable[[], None]], None],

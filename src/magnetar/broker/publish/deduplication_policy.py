@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Counters, TopicDeduplication
 from magnetar.broker.publish.producers import Producer
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.config import DeduplicationConfig
@@ -31,7 +31,7 @@ class Deduplications(TopicPart):
         self,
         context: BrokerContext,
         topics: Mapping[str, Topic],
-        keeper: CursorKeeper,
+        keeper: CursorFlusher,
         settings: DeduplicationConfig,
         close_producer: Callable[[Producer], None],
         stored: Mapping[str, bytes],

@@ -3,7 +3,7 @@
 import uuid
 from typing import TYPE_CHECKING
 
-from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, Seat, SnapshotMachine
+from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, MachineHost, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
 from magnetar.replication.snapshots import Snapshots
@@ -21,27 +21,27 @@ class Machines:
         self._pacer: MarkerPacer | None = None
         self._number = 0
 
-    def __call__(self, around: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+    def __call__(self, registry: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
         """Exact mode's machine and snapshot mode's; neither writes before it is told to."""
-        settings, broker = around.settings, around.broker
+        settings, context = registry.settings, registry.context
 
         def new_id() -> str:
             # No chance left of `runtime`: the boot time and a count are as unique.
             self._number += 1
-            return str(uuid.uuid5(_NAMESPACE, f"{broker.uuid} {broker.boot} {self._number}"))
+            return str(uuid.uuid5(_NAMESPACE, f"{context.uuid} {context.boot} {self._number}"))
 
         if self._pacer is None:
             # Here, because this is made before the settings are known.
             self._pacer = MarkerPacer(settings.markers_per_s_max)
         exact = AckedSets(
-            Seat(host, exact=True),
+            MachineHost(host, exact=True),
             interval_ms=host.interval_ms,
             pacer=self._pacer,
             writes=host.mode == "exact",
             set_bytes_max=settings.set_bytes_max,
         )
         snapshot = Snapshots(
-            Seat(host, exact=False),
+            MachineHost(host, exact=False),
             new_id=new_id,
             interval_ms=settings.snapshot_interval_ms,
             timeout_ms=settings.snapshot_timeout_s * 1000,

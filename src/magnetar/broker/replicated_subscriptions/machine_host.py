@@ -110,12 +110,12 @@ def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> 
     return {name: value for name, value in told.items() if (name in LEVELS) == levels}
 
 
-class Seat:
+class MachineHost:
     """A topic as one of its machines sees it (`replication.host.MarkerHost`): what it asks for is asked in its name.
 
     Args:
         topic: the host.
-        exact: which machine sits here.
+        exact: whether it hosts exact mode's machine, or snapshot mode's.
     """
 
     def __init__(self, topic: "ReplicatedTopic", *, exact: bool) -> None:
@@ -161,5 +161,5 @@ class Seat:
         self._topic.rebuild(subscription, acked, partial, self._machine)
 
 
-_SEAT_CHECK: type[MarkerHost] = Seat
-"""mypy checks here that a machine finds at its seat what it asks for."""
+_HOST_CHECK: type[MarkerHost] = MachineHost
+"""mypy checks here that a machine finds at its host what it asks for."""

@@ -11,13 +11,15 @@ anything send "no". Only an administrator takes it back.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.links.links import Links
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.progress import Progress
 from magnetar.broker.replicated_subscriptions.state_store import Leftover, TopicShare, decode_cover
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
-from magnetar.broker.subscriptions.cursor_flusher import Share
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher, Share
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
@@ -32,14 +34,11 @@ from magnetar.metadata.topic_records import (
     split_cursor_key,
     split_replicated_key,
 )
-from magnetar.replication.failover import Phase
+from magnetar.replication.failover import Fence, Phase
 from magnetar.replication.snapshots.routes import refuses
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import Mark
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
 
 INTERVAL_MS_MAX: Final = 10_000
 """The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
@@ -48,15 +47,34 @@ within this time, and one that never comes costs six markers a minute."""
 MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
 
 
+MakeSubscription = Callable[[Topic, str, Cursor], Subscription]
+"""Makes a durable subscription of a topic over a cursor."""
+
+
+class SubscriptionFences(Protocol):
+    """Planned moves of subscriptions (`failover.fencing.Fences`)."""
+
+    def made(self, subscription: Subscription) -> None:
+        """A subscription was made."""
+
+    def fence(self, text: str, name: str) -> Fence:
+        """The fence of a subscription of a topic."""
+
+
 class Replication(TopicPart):
     """All replicated subscriptions of one broker.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        loaded: every persistent topic, by name.
+        flusher: stores cursors.
+        links: of the broker.
         settings: the `[subscriptions]` table.
         routes: all configured links (source, target), also those between other clusters.
         stored: the metadata store's content at start.
         machines: makes the two of a topic: (exact mode, snapshot mode).
+        make_subscription: makes one that another cluster has.
+        fences: gives what knows of planned moves; it is made later than this.
 
     Attributes:
         topics: those with machines, by name.
@@ -64,13 +82,24 @@ class Replication(TopicPart):
 
     def __init__(
         self,
-        broker: "Broker",
+        context: BrokerContext,
+        loaded: Mapping[str, Topic],
+        flusher: CursorFlusher,
+        links: Links,
         settings: SubscriptionsConfig,
         routes: frozenset[tuple[str, str]],
         stored: Mapping[str, bytes],
         machines: MakeMachines,
+        *,
+        make_subscription: MakeSubscription,
+        fences: Callable[[], SubscriptionFences],
     ) -> None:
-        self.broker = broker
+        self.context = context
+        self.flusher = flusher
+        self.links = links
+        self._loaded = loaded
+        self._make_subscription = make_subscription
+        self._fences = fences
         self.settings = settings
         self.topics: dict[str, ReplicatedTopic] = {}
         self._routes = routes
@@ -83,7 +112,6 @@ class Replication(TopicPart):
             if key.startswith(REPLICATED_PREFIX):
                 topic, subscription = split_replicated_key(key)
                 self._stored.setdefault(topic, {})[subscription] = data
-        broker.keeper.beside = self.beside
 
     def machines(self, host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
         """The two machines of a topic."""
@@ -102,7 +130,7 @@ class Replication(TopicPart):
         stale = tuple(replicated_key(text, name) for text, states in self._stored.items() for name in states)
         self._stored.clear()
         if stale:
-            self.broker.outbox.put(Store({}, stale, None))
+            self.context.outbox.put(Store({}, stale, None))
 
     def attach(self, topic: Topic, states: dict[str, bytes] | None = None) -> ReplicatedTopic:
         """Give a topic its machines."""
@@ -113,7 +141,7 @@ class Replication(TopicPart):
         covered = decode_cover(states.pop("", b""))
         made = self.topics[topic.text] = ReplicatedTopic(self, topic, covered)
         topic.switch_replication(made)
-        self.broker.links.follow_durability(topic)  # docs/design/links.md#synced-only
+        self.links.follow_durability(topic)  # docs/design/links.md#synced-only
         made.load(states)
         self._follow_policy(topic)
         return made
@@ -138,7 +166,7 @@ class Replication(TopicPart):
             return []
         keys = [replicated_key(topic.text, name) for name in ["", *found.known]]
         for key in keys:
-            self.broker.keeper.forget(key)
+            self.flusher.forget(key)
         return keys
 
     def deletion_failed(self, topic: Topic) -> None:
@@ -148,8 +176,8 @@ class Replication(TopicPart):
 
     def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
         """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
-        here = self.broker.cluster
-        others = set(self.broker.resources.topic_replication_clusters(topic.name))
+        here = self.context.cluster
+        others = set(self.context.resources.topic_replication_clusters(topic.name))
         sources = others | {here}
         heard = self._heard.get(topic.text, set())
         return frozenset(
@@ -173,7 +201,7 @@ class Replication(TopicPart):
             source: the cluster.
             anew: the first time, with another incarnation, or from another uuid.
         """
-        topic = self.broker.topics.get(text)
+        topic = self._loaded.get(text)
         if topic is None:
             return
         self._hear(topic, source)
@@ -201,11 +229,11 @@ class Replication(TopicPart):
 
     def mode_of(self, topic: Topic) -> str:
         """`exact` or `snapshot`: which machine of a topic writes."""
-        return self.broker.resources.subscription_mode(topic.name.namespace_name) or self.settings.mode
+        return self.context.resources.subscription_mode(topic.name.namespace_name) or self.settings.mode
 
     def all_of(self, topic: Topic) -> bool:
         """Whether a policy says that every durable subscription of a topic is replicated."""
-        return bool(self.broker.resources.replicate_subscription_state(topic.name))
+        return bool(self.context.resources.replicate_subscription_state(topic.name))
 
     def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool, compacted: bool = False) -> bool:
         """Whether a subscription that a consumer opens is replicated; a flag that means nothing is told once.
@@ -223,7 +251,7 @@ class Replication(TopicPart):
                 self._ignored.add(key)
                 why = "is not durable" if not durable else "reads compacted" if compacted else "is the broker's own"
                 text = f"subscription {name} of {topic.text} {why}: it is not replicated, the client's flag is ignored"
-                self.broker.outbox.put(Note("info", text))
+                self.context.outbox.put(Note("info", text))
         return fits and (asked or self.all_of(topic))
 
     def set_replicated(self, topic: Topic, subscription: Subscription, replicated: bool) -> None:
@@ -244,11 +272,11 @@ class Replication(TopicPart):
         modes: set[tuple[str, str]] = set()
         for topic in topics:
             # A source that the policy no longer names counts again when its link is heard again.
-            others = set(self.broker.resources.topic_replication_clusters(topic.name))
+            others = set(self.context.resources.topic_replication_clusters(topic.name))
             heard = self._heard.setdefault(topic.text, set())
             for source in sorted(heard - others):
                 heard.discard(source)
-                self.broker.links.destination.incarnations.forget(topic.text, source)
+                self.links.destination.incarnations.forget(topic.text, source)
             self.routes_changed(topic)
             found = self.of(topic)
             before = found.mode if found is not None else ""
@@ -257,7 +285,7 @@ class Replication(TopicPart):
                 modes.add((str(topic.name.namespace_name), found.mode))
         for namespace, mode in sorted(modes):
             text = f"replicated subscriptions of {namespace} are in {mode} mode from now on"
-            self.broker.outbox.put(Note("info", text))
+            self.context.outbox.put(Note("info", text))
 
     def _follow_policy(self, topic: Topic) -> None:
         found = self.of(topic)
@@ -339,12 +367,12 @@ class Replication(TopicPart):
         if not found.ready or subscription.name not in found.known:
             return {}, ()
         key, data = found.taken(subscription.name)
-        self.broker.keeper.forget(key)
+        self.flusher.forget(key)
         return ({key: data}, ()) if data else ({}, (key,))
 
     def sought(self, subscription: Subscription, then: Callable[[str], None]) -> None:
         """A subscription was moved; `then` when that may be answered as far as other clusters go."""
-        topic = self.broker.topics.get(subscription.topic)
+        topic = self._loaded.get(subscription.topic)
         found = self.of(topic) if topic is not None else None
         if found is None or not subscription.replicated or not subscription.durable:
             then("")
@@ -354,15 +382,15 @@ class Replication(TopicPart):
     def heard_of(self, topic: Topic, name: str, cursor: Cursor) -> Subscription:
         """Make a subscription because another cluster has it; stored soon, and made again by the replay if that is too late."""
         cursor.properties[REPLICATED] = 1
-        made = self.broker.loaded.make_subscription(topic, name, cursor, durable=True)
+        made = self._make_subscription(topic, name, cursor)
         topic.add_subscription(made)
-        self.broker.fences.made(made)
+        self._fences().made(made)
         return made
 
     # ---------------------------------------------------------------------------------------------------------- storing
 
-    def beside(self, keys: Collection[str]) -> list[Share]:
-        """What belongs into the same transactions as these cursors (the keeper's)."""
+    def companions(self, keys: Collection[str]) -> list[Share]:
+        """What belongs into the same transactions as these cursors (`CursorFlusher`)."""
         concerned: dict[str, dict[str, str]] = {}
         shares: list[Share] = []
         for key in keys:
@@ -383,7 +411,7 @@ class Replication(TopicPart):
     def tick(self, topic: Topic, now_ms: int) -> None:
         """Now and then."""
         if topic.replicated is not None:
-            topic.replicated.tick(now_ms, now_ms - self.broker.config.retention_interval_ms)
+            topic.replicated.tick(now_ms, now_ms - self.context.config.retention_interval_ms)
 
     def flush(self) -> None:
         """Before the end: covers are stored, so that the next start has nothing to replay."""
@@ -403,9 +431,9 @@ class Replication(TopicPart):
         A link that had nothing to read for an hour is not a slow one: what counts is for how long the oldest marker that it
         has not carried has been waiting. The fastest link decides, so that a dead cluster slows nobody down.
         """
-        now_ms, shortest = self.broker.outbox.now_ms, self.settings.ack_sync_interval_ms
+        now_ms, shortest = self.context.outbox.now_ms, self.settings.ack_sync_interval_ms
         waits = []
-        for source in self.broker.links.sources.values():
+        for source in self.links.sources.values():
             state = source.topics.get(text)
             if state is not None and state.wanted:
                 since_ms = progress.waiting_since(state.cursor.c)
@@ -416,8 +444,8 @@ class Replication(TopicPart):
 
     def carried(self, text: str) -> Position:
         """Up to where every link is done with a topic's entries; its last position when there is none."""
-        states = [source.topics.get(text) for source in self.broker.links.sources.values()]
-        topic = self.broker.topics[text]
+        states = [source.topics.get(text) for source in self.links.sources.values()]
+        topic = self._loaded[text]
         return min((state.cursor.c for state in states if state is not None and state.wanted), default=topic.log.last)
 
     def states(self, topic: Topic) -> list[dict[str, Any]]:
@@ -457,12 +485,12 @@ class Replication(TopicPart):
 
     def _towards(self, topic: Topic, host: ReplicatedTopic, name: str, *, owed: bool) -> dict[str, dict[str, Any]]:
         """By cluster linked from here: what it lacks, and why."""
-        now_ms = self.broker.outbox.now_ms
+        now_ms = self.context.outbox.now_ms
         # A failover takes the whole state along, also what no update of snapshot mode can tell.
-        moved = self.broker.fences.fence(topic.text, name).phase is Phase.MOVED
+        moved = self._fences().fence(topic.text, name).phase is Phase.MOVED
         told: dict[str, dict[str, Any]] = {}
-        for target in sorted(target for source, target in host.routes if source == self.broker.cluster):
-            source = self.broker.links.sources.get(target)
+        for target in sorted(target for source, target in host.routes if source == self.context.cluster):
+            source = self.links.sources.get(target)
             state = source.topics.get(topic.text) if source is not None else None
             if source is None or state is None:
                 told[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
@@ -473,7 +501,7 @@ class Replication(TopicPart):
             told[target] = {
                 "lagMessages": lag.messages,
                 "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
-                "stalled": self.broker.links.reports.why_not(source, state) if lag.since_ms else "",
+                "stalled": self.links.reports.why_not(source, state) if lag.since_ms else "",
             }
         return told
 
@@ -488,8 +516,8 @@ class Replication(TopicPart):
         """Why a namespace cannot have a mode; "" when it can."""
         if mode != "snapshot":
             return ""
-        here = self.broker.cluster
-        named = {here, *self.broker.resources.replication_clusters(namespace)}
+        here = self.context.cluster
+        named = {here, *self.context.resources.replication_clusters(namespace)}
         return refuses({(a, b) for a, b in self._routes if a in named and b in named})
 
     def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
@@ -502,7 +530,7 @@ class Replication(TopicPart):
     def validate(self) -> None:
         """Check what must hold after every event."""
         for text, found in self.topics.items():
-            topic = self.broker.topics.get(text)
+            topic = self._loaded.get(text)
             assert topic is not None, f"machines of {text}, which is gone"
             assert topic.replicated is found, f"machines of {text} are not its own"
             found.validate()

@@ -12,7 +12,7 @@ import msgspec
 
 from magnetar.broker.replicated_subscriptions.ack_collector import AckCollector
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import NONE, Position
 from magnetar.effects.store_batches import Piece
@@ -67,7 +67,7 @@ class StoredStates:
         storing: flushes of the keeper with states of ours that are under way.
     """
 
-    def __init__(self, topic: Topic, keeper: CursorKeeper, covered: Position) -> None:
+    def __init__(self, topic: Topic, keeper: CursorFlusher, covered: Position) -> None:
         self._topic = topic
         self._keeper = keeper
         self.log = topic.log

@@ -48,10 +48,10 @@ _origin_of = attrgetter("origin")
 
 
 class ReplicatedTopic(StoredStates):
-    """Hosts the two machines of a topic; each sees it through its `Seat`.
+    """Hosts the two machines of a topic; each sees it through its `MachineHost`.
 
     Args:
-        around: of the broker.
+        registry: of the broker.
         topic: whose.
         covered: the stored cover.
 
@@ -63,11 +63,11 @@ class ReplicatedTopic(StoredStates):
         covered: the durable cover.
     """
 
-    def __init__(self, around: "Replication", topic: Topic, covered: Position = NONE) -> None:
-        super().__init__(topic, around.broker.keeper, covered)
-        self._around, self._broker = around, around.broker
-        self._outbox = around.broker.outbox
-        self.cluster: str = around.broker.cluster
+    def __init__(self, registry: "Replication", topic: Topic, covered: Position = NONE) -> None:
+        super().__init__(topic, registry.flusher, covered)
+        self._registry = registry
+        self._outbox = registry.context.outbox
+        self.cluster: str = registry.context.cluster
         self.markers_written = self.markers_failed = self.not_made = 0
         self.updated_ms: dict[str, int] = {}
         self._both_since: dict[str, tuple[int, int]] = {}
@@ -83,7 +83,7 @@ class ReplicatedTopic(StoredStates):
         self._made: tuple[ExactMachine, SnapshotMachine] | None = None
         self._counted: Counter[str] = Counter()
         self._marks: dict[str, Mark] = {}
-        self.mode = around.mode_of(topic)
+        self.mode = registry.mode_of(topic)
 
     # -------------------------------------------------------------------------------------------------------- machines
 
@@ -107,7 +107,7 @@ class ReplicatedTopic(StoredStates):
         """What machines are not told of while there are none, new ones find in the log."""
         self.catch_up()
         if self._made is None:
-            self._made = self._around.machines(self)
+            self._made = self._registry.machines(self)
             if self._marks:
                 self._made[0].learn_own(tuple(self._marks.values()))
             if self.ready:
@@ -336,7 +336,7 @@ class ReplicatedTopic(StoredStates):
         self.when_ready(tell)
 
     def deleted(self, subscription: Subscription) -> None:
-        """A subscription is no longer here; what stays of it is stored by `beside`."""
+        """A subscription is no longer here; what stays of it is stored by `Replication.companions`."""
         self._names = None
         self._connect(subscription)
         self.progress.forget(subscription.name)
@@ -397,20 +397,20 @@ class ReplicatedTopic(StoredStates):
     def routes(self) -> frozenset[tuple[str, str]]:
         """All links of this topic."""
         if self._routes is None:
-            self._routes = self._around.routes_of(self._topic)
+            self._routes = self._registry.routes_of(self._topic)
         return self._routes
 
     def incarnation_of(self, cluster: str) -> int:
         """Of this topic in a linked cluster; 0 for unknown."""
-        return self._broker.links.destination.incarnations.of(self._topic.text, cluster)
+        return self._registry.links.destination.incarnations.of(self._topic.text, cluster)
 
     def latest_incarnation_of(self, cluster: str) -> int:
         """The same, also as links that lead there know it."""
-        return self._broker.links.latest_incarnation_of(self._topic.text, cluster)
+        return self._registry.links.latest_incarnation_of(self._topic.text, cluster)
 
     def interval_ms(self) -> int:
         """How long acknowledgements are collected now."""
-        return self._around.interval_ms(self._topic.text, self.progress)
+        return self._registry.interval_ms(self._topic.text, self.progress)
 
     def append_marker(
         self, data: bytes, replicate_to: Collection[str], then: Callable[[Position, str], None] | None = None
@@ -432,7 +432,7 @@ class ReplicatedTopic(StoredStates):
                 if carrier is not None:
                     self.progress.written(carrier, position, self.now_ms)
                 if goes:
-                    self.progress.carried(self._around.carried(self._topic.text))
+                    self.progress.carried(self._registry.carried(self._topic.text))
             if then is not None and not self.closed:
                 self.catch_up()
                 before = {} if carrier is None or error else {name: self.untold(name) for name in carrier.counts}
@@ -479,7 +479,7 @@ class ReplicatedTopic(StoredStates):
             return
         self._refused.discard(subscription)
         cursor = Cursor.at(self.log, EARLIEST)
-        made = self._around.heard_of(self._topic, subscription, cursor)
+        made = self._registry.heard_of(self._topic, subscription, cursor)
         self._names = None
         self._connect(made)
         self.dirty(subscription)
@@ -500,7 +500,7 @@ class ReplicatedTopic(StoredStates):
             return f"another cluster tells of a subscription that cannot be: {error}"
         if self._topic.deleting:
             return f"subscription {subscription} is not made: the topic is being deleted"
-        most = self._broker.config.subscriptions_per_topic_max
+        most = self._registry.context.config.subscriptions_per_topic_max
         if len(self._topic.subscriptions) >= most:
             return f"subscription {subscription} of another cluster is not made: {most} exist (subscriptions_per_topic_max)"
         return ""

@@ -50,25 +50,20 @@ class Share(Protocol):
         """The outcome for some of the parts, told before anybody who waits for a cursor."""
 
 
-def _nothing_beside(_keys: Collection[str]) -> Sequence[Share]:
-    return ()
-
-
-class CursorKeeper:
+class CursorFlusher:
     """Stores dirty cursors together.
-
-    Attributes:
-        beside: asked for what belongs into the same transactions as the cursors of these keys (the state of replicated
-            subscriptions); no key is in two shares.
 
     Args:
         outbox: the broker's.
+        companions: gives what belongs into the same transactions as the cursors of these keys (the state of replicated
+            subscriptions); no key is in two shares.
         flush_ms: from the first change to the commit (`cursor_flush_ms`). Pulsar users know 1 s and the loss of
             acknowledgements that comes with it.
     """
 
-    def __init__(self, outbox: Outbox, flush_ms: int) -> None:
+    def __init__(self, outbox: Outbox, flush_ms: int, companions: Callable[[Collection[str]], Sequence[Share]]) -> None:
         self._outbox = outbox
+        self._companions = companions
         self._flush_ms = flush_ms
         self._dirty: dict[str, Durable] = {}
         self._waiting: dict[str, list[Callable[[str], None]]] = {}
@@ -76,7 +71,6 @@ class CursorKeeper:
         self._storing: set[str] = set()
         self._gone: set[str] = set()
         """Of those under way: forgotten since, so that a commit that fails is not tried again."""
-        self.beside: Callable[[Collection[str]], Sequence[Share]] = _nothing_beside
 
     def dirty(self, key: str, cursor: Durable) -> None:
         """This cursor changed; it is stored soon."""
@@ -121,7 +115,7 @@ class CursorKeeper:
         self._storing |= ready.keys()
         # Before the states beside them: a cursor must not say more than its state knows of.
         versions = {key: _Version(cursor, cursor.mark_delete, cursor.encode()) for key, cursor in ready.items()}
-        shares = self.beside(ready.keys())
+        shares = self._companions(ready.keys())
         owners = {key: share for share in shares for key in share.parts}
         for batch in cut(_pieces(versions, shares, owners)):
             self._commit(batch, versions, owners)

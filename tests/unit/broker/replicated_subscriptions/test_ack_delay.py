@@ -17,10 +17,13 @@ def interval(*links: tuple[Position, int], written_ms: int) -> int:
     """With links that got so far and read last then."""
     topics = [SimpleNamespace(wanted=True, cursor=SimpleNamespace(c=c), read_ms=read_ms) for c, read_ms in links]
     sources = {str(number): SimpleNamespace(topics={"t": state}) for number, state in enumerate(topics)}
-    broker = SimpleNamespace(outbox=SimpleNamespace(now_ms=NOW), links=SimpleNamespace(sources=sources))
-    around = SimpleNamespace(broker=broker, settings=SimpleNamespace(ack_sync_interval_ms=SHORTEST))
+    registry = SimpleNamespace(
+        context=SimpleNamespace(outbox=SimpleNamespace(now_ms=NOW)),
+        links=SimpleNamespace(sources=sources),
+        settings=SimpleNamespace(ack_sync_interval_ms=SHORTEST),
+    )
     progress = SimpleNamespace(waiting_since=lambda carried: 0 if carried >= MARKER else written_ms)
-    return Replication.interval_ms(cast("Any", around), "t", cast("Any", progress))
+    return Replication.interval_ms(cast("Any", registry), "t", cast("Any", progress))
 
 
 @pytest.mark.parametrize(

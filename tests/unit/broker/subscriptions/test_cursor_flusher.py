@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.replicated_subscriptions.state_store import decode_cover
-from magnetar.broker.subscriptions.cursor_flusher import CursorKeeper
+from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.core.ids import NONE, Position
 from magnetar.effects import store_batches as batching
 from magnetar.effects.outbox import Outbox, Store, Timer
@@ -146,7 +146,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.outbox = Outbox(now_ms=1_000)
-        self.keeper = CursorKeeper(self.outbox, 20)
+        self.keeper = CursorFlusher(self.outbox, 20, lambda _keys: ())
         self.meta: dict[str, bytes] = {}
 
     def flush(self) -> list[tuple[Store, str]]:
