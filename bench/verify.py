@@ -69,7 +69,7 @@ def measured(world: World, spark: Any, messages: int, size: int, batch: int) -> 
     seconds = []
     for _ in range(ROUNDS):
         steps: list[Progress] = []
-        result = verify_config(spark, config, topic, tell=steps.append)
+        result = verify_config(spark, config, topic, report=steps.append)
         check(result, planted, messages)
         seconds.append(result.seconds)
     reading = [step.done for step in steps if step.step == "reading"]

@@ -158,7 +158,7 @@ def test_faults_in_the_logs_of_real_brokers(spark: Any, tmp_path: Path) -> None:
             planted.append(link.copy(f"{name}-partition-{number}", 400, each=3, seed=number, partitions=2))
         link.close()
         steps: list[VerifyProgress] = []
-        result = verify_config(spark, load(world.config), "planted", examples_max=5, tell=steps.append)
+        result = verify_config(spark, load(world.config), "planted", examples_max=5, report=steps.append)
         assert (result.partitions, result.messages) == (2, 2 * 400 * 5)
         assert result.clusters["west"] == Findings(messages=2 * 400 * 5)
         east = result.clusters["east"]

@@ -338,7 +338,7 @@ def test_a_topic_made_anew_after_the_plan_sends_nothing_under_its_old_identity(
         entry.incarnation -= 7
     reports = carry(planned)
     assert reports[TOPIC].trouble == m.RETRY
-    assert "made anew" in reports[TOPIC].reason
+    assert "created again" in reports[TOPIC].reason
     assert reports[TOPIC].c == (-1, -1)
     assert not b.identities(TOPIC, "a")
 
