@@ -21,8 +21,8 @@ PACKAGE = ROOT / "src" / "magnetar"
 SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
 PACKAGES = (PACKAGE, SIMULATOR)
 
-CIRCLE_MAX = 21
-"""Modules of the largest circle. The aim is 8."""
+CIRCLE_MAX = 15
+"""Modules of the largest circle, which is in the simulator; the product's has 4. The aim is 8."""
 
 HALVES_MAX = 10
 """Bases with exactly one subclass. The aim is none that only splits a file: 5."""
@@ -51,12 +51,12 @@ RANKS = (
     {"statistics"},
     {"session"},
     {"broker"},
-    {"admin"},
+    {"admin", "statistics.stats"},
 )
 """Rooms of `broker/`, from left to right; the longest name that fits a module counts."""
 
-TO_THE_RIGHT_MAX = 2
-"""Imports inside `broker/` that go to the right. The aim is none."""
+TO_THE_RIGHT_MAX = 0
+"""Imports inside `broker/` that go to the right: none."""
 
 
 @cache
@@ -299,7 +299,7 @@ def test_the_measures_see() -> None:
     assert imports()["magnetar.app"] > {"magnetar.broker.broker"}
     assert imports()["magnetar_sim.cluster"] > {"magnetar.broker.broker", "magnetar_sim.disk"}
     assert rank("magnetar.broker.statistics.latency") == 0
-    assert rank("magnetar.broker.statistics.stats") == 5
+    assert rank("magnetar.broker.statistics.subscription_stats") == 5
     assert rank("magnetar.wire.frames") is None
     reached: dict[str, set[str]] = defaultdict(set)
     for members in circles():
