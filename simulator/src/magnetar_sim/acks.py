@@ -20,7 +20,7 @@ seeks that the reader stands behind; and the sets, which are kept in both modes,
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from magnetar.broker.session.stored import StoredConsumer
+from magnetar.broker.session.persistent import PersistentConsumer
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState
@@ -202,7 +202,7 @@ class Acks:
         assert client.connection is not None
         session = cluster.broker.sessions.get(client.connection.number)
         opened = session.consumers.open.get(1) if session is not None else None
-        return opened.subscription if isinstance(opened, StoredConsumer) else None
+        return opened.subscription if isinstance(opened, PersistentConsumer) else None
 
     def _acknowledge(self, cluster: "Cluster", client: Consumer, machine: "Subscription", frame: Frame) -> None:
         copy = self.world.truth.copy(cluster, client.topic)

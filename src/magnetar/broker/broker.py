@@ -5,7 +5,7 @@ become durable first is continued by a later event.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -36,10 +36,10 @@ from magnetar.broker.replicated_subscriptions.machine_factory import Machines
 from magnetar.broker.replicated_subscriptions.registry import MakeMachines, Replication
 from magnetar.broker.security.access import NO_SECURITY, Access
 from magnetar.broker.security.credentials import Keys
-from magnetar.broker.session.passing import PassingTopics
+from magnetar.broker.session.nonpersistent import NonPersistentDomain
+from magnetar.broker.session.persistent import PersistentDomain
 from magnetar.broker.session.services import SessionServices
 from magnetar.broker.session.session import Session
-from magnetar.broker.session.stored import StoredTopics
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.latency import Connections, PublishLatency
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
@@ -173,7 +173,6 @@ class Broker:
         )
         self.started_ms = outbox.now_ms
         self.healthy = True
-        self._fenced: set[str] = set()
         self._pending_bytes = 0
         self._held: set[int] = set()
         self._names = 0
@@ -237,7 +236,7 @@ class Broker:
             self.series,
             self.clients,
             names=lambda: self.catalog,
-            added=self.limits.passing_added,
+            added=self.limits.nonpersistent_added,
         )
         self.compactions = Compactions(self.context, self.topics, stored)
         self.watches = TopicWatches(self.context, self.topics, self.access)
@@ -346,7 +345,7 @@ class Broker:
 
     def _session_services(self) -> SessionServices:
         """What sessions work with."""
-        stored = StoredTopics(
+        persistent = PersistentDomain(
             self.context,
             self.topics,
             self.catalog,
@@ -356,7 +355,7 @@ class Broker:
             producer_name=self.producer_name,
             quota_stop=self.upkeep.stop_now,
         )
-        passing = PassingTopics(
+        nonpersistent = NonPersistentDomain(
             self.context,
             self.nonpersistent,
             self.schemas,
@@ -369,7 +368,7 @@ class Broker:
         )
         return SessionServices(
             context=self.context,
-            door=self,
+            broker=self,
             clients=self.clients,
             access=self.access,
             counters=self.connections,
@@ -377,8 +376,8 @@ class Broker:
             openings=self.openings,
             catalog=self.catalog,
             auto_partitions=self.auto_partitions,
-            domains={"persistent": stored, "non-persistent": passing},
-            stored=stored,
+            domains={"persistent": persistent, "non-persistent": nonpersistent},
+            persistent=persistent,
             topics=self.topics,
             nonpersistent=self.nonpersistent,
             schemas=self.schemas,
@@ -407,7 +406,7 @@ class Broker:
         # One timer for all: thousands may come and go in the time that each has.
         self._handshakes.append((self.outbox.now_ms + self.config.handshake_ms_max, connection))
         if len(self._handshakes) == 1:
-            self.timer(self._handshakes[0][0], self._handshakes_due)
+            self.context.timer(self._handshakes[0][0], self._handshakes_due)
 
     def _handshakes_due(self, now_ms: int) -> None:
         waiting = self._handshakes
@@ -418,7 +417,7 @@ class Broker:
                 self.connections.failed += 1
                 client.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
         if waiting:
-            self.timer(waiting[0][0], self._handshakes_due)
+            self.context.timer(waiting[0][0], self._handshakes_due)
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
         """A client sent commands."""
@@ -486,8 +485,7 @@ class Broker:
             topic = self.topics.get(append.topic)
             if topic is None:
                 continue
-            if topic.fail():
-                self._fenced.add(topic.text)
+            topic.fail()
             topics[topic.text] = topic
         for append in batch:
             if append.topic in topics:
@@ -505,13 +503,11 @@ class Broker:
     def healed(self) -> None:
         """The storage takes writes again."""
         self.healthy = True
-        self.outbox.put(Note("info", f"storage works again; {len(self._fenced)} topics go on"))
-        for text in self._fenced:
-            topic = self.topics.get(text)
-            if topic is not None:
-                topic.unfence()
-                self.replication.healed(topic)
-        self._fenced.clear()
+        fenced = [topic for topic in self.topics.values() if topic.fenced]
+        self.outbox.put(Note("info", f"storage works again; {len(fenced)} topics go on"))
+        for topic in fenced:
+            topic.unfence()
+            self.replication.healed(topic)
 
     def log_of(self, text: str) -> TopicLog | None:
         """The log of a topic, for the driver's reads."""
@@ -525,10 +521,6 @@ class Broker:
         self.keeper.flush()
 
     # --------------------------------------------------------------------------------------------------------- helpers
-
-    def command(self, *words: str, cluster: str = "") -> str:
-        """See `BrokerContext.command`."""
-        return self.context.command(*words, cluster=cluster)
 
     def urls(self, listener: str) -> tuple[str, str]:
         """What a client connects to, and by TLS ("" without).
@@ -548,10 +540,6 @@ class Broker:
                 ErrorCode.NOT_ALLOWED, f"listener {listener!r:.80} is not one of this cluster's ({known})"
             )
         return urls
-
-    def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
-        """See `BrokerContext.timer`."""
-        self.context.timer(at_ms, then)
 
     def producer_name(self) -> str:
         """A name for a producer that brought none; unique among this cluster's over its whole life."""
@@ -612,9 +600,8 @@ class Broker:
         """
         self.access.policies_changed(change)
         topics = concerned(change, self.topics)
-        self.limits.passing_changed(concerned(change, self.nonpersistent.topics))
+        self.limits.follow(topics, concerned(change, self.nonpersistent.topics))
         if limits_alone:
-            self.limits.policies_changed(topics)
             return
         self.links.change_in_force(change)
         for part in self.parts:

@@ -15,7 +15,7 @@ from magnetar.broker.statistics.stats import (
     broker_stats,
     compacted_entries,
     internal_stats,
-    passing_stats,
+    nonpersistent_stats,
     topic_stats,
     unopened_stats,
 )
@@ -116,9 +116,9 @@ class StatisticsControl:
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
         """
-        passing = self._broker.nonpersistent.topics.get(topic)
-        if passing is not None:
-            return passing_stats(self._broker, passing, publishers=publishers, consumers=consumers)
+        nonpersistent = self._broker.nonpersistent.topics.get(topic)
+        if nonpersistent is not None:
+            return nonpersistent_stats(self._broker, nonpersistent, publishers=publishers, consumers=consumers)
         name = TopicName.parse(topic)
         if not name.persistent and 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0):
             return _known(unopened_stats(self._broker, name))
@@ -167,9 +167,9 @@ class StatisticsControl:
     def topic_figures(self, topic: str) -> TopicFigures:
         """Of one topic or partition; empty ones if there is no such topic."""
         broker = self._broker
-        passing = broker.nonpersistent.topics.get(topic)
-        if passing is not None:
-            drops = {name: one.drop_meter.per_s[0] for name, one in passing.subscriptions.items()}
+        nonpersistent = broker.nonpersistent.topics.get(topic)
+        if nonpersistent is not None:
+            drops = {name: one.drop_meter.per_s[0] for name, one in nonpersistent.subscriptions.items()}
             return TopicFigures(drops_per_s=drops)
         found = broker.topics.get(topic)
         if found is None:

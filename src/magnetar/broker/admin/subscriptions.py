@@ -38,8 +38,10 @@ class SubscriptionControl:
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
         """
-        passing = self._nonpersistent.topics.get(topic)
-        return sorted(passing.subscriptions if passing is not None else self._events.topic(topic).subscriptions)
+        nonpersistent = self._nonpersistent.topics.get(topic)
+        return sorted(
+            nonpersistent.subscriptions if nonpersistent is not None else self._events.topic(topic).subscriptions
+        )
 
     def create(
         self,
@@ -88,9 +90,11 @@ class SubscriptionControl:
         Raises:
             NotFound. PreconditionFailed: it has consumers, and not `force`.
         """
-        passing = self._nonpersistent.topics.get(topic)
-        if passing is not None:
-            self._events.enter(lambda: self._nonpersistent.delete_subscription(passing, subscription, force=force))
+        nonpersistent = self._nonpersistent.topics.get(topic)
+        if nonpersistent is not None:
+            self._events.enter(
+                lambda: self._nonpersistent.delete_subscription(nonpersistent, subscription, force=force)
+            )
             done(None)
             return
         found_topic, found = self._events.subscription(topic, subscription)

@@ -48,8 +48,8 @@ class TopicControl:
     def iterate(self, namespace: str) -> Iterator[str]:
         """The same in any order, made as they are taken: for long lists."""
         prefix = f"persistent://{namespace}/"
-        passing = self._broker.nonpersistent.of(NamespaceName.parse(namespace))
-        return chain(passing, (text for text in list(self._broker.topics) if text.startswith(prefix)))
+        nonpersistent = self._broker.nonpersistent.of(NamespaceName.parse(namespace))
+        return chain(nonpersistent, (text for text in list(self._broker.topics) if text.startswith(prefix)))
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions: None if there is no such topic, 0 for one not partitioned (or that is a partition)."""
@@ -281,9 +281,9 @@ class TopicControl:
 
     def unload(self, topic: str, done: Done) -> None:
         """Close producers and consumers (their clients reconnect) and reopen the topic from what is stored."""
-        passing = self._broker.nonpersistent.topics.get(topic)
-        if passing is not None:
-            self._events.enter(lambda: self._broker.nonpersistent.unload(passing))
+        nonpersistent = self._broker.nonpersistent.topics.get(topic)
+        if nonpersistent is not None:
+            self._events.enter(lambda: self._broker.nonpersistent.unload(nonpersistent))
             done(None)
             return
         found = self._events.topic(topic)

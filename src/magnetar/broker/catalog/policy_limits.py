@@ -4,7 +4,7 @@ A change of policies is worked into every topic that it concerns in the event th
 administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from magnetar.broker.context import BrokerContext
@@ -81,17 +81,17 @@ class Limits(TopicPart):
         """A subscription was made."""
         self._follow_subscription(topic, subscription, self.of(topic.name))
 
-    def passing_added(self, topic: NonPersistentTopic) -> None:
+    def nonpersistent_added(self, topic: NonPersistentTopic) -> None:
         """A topic that stores nothing exists."""
         self._follow_publishing(topic, self.of(topic.name))
 
-    def passing_changed(self, passing: Iterable[NonPersistentTopic]) -> None:
-        """A change of policies of topics that store nothing is in force."""
-        for one in passing:
-            self._follow_publishing(one, self.of(one.name))
+    def follow(self, topics: Iterable[Topic], nonpersistent: Iterable[NonPersistentTopic]) -> None:
+        """A change of policies of these topics is in force: limits follow at once, expiry and quotas a few topics at a time.
 
-    def policies_changed(self, topics: Sequence[Topic]) -> None:
-        """Topics follow at once; expiry and quotas a few at a time."""
+        It comes before `TopicPart.policies_changed`: a link that starts reads its rate from the limits of its topic.
+        """
+        for one in nonpersistent:
+            self._follow_publishing(one, self.of(one.name))
         resources = self._resources
         for topic in topics:
             self._follow(topic)

@@ -9,9 +9,9 @@ from magnetar.broker.client_bytes import Handles, Opening
 from magnetar.broker.connection import Connection
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import topic_name
+from magnetar.broker.session.persistent import PersistentConsumer
 from magnetar.broker.session.ports import Done, OpenConsumer
 from magnetar.broker.session.services import SessionServices
-from magnetar.broker.session.stored import StoredConsumer
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core import names
@@ -37,7 +37,7 @@ class SessionConsumers:
         self.connection = connection
         self.open: Handles[OpenConsumer] = Handles(services.client_bytes, attrgetter("consumer.held"))
         self._services = services
-        self._opening: Opening[pb.CommandSubscribe] = services.door.opening(connection.number, "consumers")
+        self._opening: Opening[pb.CommandSubscribe] = services.broker.opening(connection.number, "consumers")
         """Consumer id -> the SUBSCRIBE that is under way for it."""
         self._probed: set[int] = set()
         """Consumers on their way for which it was asked whether the one that has their place lives."""
@@ -140,7 +140,7 @@ class SessionConsumers:
 
     def attached(self, consumer: Consumer, subscription: Subscription, request_id: int) -> None:
         """A subscription of a persistent topic takes the consumer (see `joined`)."""
-        self.joined(StoredConsumer(self._services.stored, consumer, subscription), request_id)
+        self.joined(PersistentConsumer(self._services.persistent, consumer, subscription), request_id)
 
     def joined(self, opened: OpenConsumer, request_id: int) -> None:
         """A subscription takes a consumer: its client is answered before it is sent anything else."""

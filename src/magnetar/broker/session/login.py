@@ -142,7 +142,7 @@ class SessionLogin:
     def _expired(self) -> None:
         connection = self._connection
         connection.close(f"what {connection.identity.shown} presented has expired")
-        self._services.door.disconnected(connection.number)
+        self._services.broker.disconnected(connection.number)
 
     def response(self, command: pb.CommandAuthResponse) -> None:
         """AUTH_RESPONSE.
@@ -164,7 +164,7 @@ class SessionLogin:
                 if error is not None:
                     connection.refuse(NO_REQUEST, error)  # as Pulsar: it is in the client's log then
                 connection.close(reason)
-                self._services.door.disconnected(connection.number)
+                self._services.broker.disconnected(connection.number)
                 return
             connection.identity = identity._replace(original=before.original)
             if identity.expires_ms is not None and identity.expires_ms <= (before.expires_ms or 0):

@@ -50,7 +50,7 @@ class SessionLookups:
             name = looked_up_name(command.topic)
             self._services.catalog.check_namespace(name)
             self._connection.check(Operation.LOOK, name, command.original_principal)
-            urls = self._services.door.urls(command.advertised_listener_name)
+            urls = self._services.broker.urls(command.advertised_listener_name)
         except BrokerError as error:
             self._connection.send(commands.lookup_failed(command.request_id, _shown(error), error.message))
             return

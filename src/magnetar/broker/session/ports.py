@@ -3,7 +3,7 @@
     PRODUCER, SEND      TopicDomain.open_for_producer -> PublishPort
     SUBSCRIBE           TopicDomain.subscribe -> OpenConsumer, of which ACK, FLOW and the like ask the subscription
 
-`stored` implements them for persistent topics, `passing` for non-persistent ones. The state of a producer or consumer on its way
+`persistent` and `nonpersistent` implement them. The state of a producer or consumer on its way
 (being opened, probed, closed) is one for both, and is kept by `producers` and `consumers`.
 """
 

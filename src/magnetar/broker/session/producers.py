@@ -53,8 +53,8 @@ class SessionProducers:
         self.in_order = InOrder(services.openings, connection.number)
         self._services = services
         self._clients = services.clients
-        self._door = services.door
-        self._opening: Opening[pb.CommandProducer] = services.door.opening(connection.number, "producers")
+        self._broker = services.broker
+        self._opening: Opening[pb.CommandProducer] = services.broker.opening(connection.number, "producers")
         """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
         self._closing: dict[Producer, list[int]] = {}
         """Producers that their clients closed while receipts were on their way, and the requests that wait for these."""
@@ -297,11 +297,11 @@ class SessionProducers:
 
     def publishing(self, append: Append, size: int) -> None:
         """So many published bytes are on their way to the disk."""
-        self._door.publishing(self.connection, append, size)
+        self._broker.publishing(self.connection, append, size)
 
     def broke_protocol(self, error: ProtocolError) -> None:
         """End the connection: it sent what cannot be."""
-        self._door.broke_protocol(self.connection.number, error)
+        self._broker.broke_protocol(self.connection.number, error)
 
     def throttled(self, size: int) -> None:
         """So many bytes more (or fewer) of this connection wait here, for a publish rate or until a batch is opened: too many

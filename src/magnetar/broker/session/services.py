@@ -15,8 +15,8 @@ from magnetar.broker.links.links import Links
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.publish.opening import Openings
 from magnetar.broker.security.access import Access
+from magnetar.broker.session.persistent import PersistentDomain
 from magnetar.broker.session.ports import TopicDomain
-from magnetar.broker.session.stored import StoredTopics
 from magnetar.broker.statistics.latency import Connections
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
@@ -24,7 +24,7 @@ from magnetar.core.errors import ProtocolError
 from magnetar.storage.entries import Append
 
 
-class Door(Protocol):
+class BrokerPort(Protocol):
     """What a session asks of the broker itself (`broker.broker.Broker`)."""
 
     def publishing(self, connection: Connection, append: Append, size: int) -> None:
@@ -53,16 +53,16 @@ class SessionServices:
 
     Attributes:
         context: of the broker.
-        door: the broker itself.
+        broker: what is asked of the broker itself.
         clients: all connections.
         domains: by a topic name's domain, how producers and consumers come to such topics.
-        stored: the persistent one of these.
+        persistent: the one of persistent topics.
         topics: the persistent ones, by name.
         frame_bytes_max, command_bytes_max, link_frame_bytes_max: of clients and of links.
     """
 
     context: BrokerContext
-    door: Door
+    broker: BrokerPort
     clients: Clients
     access: Access
     counters: Connections
@@ -71,7 +71,7 @@ class SessionServices:
     catalog: Catalog
     auto_partitions: AutoPartitions
     domains: Mapping[str, TopicDomain]
-    stored: StoredTopics
+    persistent: PersistentDomain
     topics: MutableMapping[str, Topic]
     nonpersistent: NonPersistentTopics
     schemas: Schemas

@@ -159,7 +159,7 @@ class Session:
                 self._probed()
             else:
                 self.connection.close("did not answer a ping while another client wants its place")
-                self._services.door.disconnected(self.connection.number)
+                self._services.broker.disconnected(self.connection.number)
 
         self._services.context.timer(self.connection.outbox.now_ms + PROBE_MS, judge)
 

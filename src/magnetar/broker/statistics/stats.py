@@ -144,7 +144,7 @@ def _owner(broker: "Broker") -> str:
     return broker.resources.cluster_data(broker.cluster).service_url.partition("://")[2]
 
 
-def passing_stats(
+def nonpersistent_stats(
     broker: "Broker", topic: "NonPersistentTopic", *, publishers: bool = True, consumers: bool = True
 ) -> Steps:
     """The same of a topic, or partition, that stores nothing."""
@@ -166,7 +166,7 @@ def passing_stats(
 def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
     """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
     nothing = NonPersistentTopic(name, broker.outbox, ledger=0)
-    return at_once(passing_stats(broker, nothing)) | {"topicCreationTimeStamp": 0}
+    return at_once(nonpersistent_stats(broker, nothing)) | {"topicCreationTimeStamp": 0}
 
 
 _Shown = Generator[None, None, list[dict[str, Any]]]

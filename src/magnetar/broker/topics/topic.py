@@ -506,15 +506,11 @@ class Topic:
     def _wake_on(self) -> None:
         self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake()))
 
-    def fail(self) -> bool:
-        """An append failed: whatever was staged never was; no position is given until the storage healed.
-
-        Returns:
-            Whether that is news, see `TopicLog.fail`.
-        """
+    def fail(self) -> None:
+        """An append failed: whatever was staged never was; no position is given until the storage healed."""
         self.in_flight -= 1
         if not self.log.fail():
-            return False
+            return  # another append of the same failure was first
         self.fenced = True
         self.entries_staged = self.entries_in
         if self.deduplication is not None:
@@ -523,7 +519,6 @@ class Topic:
             self.idempotency.fail()
         if self._newest is not None and self._newest.epoch != self.log.epoch:
             self._newest = None
-        return True
 
     def failed_all(self) -> None:
         """Every append of the failure is reported."""

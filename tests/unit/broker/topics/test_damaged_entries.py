@@ -84,7 +84,7 @@ def test_it_stops_is_told_of_and_goes_on_when_it_is_given_up(node: Node, kind: i
     assert (stopped["subscription"], stopped["position"]) == ("s", str(positions[2]))
     stats = subscription_stats.stats(node.topic.subscriptions["s"])
     assert stats["stoppedAt"] == str(positions[2]) and stats["stoppedReason"]
-    way_out = node.broker.command("topics", "give-up", TOPIC, str(positions[2]))
+    way_out = node.broker.context.command("topics", "give-up", TOPIC, str(positions[2]))
     assert any(f"to give it up: {way_out}" in note.text for note in node.notes if note.level == "error")
 
     assert give_up(node, positions[2]) is None

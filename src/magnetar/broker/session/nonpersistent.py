@@ -37,7 +37,7 @@ class Prober(Protocol):
         """Find out whether the client of connection `holder` lives; `then` when that is known."""
 
 
-class PassingTopics:
+class NonPersistentDomain:
     """The non-persistent topics of a broker (`ports.TopicDomain`).
 
     Args:
@@ -83,7 +83,7 @@ class PassingTopics:
         except BrokerError as error:
             then(None, error)
         else:
-            then(PassingTopic(self, topic), None)
+            then(NonPersistentPort(self, topic), None)
 
     def subscribe(self, side: ConsumerSide, name: TopicName, command: pb.CommandSubscribe, done: Done) -> None:
         """See `ports.TopicDomain`."""
@@ -142,7 +142,7 @@ class PassingTopics:
         def accepted() -> None:
             # The client has SUCCESS before whatever taking the consumer causes (ACTIVE_CONSUMER_CHANGE).
             topic.add_subscription(joined)
-            side.joined(PassingConsumer(self, consumer, joined), command.request_id)
+            side.joined(NonPersistentConsumer(self, consumer, joined), command.request_id)
 
         policy = policy_of(command.keySharedMeta if command.HasField("keySharedMeta") else None)
         try:
@@ -196,26 +196,26 @@ class PassingTopics:
         self.topics.left(topic)
 
 
-class PassingTopic:
+class NonPersistentPort:
     """A non-persistent topic to which a producer of a session publishes (`ports.PublishPort`)."""
 
-    __slots__ = ("_passing", "topic")
+    __slots__ = ("_domain", "topic")
 
-    def __init__(self, passing: PassingTopics, topic: NonPersistentTopic) -> None:
-        self._passing = passing
+    def __init__(self, domain: NonPersistentDomain, topic: NonPersistentTopic) -> None:
+        self._domain = domain
         self.topic = topic
 
     def check(self, command: pb.CommandProducer) -> None:
         """See `ports.PublishPort`."""
-        check_encrypts(command, self._passing.limits_of(self.topic.name), self.topic.text)
+        check_encrypts(command, self._domain.limits_of(self.topic.name), self.topic.text)
 
     def renewed(self) -> PublishPort:
         """See `ports.PublishPort`."""
-        return PassingTopic(self._passing, self._passing.topics.open(self.topic.name))
+        return NonPersistentPort(self._domain, self._domain.topics.open(self.topic.name))
 
     def name_for(self, connection: Connection) -> str:
         """See `ports.PublishPort`."""
-        return self._passing.producer_name()
+        return self._domain.producer_name()
 
     def admits(
         self,
@@ -235,7 +235,7 @@ class PassingTopic:
     def publish(self, publisher: Publisher, producer: Producer, frames: list[Frame]) -> None:
         """See `ports.PublishPort`."""
         topic, connection = self.topic, publisher.connection
-        limits, config = self._passing.limits_of(topic.name), self._passing.context.config
+        limits, config = self._domain.limits_of(topic.name), self._domain.context.config
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
         for frame in frames:
@@ -270,16 +270,18 @@ class PassingTopic:
 
     def left(self) -> None:
         """See `ports.PublishPort`."""
-        self._passing.topics.left(self.topic)
+        self._domain.topics.left(self.topic)
 
 
-class PassingConsumer:
+class NonPersistentConsumer:
     """A consumer of a non-persistent topic (`ports.OpenConsumer`)."""
 
-    __slots__ = ("_passing", "consumer", "subscription")
+    __slots__ = ("_domain", "consumer", "subscription")
 
-    def __init__(self, passing: PassingTopics, consumer: Consumer, subscription: NonPersistentSubscription) -> None:
-        self._passing = passing
+    def __init__(
+        self, domain: NonPersistentDomain, consumer: Consumer, subscription: NonPersistentSubscription
+    ) -> None:
+        self._domain = domain
         self.consumer = consumer
         self.subscription = subscription
 
@@ -290,7 +292,7 @@ class PassingConsumer:
 
     def leave(self) -> None:
         """See `ports.OpenConsumer`."""
-        self._passing.consumer_left(self.consumer, self.subscription)
+        self._domain.consumer_left(self.consumer, self.subscription)
 
     def unsubscribe(self, *, force: bool, done: Done) -> None:
         """See `ports.OpenConsumer`."""
@@ -298,9 +300,9 @@ class PassingConsumer:
         if len(subscription.consumers) > 1 and not force:
             done(BrokerError(ErrorCode.METADATA, f"subscription {subscription.name} has other consumers"))
             return
-        self._passing.topics.detach(self.consumer)
+        self._domain.topics.detach(self.consumer)
         self.leave()
-        self._passing.topics.evict(subscription.consumers)
+        self._domain.topics.evict(subscription.consumers)
         done(None)
 
     def when_durable(self, then: Callable[[str], None]) -> None:

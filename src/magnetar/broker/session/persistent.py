@@ -38,7 +38,7 @@ class Cursors(Protocol):
         """Call `then` when a subscription's cursor as it is now is durable."""
 
 
-class StoredTopics:
+class PersistentDomain:
     """The persistent topics of a broker (`ports.TopicDomain`).
 
     Args:
@@ -79,7 +79,7 @@ class StoredTopics:
         """See `ports.TopicDomain`."""
 
         def opened(topic: Topic | None, error: BrokerError | None) -> None:
-            then(StoredTopic(self, topic) if topic is not None else None, error)
+            then(PersistentPort(self, topic) if topic is not None else None, error)
 
         self.catalog.open(name, create=True, then=opened)
 
@@ -95,13 +95,13 @@ class StoredTopics:
         self.catalog.open(name, create=command.force_topic_creation, then=opened)
 
 
-class StoredTopic:
+class PersistentPort:
     """A persistent topic to which a producer of a session publishes (`ports.PublishPort`)."""
 
-    __slots__ = ("_stored", "topic")
+    __slots__ = ("_domain", "topic")
 
-    def __init__(self, stored: StoredTopics, topic: Topic) -> None:
-        self._stored = stored
+    def __init__(self, domain: PersistentDomain, topic: Topic) -> None:
+        self._domain = domain
         self.topic = topic
 
     def check(self, command: pb.CommandProducer) -> None:
@@ -115,8 +115,8 @@ class StoredTopic:
 
     def name_for(self, connection: Connection) -> str:
         """A name for a producer that brought none: it brings this one when it comes back."""
-        name, role = self._stored.producer_name(), connection.role
-        return f"{role}-{name}" if self._stored.deduplications.names_begin_with_role and role else name
+        name, role = self._domain.producer_name(), connection.role
+        return f"{role}-{name}" if self._domain.deduplications.names_begin_with_role and role else name
 
     def admits(
         self,
@@ -148,7 +148,7 @@ class StoredTopic:
             self._check_name(connection, producer)
         if idempotency is not None:
             idempotency.check()
-        if stop := self._stored.quota_stop(topic):
+        if stop := self._domain.quota_stop(topic):
             raise BrokerError(stop.code, stop.reason)
         initial = command.initial_subscription_name
         if initial and initial not in topic.subscriptions:
@@ -162,7 +162,7 @@ class StoredTopic:
         Raises:
             BrokerError: NOT_ALLOWED.
         """
-        if not self._stored.access.enabled or not self._stored.deduplications.names_begin_with_role:
+        if not self._domain.access.enabled or not self._domain.deduplications.names_begin_with_role:
             return
         role = connection.role
         if producer.name.startswith(role) or connection.allowed(Operation.ADMIN, self.topic.name):
@@ -188,7 +188,7 @@ class StoredTopic:
             reason = f"{topic.text} gets no subscriptions but an administrator's ({policy})"
             give_up(BrokerError(ErrorCode.NOT_ALLOWED, reason))
             return
-        self._stored.catalog.create_subscription(topic, name, Position(*NONE), created)
+        self._domain.catalog.create_subscription(topic, name, Position(*NONE), created)
 
     def begin(self, producer: Producer, then: Done) -> None:
         """Answer a producer with exclusive access when it is known where its numbers begin, and the topic's epoch is durable, so
@@ -199,7 +199,7 @@ class StoredTopic:
         topic, deduplication = self.topic, self.topic.deduplication
         if deduplication is not None and producer.ready:
             # While one waits for access, the numbers are the holder's, which may have the same name.
-            producer.numbers = deduplication.numbers.attach(producer.name, self._stored.context.outbox.day_ms)
+            producer.numbers = deduplication.numbers.attach(producer.name, self._domain.context.outbox.day_ms)
             if topic.appending and deduplication.numbers.undecided(producer.name):
                 # The holder left something on its way: it begins behind that.
                 topic.when_answered(partial(self.begin, producer, then))
@@ -212,7 +212,7 @@ class StoredTopic:
             if not producer.closed and not producer.answered:
                 then(error)
 
-        self._stored.catalog.store_epoch(topic, stored)
+        self._domain.catalog.store_epoch(topic, stored)
 
     def publish(self, publisher: Publisher, producer: Producer, frames: list[Frame]) -> None:
         """See `ports.PublishPort`."""
@@ -220,9 +220,9 @@ class StoredTopic:
             return
         topic = self.topic
         if topic.idempotency is None and not publisher.in_order:
-            Publishing(publisher, producer, topic).take(frames, self._stored.context.config.message_bytes_max)
+            Publishing(publisher, producer, topic).take(frames, self._domain.context.config.message_bytes_max)
         else:
-            keyed = _KeyedSends(publisher, topic, self._stored.context.config.message_bytes_max)
+            keyed = _KeyedSends(publisher, topic, self._domain.context.config.message_bytes_max)
             publisher.in_order.publish(keyed, producer, frames)
 
     def when_answered(self, then: Callable[[], None]) -> None:
@@ -231,7 +231,7 @@ class StoredTopic:
 
     def leaving(self, producer: Producer) -> None:
         """See `ports.PublishPort`."""
-        topic, outbox = self.topic, self._stored.context.outbox
+        topic, outbox = self.topic, self._domain.context.outbox
         topic.producer_left()
         if topic.deduplication is not None and producer.numbers is not None:
             topic.deduplication.numbers.detach(producer.name, outbox.day_ms)
@@ -268,13 +268,13 @@ class _KeyedSends:
         self._publisher.throttled(size)
 
 
-class StoredConsumer:
+class PersistentConsumer:
     """A consumer of a persistent topic (`ports.OpenConsumer`)."""
 
-    __slots__ = ("_stored", "consumer", "subscription")
+    __slots__ = ("_domain", "consumer", "subscription")
 
-    def __init__(self, stored: StoredTopics, consumer: Consumer, subscription: Subscription) -> None:
-        self._stored = stored
+    def __init__(self, domain: PersistentDomain, consumer: Consumer, subscription: Subscription) -> None:
+        self._domain = domain
         self.consumer = consumer
         self.subscription = subscription
 
@@ -286,31 +286,31 @@ class StoredConsumer:
     def leave(self) -> None:
         """See `ports.OpenConsumer`."""
         self.subscription.remove_consumer(self.consumer)
-        self._stored.cursors.after_consumer_left(self.subscription)
+        self._domain.cursors.after_consumer_left(self.subscription)
 
     def unsubscribe(self, *, force: bool, done: Done) -> None:
         """See `ports.OpenConsumer`."""
-        self._stored.catalog.unsubscribe(self.subscription, self.consumer, force=force, done=done)
+        self._domain.catalog.unsubscribe(self.subscription, self.consumer, force=force, done=done)
 
     def when_durable(self, then: Callable[[str], None]) -> None:
         """See `ports.OpenConsumer`."""
         if self.subscription.durable:
-            self._stored.cursors.when_cursor_durable(self.subscription, then)
+            self._domain.cursors.when_cursor_durable(self.subscription, then)
         else:
             then("")
 
     def seek(self, command: pb.CommandSeek, done: Done) -> None:
         """See `ports.OpenConsumer`."""
         if command.HasField("message_id"):
-            self._stored.catalog.seek(self.subscription, command.message_id, None, done)
+            self._domain.catalog.seek(self.subscription, command.message_id, None, done)
         elif command.HasField("message_publish_time"):
-            self._stored.catalog.seek(self.subscription, None, command.message_publish_time, done)
+            self._domain.catalog.seek(self.subscription, None, command.message_publish_time, done)
         else:
             done(BrokerError(ErrorCode.METADATA, "SEEK names neither a message id nor a time"))
 
     def last_message_id(self, request_id: int) -> bytes:
         """See `ports.OpenConsumer`."""
-        topic = self._stored.topics[self.subscription.topic]
+        topic = self._domain.topics[self.subscription.topic]
         last, batch_index = topic.withdrawals.last_message(*self.subscription.left_out())
         return commands.last_message_id(
             request_id,
