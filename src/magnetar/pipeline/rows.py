@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY
-from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import readable
 from magnetar.wire.varint import signed
@@ -278,8 +277,3 @@ def _binary(column: pa.Array) -> tuple[Int, memoryview]:
     wide = np.int64 if pa.types.is_large_binary(column.type) else np.int32
     starts: Int = np.frombuffer(offsets, wide)[column.offset : column.offset + len(column) + 1]
     return starts, memoryview(values) if values is not None else memoryview(b"")
-
-
-def entry_flags_text() -> str:
-    """The values of the `flags` column, for the documentation of filters."""
-    return ", ".join(f"{flag.value} {flag.name.lower()}" for flag in EntryFlags if flag.name)

@@ -79,17 +79,6 @@ class PositionSet:
         ledger = min(self.ledgers)
         return Position(ledger, self.ledgers[ledger].min())
 
-    def first_run(self, entries_max: int) -> tuple[Position, int] | None:
-        """The lowest position and how many consecutive entries, it included, are in the set (at most `entries_max`)."""
-        start = self.first()
-        if start is None:
-            return None
-        entries = self.ledgers[start.ledger]
-        length = 1
-        while length < entries_max and start.entry + length in entries:
-            length += 1
-        return start, length
-
     def take_run_after(self, ledger: int, entry: int) -> int:
         """Remove the run that begins right behind (ledger, entry); its last entry id, or `entry` when there is none."""
         entries = self.ledgers.get(ledger)

@@ -154,10 +154,6 @@ class MessageSet:
                 result.origins[key] = low
         return result
 
-    def of_clusters(self, clusters: Mapping[str, object]) -> "MessageSet":
-        """What was published in these clusters."""
-        return MessageSet({key: bitmap for key, bitmap in self.origins.items() if key.cluster in clusters})
-
     # ----------------------------------------------------------------------------------------------------- questions
 
     def runs(self) -> Iterator[tuple[OriginKey, int, int]]:
