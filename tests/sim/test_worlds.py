@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar_sim import stories
+from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.command import main
 from magnetar_sim.runner import run_many, run_world
 from magnetar_sim.world import World
@@ -179,7 +180,7 @@ def acknowledged_at_the_last_moment(world: World) -> Iterator[int]:
 def test_what_a_source_had_not_stored_when_it_died_is_not_promised_by_its_failover() -> None:
     """Seed mixed 7200009, wide, before clocks changed: what was acknowledged last was held to come no more at the target."""
     begins = {"story": acknowledged_at_the_last_moment, "shape": "mesh", "replicated_share": 1.0, "focus": ()}
-    worlds = [type("Begun", (World,), begins)(seed) for seed in range(8)]
+    worlds = [type("Begun", (World,), begins)(seed, checkers=CHECKERS) for seed in range(8)]
     for world in worlds:
         world.run(1)
     assert sum(world.happened["died at the last moment"] for world in worlds) >= 3
