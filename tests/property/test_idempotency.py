@@ -208,7 +208,7 @@ class World:
                 self.outbox,
                 "t",
                 log,
-                keeper=CursorFlusher(self.outbox, 1_000, lambda _keys: ()),
+                flusher=CursorFlusher(self.outbox, 1_000, lambda _keys: ()),
                 settings=DeduplicationConfig(),
                 counters=DeduplicationCounters(),
                 when_drained=self.topic.when_drained,

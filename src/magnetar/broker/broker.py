@@ -166,7 +166,7 @@ class Broker:
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.lost_entries = lost_entries
-        self.keeper = CursorFlusher(
+        self.flusher = CursorFlusher(
             outbox,
             config.cursor_flush_ms,
             companions=lambda keys: self.replication.companions(keys),  # noqa: PLW0108 - made further down
@@ -211,7 +211,7 @@ class Broker:
         self.replication = Replication(
             self.context,
             self.topics,
-            self.keeper,
+            self.flusher,
             self.links,
             subscriptions,
             routes if routes is not None else frozenset((a, b) for a in mesh for b in mesh if a != b),
@@ -223,7 +223,7 @@ class Broker:
             fences=lambda: self.fences,
         )
         self.deduplications = Deduplications(
-            self.context, self.topics, self.keeper, deduplication, self.clients.close_producer, stored
+            self.context, self.topics, self.flusher, deduplication, self.clients.close_producer, stored
         )
         self.idempotencies = Idempotencies(
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
@@ -270,7 +270,7 @@ class Broker:
             cache=cache,
             cursor_bytes_max=BYTES_STORED_MAX if metadata.store == SQLITE else CURSOR_BYTES_MAX,
             clients=self.clients,
-            keeper=self.keeper,
+            flusher=self.flusher,
             series=self.series,
             limits=self.limits,
             links=self.links,
@@ -285,7 +285,7 @@ class Broker:
             ledger_ids=ledger_ids,
             clients=self.clients,
             client_bytes=self.client_bytes,
-            keeper=self.keeper,
+            flusher=self.flusher,
             links=self.links,
             replication=self.replication,
             compactions=self.compactions,
@@ -314,7 +314,7 @@ class Broker:
             catalog=self.catalog,
             changes=self.changes,
             clients=self.clients,
-            keeper=self.keeper,
+            flusher=self.flusher,
             links=self.links,
             replication=self.replication,
             deduplications=self.deduplications,
@@ -518,7 +518,7 @@ class Broker:
         """Before the end: cursors are stored without waiting for their interval."""
         for part in self.parts:
             part.flush()
-        self.keeper.flush()
+        self.flusher.flush()
 
     # --------------------------------------------------------------------------------------------------------- helpers
 

@@ -88,7 +88,7 @@ class Adoption:
         catalog: Catalog,
         changes: Changes,
         clients: Clients,
-        keeper: CursorFlusher,
+        flusher: CursorFlusher,
         links: Links,
         replication: Replication,
         deduplications: Deduplications,
@@ -106,7 +106,7 @@ class Adoption:
         self._catalog = catalog
         self._changes = changes
         self._clients = clients
-        self._keeper = keeper
+        self._flusher = flusher
         self._links = links
         self._replication = replication
         self._deduplications = deduplications
@@ -183,7 +183,7 @@ class Adoption:
             data = moving.cursors[subscription.name] = subscription.encode()
             moving.puts[cursor_key(first, subscription.name)] = data
             moving.deletes.append(cursor_key(text, subscription.name))
-            self._keeper.forget(cursor_key(text, subscription.name))
+            self._flusher.forget(cursor_key(text, subscription.name))
         for target, source in self._links.sources.items():
             state = source.topics.get(text)
             if state is not None:

@@ -108,7 +108,7 @@ class Catalog:
         ledger_ids: LedgerIds,
         clients: Clients,
         client_bytes: ClientBytes,
-        keeper: CursorFlusher,
+        flusher: CursorFlusher,
         links: Links,
         replication: Replication,
         compactions: Compactions,
@@ -128,7 +128,7 @@ class Catalog:
         self._ledger_ids = ledger_ids
         self._clients = clients
         self._client_bytes = client_bytes
-        self._keeper = keeper
+        self._flusher = flusher
         self._links = links
         self._replication = replication
         self._compactions = compactions
@@ -514,7 +514,7 @@ class Catalog:
         for name, subscription in topic.subscriptions.items():
             if subscription.durable:
                 key = cursor_key(topic.text, name)
-                self._keeper.forget(key)
+                self._flusher.forget(key)
                 deletes.append(key)
         deletes += self._loaded.deletion_keys(topic)
         deletes += self._schemas.deletion(topic)
@@ -591,7 +591,7 @@ class Catalog:
                     self._replication.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
                     # What that one acknowledged would bring the subscription back, or did so already behind the failure.
-                    self._keeper.forget(key)
+                    self._flusher.forget(key)
                     self._outbox.put(Store({}, (key,), None))
             else:
                 self._fences.made(subscription)
@@ -906,7 +906,7 @@ class Catalog:
         puts, deletes = self._replication.deleted(topic, subscription)
         self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
         # At last, and behind the deletion: it answers a seek that is under way, and who waited for that makes it anew.
-        self._keeper.forget(key)
+        self._flusher.forget(key)
 
     def seek(
         self,

@@ -39,7 +39,7 @@ class LoadedTopics:
         cache: recent entries of all topics.
         cursor_bytes_max: so large a cursor may be stored.
         clients: of the broker.
-        keeper: stores cursors.
+        flusher: stores cursors.
         series: counts what is gone.
         limits, links, fences: parts that are asked for more than what every part is.
         parts: all that keep something of topics, in the order in which they hear of one.
@@ -59,7 +59,7 @@ class LoadedTopics:
         cache: EntryCache,
         cursor_bytes_max: int,
         clients: Clients,
-        keeper: CursorFlusher,
+        flusher: CursorFlusher,
         series: Series,
         limits: Limits,
         links: Links,
@@ -73,7 +73,7 @@ class LoadedTopics:
         self._cache = cache
         self._cursor_bytes_max = cursor_bytes_max
         self._clients = clients
-        self._keeper = keeper
+        self._flusher = flusher
         self._series = series
         self._limits = limits
         self._links = links
@@ -243,7 +243,7 @@ class LoadedTopics:
 
     def _cursor_dirty(self, subscription: Subscription) -> None:
         if not self._going(subscription):
-            self._keeper.dirty(cursor_key(subscription.topic, subscription.name), subscription)
+            self._flusher.dirty(cursor_key(subscription.topic, subscription.name), subscription)
         self._fences.cursor_changed(subscription)
 
     def _going(self, subscription: Subscription) -> bool:
@@ -258,7 +258,7 @@ class LoadedTopics:
         if self._going(subscription):
             then("the subscription is gone")
         else:
-            self._keeper.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
+            self._flusher.when_durable(cursor_key(subscription.topic, subscription.name), subscription, then)
 
 
 def _ignore(subscription: Subscription) -> None:

@@ -125,7 +125,7 @@ class TopicDeduplication:
         outbox: the broker's.
         topic: full name.
         log: of the topic.
-        keeper: stores the cursor.
+        flusher: stores the cursor.
         settings: limits.
         counters: of the broker.
         when_drained: calls back when no append of the topic is in flight.
@@ -138,7 +138,7 @@ class TopicDeduplication:
         topic: str,
         log: TopicLog,
         *,
-        keeper: CursorFlusher,
+        flusher: CursorFlusher,
         settings: DeduplicationSettings,
         counters: Counters,
         when_drained: Callable[[Callable[[], None]], None],
@@ -157,7 +157,7 @@ class TopicDeduplication:
         self.snapshot_s = snapshot_s
         self._outbox = outbox
         self._log = log
-        self._keeper = keeper
+        self._flusher = flusher
         self._settings = settings
         self._counters = counters
         self._when_drained = when_drained
@@ -270,7 +270,7 @@ class TopicDeduplication:
     def stop(self) -> None:
         """Switched off; whoever waits is let in. The caller deletes the cursor's key."""
         self.status = Status.DISABLED
-        self._keeper.forget(self.key)
+        self._flusher.forget(self.key)
         self.numbers.clear()
         waiting, self._ready = self._ready, []
         for then in waiting:
@@ -331,7 +331,7 @@ class TopicDeduplication:
         self._taken += len(entries)
         if self._since >= self._settings.snapshot_entries and self.status is Status.ENABLED:
             self._since = 0
-            # The receipts of this very append are handled after this; the cursor is encoded later, in the keeper's round.
+            # The receipts of this very append are handled after this; the cursor is encoded later, in the flusher's round.
             self.snapshot()
 
     def _observe_all(self, entries: list[StoredEntry]) -> None:
@@ -404,7 +404,7 @@ class TopicDeduplication:
         self._told_names.discard(name)
         self._restored_names.discard(name)
         self._snapshot_ms, self._since = self._outbox.now_ms, 0
-        self._keeper.when_durable(self.key, self, then)
+        self._flusher.when_durable(self.key, self, then)
 
     # ------------------------------------------------------------------------------------------------------- snapshots
 
@@ -422,7 +422,7 @@ class TopicDeduplication:
         """Store the numbers soon."""
         self._snapshot_ms = self._outbox.now_ms
         self._since = 0
-        self._keeper.dirty(self.key, self)
+        self._flusher.dirty(self.key, self)
 
     @property
     def mark_delete(self) -> Position:

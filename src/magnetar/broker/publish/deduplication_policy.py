@@ -21,7 +21,7 @@ class Deduplications(TopicPart):
     Args:
         context: of the broker.
         topics: all of the broker's.
-        keeper: stores cursors; the numbers of a topic are one.
+        flusher: stores cursors; the numbers of a topic are one.
         settings: the `[deduplication]` table.
         close_producer: closes a producer from this side, so that its client comes back.
         stored: everything in the metadata store at start.
@@ -31,7 +31,7 @@ class Deduplications(TopicPart):
         self,
         context: BrokerContext,
         topics: Mapping[str, Topic],
-        keeper: CursorFlusher,
+        flusher: CursorFlusher,
         settings: DeduplicationConfig,
         close_producer: Callable[[Producer], None],
         stored: Mapping[str, bytes],
@@ -39,7 +39,7 @@ class Deduplications(TopicPart):
         self._outbox = context.outbox
         self._resources = context.resources
         self._topics = topics
-        self._keeper = keeper
+        self._flusher = flusher
         self._close_producer = close_producer
         self._stored = {key: stored[key] for key in stored if key.endswith(f"/{CURSOR_NAME}")}
         self._settings = settings
@@ -106,7 +106,7 @@ class Deduplications(TopicPart):
             self._outbox,
             topic.text,
             topic.log,
-            keeper=self._keeper,
+            flusher=self._flusher,
             settings=self._settings,
             counters=self.counters,
             when_drained=topic.when_drained,

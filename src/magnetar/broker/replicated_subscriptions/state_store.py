@@ -1,8 +1,8 @@
 """What is stored of a topic's replicated subscriptions, and the cover: how far all of it has taken in the topic's markers.
 
 A state goes into the transaction of its cursor; one without a cursor (unsubscribed here) and the cover itself go with whatever
-is stored next. The cover moves when a flush of the keeper holds every state that changed since, and none is under way before
-it: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
+is stored next. The cover moves when a flush of the `CursorFlusher` holds every state that changed since, and none is under way
+before it: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
 """
 
 from collections.abc import Collection, Mapping
@@ -59,17 +59,17 @@ class StoredStates:
 
     Args:
         topic: whose.
-        keeper: of the broker.
+        flusher: the broker's.
         covered: the stored cover.
 
     Attributes:
         reached: all states are stored that have taken in the markers up to here, but not yet that they have.
-        storing: flushes of the keeper with states of ours that are under way.
+        storing: flushes with states of this topic that are under way.
     """
 
-    def __init__(self, topic: Topic, keeper: CursorFlusher, covered: Position) -> None:
+    def __init__(self, topic: Topic, flusher: CursorFlusher, covered: Position) -> None:
         self._topic = topic
-        self._keeper = keeper
+        self._flusher = flusher
         self.log = topic.log
         self.covered = self.reached = covered
         self.ready = False
@@ -117,9 +117,9 @@ class StoredStates:
             return
         found = self._topic.subscriptions.get(subscription)
         if found is not None and found.durable:
-            self._keeper.dirty(cursor_key(self._topic.text, subscription), found)
+            self._flusher.dirty(cursor_key(self._topic.text, subscription), found)
         else:
-            self._keeper.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
+            self._flusher.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
 
     def deletion_failed(self) -> None:
         """The topic's deletion failed: what was not stored meanwhile, or was forgotten for its sake, is stored soon."""
@@ -143,7 +143,7 @@ class StoredStates:
 
     def taken(self, subscription: str) -> tuple[str, bytes]:
         """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
-        self._handing = True  # whatever the machines have yet to be told of is dirty at the keeper already
+        self._handing = True  # whatever the machines have yet to be told of is dirty at the flusher already
         self.catch_up()
         self._handing = False
         self.dirty_names.discard(subscription)
@@ -172,7 +172,7 @@ class StoredStates:
         """Let the cover be stored soon, if there is any marker behind it."""
         if self._may_store and self.log.markers_between(self.covered, self.log.last):
             self._wants_cover = True
-            self._keeper.dirty(replicated_key(self._topic.text), _BESIDE)
+            self._flusher.dirty(replicated_key(self._topic.text), _BESIDE)
 
     def durable_low(self) -> Position | None:
         """Retention may delete up to here as far as markers go; None: everything."""
@@ -183,11 +183,11 @@ class StoredStates:
 
 
 class TopicShare:
-    """What one flush of the keeper stores of one topic, beside its cursors (`keeper.Share`).
+    """What one flush stores of one topic in addition to its cursors (`cursor_flusher.Share`).
 
     Args:
         host: of the topic.
-        names: by the keeper's key: a subscription, or "" for the cover.
+        names: by the flusher's key: a subscription, or "" for the cover.
     """
 
     def __init__(self, host: StoredStates, names: Mapping[str, str]) -> None:
@@ -244,7 +244,7 @@ class TopicShare:
 
 
 class Leftover:
-    """A key of ours whose topic is gone, or what was to be kept of it (`keeper.Share`)."""
+    """A key of ours whose topic is gone, or what was to be kept of it (`cursor_flusher.Share`)."""
 
     def __init__(self, key: str) -> None:
         self.parts = {key: Piece((), {}, (key,))}
@@ -254,4 +254,4 @@ class Leftover:
         return {}
 
     def stored(self, keys: Collection[str], error: str) -> None:
-        """The keeper tries again."""
+        """The flusher tries again."""

@@ -21,7 +21,7 @@ RETRY_MS: Final = 500
 
 
 class Durable(Protocol):
-    """What the keeper keeps: a subscription, or the cursor of a link."""
+    """What the flusher stores: a subscription, or the cursor of a link."""
 
     durable_mark_delete: Position
 
@@ -30,7 +30,7 @@ class Durable(Protocol):
         """Everything at or below is acknowledged."""
 
     def encode(self) -> bytes:
-        """The cursor as stored; b"": what is stored beside it is all there is."""
+        """The cursor as stored; b"": what is stored with it is all there is."""
 
 
 class Share(Protocol):
@@ -41,7 +41,7 @@ class Share(Protocol):
 
     @property
     def parts(self) -> Mapping[str, Piece]:
-        """By the keeper's key: what has to be stored with it; wins over what a cursor of the same key says."""
+        """By the flusher's key: what has to be stored with it; wins over what a cursor of the same key says."""
 
     def whole(self) -> Mapping[str, bytes]:
         """All parts go into one transaction: what that holds besides."""

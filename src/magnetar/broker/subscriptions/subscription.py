@@ -2,7 +2,7 @@
 
     add_consumer -> the first one decides the type -> dispatcher of that type
     flow, available, resume, answers to reads and timers -> dispatcher.dispatch -> Send
-    ack -> cursor -> dirty -> (the keeper stores it) ; dispatcher forgets what was pending
+    ack -> cursor -> dirty -> (`CursorFlusher` stores it) ; dispatcher forgets what was pending
     seek, skip, expire -> cursor ; a seek drops all consumers first, as in Pulsar
 
 The type may change whenever there are no consumers. Everything here is one machine: it is entered by one event at a time

@@ -200,7 +200,9 @@ def test_names_may_be_kept_for_their_roles() -> None:
     assert opens("stranger", "billing-importer").HasField("producer_success"), "off by default, as in Pulsar"
     made = node.broker
     named = DeduplicationConfig(names_begin_with_role=True)
-    made.deduplications = Deduplications(made.context, made.topics, made.keeper, named, made.clients.close_producer, {})
+    made.deduplications = Deduplications(
+        made.context, made.topics, made.flusher, named, made.clients.close_producer, {}
+    )
     node.serve_anew()
     told = opens("stranger", "billing-importer").error
     assert told.error == ErrorCode.NOT_ALLOWED and "has to begin with the role's, 'stranger'" in told.message

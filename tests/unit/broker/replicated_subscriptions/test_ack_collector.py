@@ -128,12 +128,12 @@ def test_the_state_goes_with_its_cursor() -> None:
     node = world["a"]
     client.ack(number, stored[4])
     before = dict(node.meta)
-    node.broker.keeper.flush()
+    node.broker.flusher.flush()
     node.run(lambda: None)
     world.work()
     assert node.meta[cursor_key(TOPIC, "s")] != before[cursor_key(TOPIC, "s")]
     assert node.meta[replicated_key(TOPIC, "s")] != before[replicated_key(TOPIC, "s")]
-    assert not node.broker.keeper._dirty, "it is stored again for nothing"
+    assert not node.broker.flusher._dirty, "it is stored again for nothing"
     node.restart()
     world.advance(61_000)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 1

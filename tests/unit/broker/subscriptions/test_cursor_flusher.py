@@ -1,4 +1,4 @@
-"""The keeper of cursors: what is under way to the store when something else happens to it."""
+"""`CursorFlusher`: what is under way to the store when something else happens to it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -142,11 +142,11 @@ def _name(number: int) -> str:
 
 
 class _Kept:
-    """A keeper alone, and a store that takes no more at once than ZooKeeper."""
+    """A flusher alone, and a store that takes no more at once than ZooKeeper."""
 
     def __init__(self) -> None:
         self.outbox = Outbox(now_ms=1_000)
-        self.keeper = CursorFlusher(self.outbox, 20, lambda _keys: ())
+        self.flusher = CursorFlusher(self.outbox, 20, lambda _keys: ())
         self.meta: dict[str, bytes] = {}
 
     def flush(self) -> list[tuple[Store, str]]:
@@ -175,9 +175,9 @@ def test_more_cursors_than_zookeeper_takes_at_once_become_durable(size: int) -> 
     kept = _Kept()
     cursors = {_name(number): _Cursor(size) for number in range(3_000)}
     for key, cursor in cursors.items():
-        kept.keeper.dirty(key, cursor)
+        kept.flusher.dirty(key, cursor)
     answers: list[str] = []
-    kept.keeper.when_durable(_name(2_999), cursors[_name(2_999)], answers.append)
+    kept.flusher.when_durable(_name(2_999), cursors[_name(2_999)], answers.append)
     stores = [store for store, _error in kept.flush()]
     assert kept.meta.keys() == cursors.keys()
     assert answers == [""]
@@ -191,7 +191,7 @@ def test_a_cursor_that_is_too_large_holds_up_nobody_else() -> None:
     cursors = {_name(number): _Cursor(1_000_000 if number == 3 else 40) for number in range(8)}
     answers: list[tuple[int, str]] = []
     for number, (key, cursor) in enumerate(cursors.items()):
-        kept.keeper.when_durable(key, cursor, lambda error, number=number: answers.append((number, error)))  # type: ignore[misc]
+        kept.flusher.when_durable(key, cursor, lambda error, number=number: answers.append((number, error)))  # type: ignore[misc]
     kept.flush()
     assert kept.meta.keys() == cursors.keys() - {_name(3)}
     assert sorted(answers) == [(number, "too large" if number == 3 else "") for number in range(8)]
@@ -199,7 +199,7 @@ def test_a_cursor_that_is_too_large_holds_up_nobody_else() -> None:
 
 
 def _many(monkeypatch: pytest.MonkeyPatch, keys: int) -> tuple[World, Client, dict[str, int], list[Position]]:
-    """Six replicated subscriptions, all consumers there, and a keeper whose transactions take so many keys."""
+    """Six replicated subscriptions, all consumers there, and a flusher whose transactions take so many keys."""
     world = two(mode="exact")
     node = world["a"]
     client = node.client()
@@ -220,7 +220,7 @@ def _acknowledge(node: Node, client: Client, consumers: dict[str, int], position
         client.ack(number, position)
     node.run(node.broker.replication.flush)
     assert not node.stores
-    node.run(node.broker.keeper.flush)
+    node.run(node.broker.flusher.flush)
     found = list(node.stores)
     node.stores.clear()
     return found
@@ -276,7 +276,7 @@ def test_the_cover_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: p
     for name in consumers:
         assert {cursor_key(TOPIC, name), replicated_key(TOPIC, name)} <= node.meta.keys()
     node.broker.replication.flush()
-    node.run(node.broker.keeper.flush)
+    node.run(node.broker.flusher.flush)
     world.advance(1_000)
     assert decode_cover(node.meta[own]) >= last
 
