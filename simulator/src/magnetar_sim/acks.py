@@ -116,7 +116,7 @@ class Acks:
             cluster, topic, subscription: which.
             peek: without what the broker has noted and not told the machine yet, which asking would make it tell.
         """
-        host = cluster.broker.replication.topics.get(topic) if cluster.broker is not None else None
+        host = cluster.broker.replicated_subscriptions.topics.get(topic) if cluster.broker is not None else None
         if host is None or not host.ready:
             return None
         if peek and host._made is not None:
@@ -130,7 +130,7 @@ class Acks:
 
         It does not while no link concerns the topic. When it begins to, the subscription starts where the cursor stands.
         """
-        host = cluster.broker.replication.topics.get(topic) if cluster.broker is not None else None
+        host = cluster.broker.replicated_subscriptions.topics.get(topic) if cluster.broker is not None else None
         return host is not None and (host.ready or subscription in host.known)
 
     @staticmethod
@@ -246,7 +246,7 @@ class Acks:
         if state is not None and state.base is not None:
             # What the starting point skipped anyway is no acknowledgement: another creation may want it.
             fresh -= self.uids(topic, state.base)
-        if cluster.broker is not None and cluster.broker.topics[topic].replicated is None:
+        if cluster.broker is not None and cluster.broker.topics[topic].replicated_subscriptions is None:
             # No link concerns the topic: nobody keeps a set, and whoever begins one takes what the cursor is behind of for
             # where it started. What comes again when another cluster starts earlier is one more price of that.
             return None
@@ -332,7 +332,7 @@ class Acks:
         if self.world.mode != "snapshot" and state is not None:
             true = (before - held) | covers
             shared.may.setdefault(self.key(state), set()).update(true)
-        elif self.world.mode != "snapshot" and cluster.broker.topics[topic].replicated is None:
+        elif self.world.mode != "snapshot" and cluster.broker.topics[topic].replicated_subscriptions is None:
             # No link concerns the topic: whoever begins a set one day takes what the cursor is behind of for its start.
             shared.may.setdefault(CREATION, set()).update(covers)
 
@@ -384,12 +384,13 @@ class Acks:
         for text, topic in broker.topics.items():
             for name in topic.subscriptions:
                 truth = self.get((cluster.name, text, name))
-                ready = topic.replicated is None or topic.replicated.ready  # else it is replaying what the disk has
+                host = topic.replicated_subscriptions
+                ready = host is None or host.ready  # else it is replaying what the disk has
                 while ready and truth.coming and truth.coming[0].position <= topic.log.last:
                     self._has_read(cluster, text, name, truth, truth.coming.pop(0))
                 behind = behind or bool(truth.coming)
-                if truth.unread and topic.replicated is not None:
-                    linked = topic.replicated.exact.topic.routing.clusters  # type: ignore[attr-defined]
+                if truth.unread and topic.replicated_subscriptions is not None:
+                    linked = topic.replicated_subscriptions.exact.topic.routing.clusters  # type: ignore[attr-defined]
                     self._read(truth, topic.log.last, linked)
                 behind = behind or bool(truth.unread)
         if not behind:
@@ -419,7 +420,7 @@ class Acks:
             return
         truth.may |= covers
         if machine.durable and machine.replicated:
-            found = cluster.broker.topics[topic].replicated
+            found = cluster.broker.topics[topic].replicated_subscriptions
             scope = frozenset(found.exact.topic.routing.sources[cluster.name]) if found is not None else frozenset()  # type: ignore[attr-defined]
             log = cluster.broker.topics[topic].log
             incarnation = log.incarnation

@@ -363,10 +363,10 @@ class Cluster:
     def when_ready(self, topic: str, machine: "Subscription", do: Callable[[], None]) -> None:
         """During the replay after a start operators wait, and so does whoever looks at what they did."""
         found = self.topic(topic)
-        if found is None or found.replicated is None or not machine.replicated:
+        if found is None or found.replicated_subscriptions is None or not machine.replicated:
             do()
         else:
-            found.replicated.when_ready(do)
+            found.replicated_subscriptions.when_ready(do)
 
     def entries(self, topic: str) -> list[StoredEntry]:
         """Everything readable of a topic, for the world's own eyes."""

@@ -19,7 +19,7 @@ from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch
 from magnetar_sim.ackrecords import Name
 
 if TYPE_CHECKING:
-    from magnetar.broker.replicated_subscriptions.registry import Replication
+    from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 
 
 class EpochObserver(Protocol):
@@ -70,7 +70,9 @@ class SimMachines(Machines):
         super().__init__()
         self._observer = observer
 
-    def __call__(self, registry: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+    def __call__(
+        self, registry: "ReplicatedSubscriptions", host: ReplicatedTopic
+    ) -> tuple[ExactMachine, SnapshotMachine]:
         """As production makes them, and observed."""
         exact, snapshot = super().__call__(registry, host)
         assert isinstance(exact, AckedSets)

@@ -384,7 +384,7 @@ EXACT: dict[str, Patches | Dropping] = {
     "destination_silent": {"magnetar.broker.links.host.LinkHost.source_active": _nothing},
     "passed_over": {
         "magnetar.replication.link.incarnations.SourceIncarnations.forget": _nothing,
-        "magnetar.broker.replicated_subscriptions.registry.Replication.heard_in": _nothing,
+        "magnetar.broker.replicated_subscriptions.registry.ReplicatedSubscriptions.heard_in": _nothing,
         f"{WRITER}.request": _nothing,
     },
     "never_caught_up": {"magnetar.broker.replicated_subscriptions.state_store.StoredStates.catch_up": _only_when_asked},

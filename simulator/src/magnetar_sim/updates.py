@@ -71,7 +71,7 @@ class Updates:
     @staticmethod
     def host(cluster: "Cluster", topic: str) -> "ReplicatedTopic | None":
         """Where the machines of a topic are, once they have read everything."""
-        host = cluster.broker.replication.topics.get(topic) if cluster.broker is not None else None
+        host = cluster.broker.replicated_subscriptions.topics.get(topic) if cluster.broker is not None else None
         return host if host is not None and host.ready else None
 
     @staticmethod

@@ -33,7 +33,7 @@ from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.policy import Idempotencies
 from magnetar.broker.publish.opening import Openings
 from magnetar.broker.replicated_subscriptions.machine_factory import Machines
-from magnetar.broker.replicated_subscriptions.registry import MakeMachines, Replication
+from magnetar.broker.replicated_subscriptions.registry import MakeMachines, ReplicatedSubscriptions
 from magnetar.broker.security.access import NO_SECURITY, Access
 from magnetar.broker.security.credentials import Keys
 from magnetar.broker.session.nonpersistent import NonPersistentDomain
@@ -169,7 +169,7 @@ class Broker:
         self.flusher = CursorFlusher(
             outbox,
             config.cursor_flush_ms,
-            companions=lambda keys: self.replication.companions(keys),  # noqa: PLW0108 - made further down
+            companions=lambda keys: self.replicated_subscriptions.companions(keys),  # noqa: PLW0108 - made further down
         )
         self.started_ms = outbox.now_ms
         self.healthy = True
@@ -187,7 +187,7 @@ class Broker:
             self.context,
             self.topics,
             stored,
-            replicated=lambda name: self.links.replicated(name),  # noqa: PLW0108 - links are made next
+            geo_replicated=lambda name: self.links.geo_replicated(name),  # noqa: PLW0108 - links are made next
             forgotten=lambda id_: self.links.schemas_forgotten(id_),  # noqa: PLW0108 - as above
         )
         self.links = Links(
@@ -201,14 +201,14 @@ class Broker:
             create_partitions=lambda name, partitions, change, done: self.changes.create_partitions(
                 name, partitions, change, done, found=True
             ),
-            source_active=lambda topic, source, restarted: self.replication.source_active(
+            source_active=lambda topic, source, restarted: self.replicated_subscriptions.source_active(
                 topic, source, restarted=restarted
             ),
             rates=self.limits,
             clients=self.clients,
         )
         mesh = {cluster, *link_targets}
-        self.replication = Replication(
+        self.replicated_subscriptions = ReplicatedSubscriptions(
             self.context,
             self.topics,
             self.flusher,
@@ -228,7 +228,9 @@ class Broker:
         self.idempotencies = Idempotencies(
             self.context, self.topics, self.openings, link_token, self.clients.close_producer, stored
         )
-        self.fences = Fences(self.context, self.topics, self.links.sources, self.replication.mode_of, stored)
+        self.fences = Fences(
+            self.context, self.topics, self.links.sources, self.replicated_subscriptions.mode_of, stored
+        )
         self.nonpersistent = NonPersistentTopics(
             self.context,
             self.topics,
@@ -252,7 +254,7 @@ class Broker:
         self.parts: tuple[TopicPart, ...] = (
             self.limits,
             self.links,
-            self.replication,
+            self.replicated_subscriptions,
             self.deduplications,
             self.idempotencies,
             self.compactions,
@@ -287,7 +289,7 @@ class Broker:
             client_bytes=self.client_bytes,
             flusher=self.flusher,
             links=self.links,
-            replication=self.replication,
+            replicated_subscriptions=self.replicated_subscriptions,
             compactions=self.compactions,
             schemas=self.schemas,
             fences=self.fences,
@@ -316,7 +318,7 @@ class Broker:
             clients=self.clients,
             flusher=self.flusher,
             links=self.links,
-            replication=self.replication,
+            replicated_subscriptions=self.replicated_subscriptions,
             deduplications=self.deduplications,
             idempotencies=self.idempotencies,
             compactions=self.compactions,
@@ -460,11 +462,11 @@ class Broker:
             topic.confirm(append, location)
             touched[append.topic] = topic
             confirmed.append(append)
-            if topic.replicated is not None or append.entries[0].origin:
+            if topic.replicated_subscriptions is not None or append.entries[0].origin:
                 concerned.setdefault(append.topic, []).extend(append.entries)
         # What other clusters acknowledged already must not be dispatched: the machines see it first.
         for text, entries in concerned.items():
-            self.replication.stored(touched[text], entries)
+            self.replicated_subscriptions.stored(touched[text], entries)
         for append in confirmed:
             if self._settle(append):
                 self.publish_latency.add(self.outbox.moment_s - append.asked_s, len(append.entries))
@@ -507,7 +509,7 @@ class Broker:
         self.outbox.put(Note("info", f"storage works again; {len(fenced)} topics go on"))
         for topic in fenced:
             topic.unfence()
-            self.replication.healed(topic)
+            self.replicated_subscriptions.healed(topic)
 
     def log_of(self, text: str) -> TopicLog | None:
         """The log of a topic, for the driver's reads."""

@@ -65,7 +65,7 @@ class Forgetting(Checker):
         state = acks.state(cluster, topic, name)
         copy = self.world.truth.copy(cluster, topic)
         assert cluster.broker is not None
-        host = cluster.broker.replication.topics.get(topic)
+        host = cluster.broker.replicated_subscriptions.topics.get(topic)
         if state is None or copy is None or host is None:
             return
         routing = host.exact.topic.routing  # type: ignore[attr-defined]

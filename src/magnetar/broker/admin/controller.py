@@ -41,7 +41,7 @@ class Controller:
         self.topics = TopicControl(broker, events)
         self.subscriptions = SubscriptionControl(broker.outbox, broker.catalog, broker.nonpersistent, events)
         self.messages = MessageControl(broker.outbox, broker.damage, events)
-        self.replicated = ReplicatedControl(broker.replication, broker.resources, broker.fences, events)
+        self.replicated = ReplicatedControl(broker.replicated_subscriptions, broker.resources, broker.fences, events)
         self.links = LinkControl(broker, self.topics, events)
         self.failovers = FailoverControl(broker.fences, events)
         self.metadata = MetadataControl(broker.metasync, broker.resources, events)

@@ -173,10 +173,11 @@ def unwritten(broker: "Broker") -> list[dict[str, str]]:
     """Replicated subscriptions that their topic does not hold yet as they are, in topics that some link takes anywhere."""
     found: list[dict[str, str]] = []
     for topic in broker.topics.values():
-        if topic.replicated is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
+        host = topic.replicated_subscriptions
+        if host is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
             continue
-        for name in topic.replicated.subscriptions():
-            state = topic.replicated.to_tell(name)
+        for name in host.subscriptions():
+            state = host.to_tell(name)
             reason = _to_tell(state) or (_snapshot_to_pass(broker, topic, name) if state.get("toTell") else "")
             if reason:
                 found.append({"topic": topic.text, "subscription": name, "reason": reason})

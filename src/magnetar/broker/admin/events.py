@@ -48,7 +48,9 @@ class AdminEvents:
         """Run an event on a subscription; on a replicated one not before its state is complete (after a start)."""
 
         def enter() -> None:
-            self._broker.replication.when_ready(topic, subscription.name, act, replicated=subscription.replicated)
+            self._broker.replicated_subscriptions.when_ready(
+                topic, subscription.name, act, replicated=subscription.replicated
+            )
 
         self.enter(enter)
 

@@ -5,7 +5,7 @@ from typing import Any
 from magnetar.broker.admin.events import AdminEvents
 from magnetar.broker.context import Done
 from magnetar.broker.failover.fencing import Fences
-from magnetar.broker.replicated_subscriptions.registry import Replication
+from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
@@ -15,21 +15,27 @@ class ReplicatedControl:
     """Subscriptions that follow to other clusters.
 
     Args:
-        replication: of the broker.
+        replicated_subscriptions: of the broker.
         resources: what policies say.
         fences: which subscriptions are being moved.
         events: how changes enter the broker.
     """
 
-    def __init__(self, replication: Replication, resources: Resources, fences: Fences, events: AdminEvents) -> None:
-        self._replication = replication
+    def __init__(
+        self,
+        replicated_subscriptions: ReplicatedSubscriptions,
+        resources: Resources,
+        fences: Fences,
+        events: AdminEvents,
+    ) -> None:
+        self._replicated_subscriptions = replicated_subscriptions
         self._resources = resources
         self._fences = fences
         self._events = events
 
     def topics(self) -> list[str]:
         """Full names of the topics that have replicated subscriptions here, sorted."""
-        found = self._replication.topics
+        found = self._replicated_subscriptions.topics
         return sorted(text for text, host in found.items() if host.subscriptions())
 
     def subscriptions(self, topic: str) -> list[dict[str, Any]]:
@@ -38,16 +44,16 @@ class ReplicatedControl:
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
         """
-        return self._replication.states(self._events.topic(topic))
+        return self._replicated_subscriptions.states(self._events.topic(topic))
 
     def metrics(self) -> dict[str, Any]:
         """`mode`: the broker's default; `counters`: of the machines of all topics together, since the start."""
-        replication = self._replication
-        return {"mode": replication.settings.mode, "counters": replication.metrics()}
+        found = self._replicated_subscriptions
+        return {"mode": found.settings.mode, "counters": found.metrics()}
 
     def refuses_mode(self, namespace: str, mode: str) -> str:
         """Why a namespace's replicated subscriptions cannot follow in a mode; "" when they can."""
-        return self._replication.refuses_mode(NamespaceName.parse(namespace), mode)
+        return self._replicated_subscriptions.refuses_mode(NamespaceName.parse(namespace), mode)
 
     def set_replicated(self, topic: str, subscription: str, replicated: bool, done: Done) -> None:
         """Let a subscription of one topic or partition follow to other clusters, or no longer.
@@ -56,12 +62,12 @@ class ReplicatedControl:
             NotFound. PreconditionFailed: a policy says that all are replicated, or it is not durable.
         """
         found_topic, found = self._events.subscription(topic, subscription)
-        replication = self._replication
+        replicated_subscriptions = self._replicated_subscriptions
         if not found.durable:
             raise PreconditionFailed(f"subscription {subscription} of {topic} is not durable: it cannot be replicated")
         if replicated and found.compacted is not None:
             raise PreconditionFailed(f"subscription {subscription} of {topic} reads compacted: it cannot be replicated")
-        if not replicated and replication.all_of(found_topic):
+        if not replicated and replicated_subscriptions.all_of(found_topic):
             source = self._resources.policy_source("replicate-subscriptions", found_topic.name)
             raise PreconditionFailed(f"all subscriptions of {topic} are replicated by {source}: take that back first")
 
@@ -72,7 +78,7 @@ class ReplicatedControl:
             if not replicated and (moving := self._fences.moving(topic, subscription)):
                 done(PreconditionFailed(f"subscription {subscription} of {topic} is {moving}; end that first"))
                 return
-            replication.set_replicated(found_topic, found, replicated)
+            replicated_subscriptions.set_replicated(found_topic, found, replicated)
             self._events.when_durable(found, done)
 
         self._events.enter_ready(found_topic, found, switch)

@@ -303,7 +303,9 @@ class TopicControl:
                 subscription.skip_all()
                 self._events.when_durable(subscription, then)
 
-            self._broker.replication.when_ready(found, subscription.name, act, replicated=subscription.replicated)
+            self._broker.replicated_subscriptions.when_ready(
+                found, subscription.name, act, replicated=subscription.replicated
+            )
 
         def clear() -> None:
             steps: list[Callable[[Done], None]] = [partial(skip, one) for one in found.durable_subscriptions()]

@@ -30,7 +30,7 @@ from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.publish.deduplication import CURSOR_NAME, Status
 from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.idempotency.policy import Idempotencies
-from magnetar.broker.replicated_subscriptions.registry import Replication
+from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.compaction import PREFIX as COMPACTED_PREFIX
 from magnetar.broker.topics.compaction_runs import Compactions
@@ -90,7 +90,7 @@ class Adoption:
         clients: Clients,
         flusher: CursorFlusher,
         links: Links,
-        replication: Replication,
+        replicated_subscriptions: ReplicatedSubscriptions,
         deduplications: Deduplications,
         idempotencies: Idempotencies,
         compactions: Compactions,
@@ -108,7 +108,7 @@ class Adoption:
         self._clients = clients
         self._flusher = flusher
         self._links = links
-        self._replication = replication
+        self._replicated_subscriptions = replicated_subscriptions
         self._deduplications = deduplications
         self._idempotencies = idempotencies
         self._compactions = compactions
@@ -195,7 +195,7 @@ class Adoption:
             moving.deduplication = deduplication.encode()
             moving.puts[cursor_key(first, CURSOR_NAME)] = moving.deduplication
         moving.deletes += self._deduplications.deletion_keys(topic)
-        moving.deletes += self._replication.deletion_keys(topic)
+        moving.deletes += self._replicated_subscriptions.deletion_keys(topic)
         if topic.compacted.horizon != NONE:
             moving.compacted = topic.compacted.encode()
             moving.puts[COMPACTED_PREFIX + first] = moving.compacted
@@ -257,7 +257,7 @@ class Adoption:
         for subscription, data in moving.cursors.items():
             cursor = Cursor.decode(made.log, data)
             made.add_subscription(self._loaded.make_subscription(made, subscription, cursor, durable=True))
-        self._replication.topic_loaded(made)
+        self._replicated_subscriptions.topic_loaded(made)
         self._deduplications.added(made, moving.deduplication)
         self._idempotencies.topic_loaded(made)
         if moving.compacted is not None:

@@ -22,7 +22,7 @@ from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.metadata_sync.sync import MetadataSync
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
-from magnetar.broker.replicated_subscriptions.registry import Replication
+from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 from magnetar.broker.security.logins import host_of
 from magnetar.broker.subscriptions.acked_ids import position_of
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
@@ -110,7 +110,7 @@ class Catalog:
         client_bytes: ClientBytes,
         flusher: CursorFlusher,
         links: Links,
-        replication: Replication,
+        replicated_subscriptions: ReplicatedSubscriptions,
         compactions: Compactions,
         schemas: Schemas,
         fences: Fences,
@@ -130,7 +130,7 @@ class Catalog:
         self._client_bytes = client_bytes
         self._flusher = flusher
         self._links = links
-        self._replication = replication
+        self._replicated_subscriptions = replicated_subscriptions
         self._compactions = compactions
         self._schemas = schemas
         self._fences = fences
@@ -475,7 +475,7 @@ class Catalog:
 
     def mark(self, name: TopicName, partitions: int = 0) -> DeletedMark | None:
         """The mark that the deletion of a topic leaves (of a partitioned one, whose partitions are gone already); None: none."""
-        if not self._links.replicated(name):
+        if not self._links.geo_replicated(name):
             return None
         lives = self.deleted.lives(name)
         for source, ledger in self._links.incarnations(name).items():
@@ -579,16 +579,16 @@ class Catalog:
         key = cursor_key(topic.text, name)
         puts: dict[str, bytes] = {}
         topic.add_subscription(subscription)
-        wanted = self._replication.wanted
+        wanted = self._replicated_subscriptions.wanted
         if replicated or wanted(topic, name, durable=True, asked=False, compacted=compacted):
             subscription.cursor.properties[REPLICATED] = 1
-            puts = self._replication.created(topic, subscription)
+            puts = self._replicated_subscriptions.created(topic, subscription)
 
         def stored(error: str) -> None:
             if error:
                 if topic.subscriptions.get(name) is subscription:
                     self._loaded.forget_subscription(topic, subscription)
-                    self._replication.creation_failed(topic, subscription)
+                    self._replicated_subscriptions.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
                     # What that one acknowledged would bring the subscription back, or did so already behind the failure.
                     self._flusher.forget(key)
@@ -623,9 +623,9 @@ class Catalog:
 
     def _attach_checked(self, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
         name = command.subscription
-        replication = self._replication
+        replicated_subscriptions = self._replicated_subscriptions
         asked, compacted = command.replicate_subscription_state, command.read_compacted
-        wanted = replication.wanted(topic, name, durable=command.durable, asked=asked, compacted=compacted)
+        wanted = replicated_subscriptions.wanted(topic, name, durable=command.durable, asked=asked, compacted=compacted)
 
         def ready() -> None:
             if self._topics.get(topic.text) is not topic:
@@ -634,7 +634,7 @@ class Catalog:
                 self._attach_ready(subscriber, topic, command, done, replicated=wanted)
 
         def known() -> None:
-            replication.when_ready(topic, name, ready, replicated=wanted)
+            replicated_subscriptions.when_ready(topic, name, ready, replicated=wanted)
 
         # After a start: which messages are withdrawn is known when the idempotency keys are.
         if topic.idempotency is not None:
@@ -818,14 +818,14 @@ class Catalog:
             done(error)
             return
         asked = command.replicate_subscription_state
-        if topic is not None and self._replication.wanted(
+        if topic is not None and self._replicated_subscriptions.wanted(
             topic,
             subscription.name,
             durable=subscription.durable,
             asked=asked,
             compacted=command.read_compacted,
         ):
-            self._replication.set_replicated(topic, subscription, True)
+            self._replicated_subscriptions.set_replicated(topic, subscription, True)
 
         def accepted() -> None:
             # The client has SUCCESS before whatever taking the consumer causes (ACTIVE_CONSUMER_CHANGE).
@@ -853,10 +853,10 @@ class Catalog:
         """A consumer is let in that reads compacted, or not (None)."""
         if topic is not None and compacted is not None:
             if subscription.replicated:
-                self._replication.set_replicated(topic, subscription, False)
+                self._replicated_subscriptions.set_replicated(topic, subscription, False)
                 text = f"subscription {subscription.name} of {topic.text} reads compacted: it is no longer replicated"
                 self._outbox.put(Note("warning", text))
-            self._replication.reads_compacted(topic, subscription)
+            self._replicated_subscriptions.reads_compacted(topic, subscription)
         subscription.read(compacted)
 
     def unsubscribe(self, subscription: Subscription, consumer: Consumer, *, force: bool, done: Done) -> None:
@@ -903,7 +903,7 @@ class Catalog:
             return
         self._fences.deleted(topic.text, subscription.name)
         key = cursor_key(topic.text, subscription.name)
-        puts, deletes = self._replication.deleted(topic, subscription)
+        puts, deletes = self._replicated_subscriptions.deleted(topic, subscription)
         self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
         # At last, and behind the deletion: it answers a seek that is under way, and who waited for that makes it anew.
         self._flusher.forget(key)
@@ -952,7 +952,7 @@ class Catalog:
             if not left:
                 then(problem)
 
-        self._replication.sought(subscription, one)
+        self._replicated_subscriptions.sought(subscription, one)
         self._loaded.when_cursor_durable(subscription, one)
 
 

@@ -157,7 +157,7 @@ class LoadedTopics:
         )
         topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._confirmed)
         self._topics[text] = topic
-        topic.set_durable(config.fsync == "always" or self._links.replicated(name))
+        topic.set_durable(config.fsync == "always" or self._links.geo_replicated(name))
         for part in self._parts:
             part.topic_added(topic)
         if fresh:

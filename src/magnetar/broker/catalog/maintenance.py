@@ -291,7 +291,7 @@ class Upkeep:
         if (
             kept
             or name.local.startswith("__")
-            or self._links.replicated(name)
+            or self._links.geo_replicated(name)
             or self._links.durable_low(topic) is not None
         ):
             return
@@ -444,8 +444,8 @@ class Upkeep:
             if error or self._topics.get(topic.text) is not topic:
                 answer(error)
                 return
-            if topic.replicated is not None:
-                topic.replicated.catch_up()  # what was acknowledged there is looked up in the log
+            if topic.replicated_subscriptions is not None:
+                topic.replicated_subscriptions.catch_up()  # what was acknowledged there is looked up in the log
             topic.log.forget(trim)
             topic.withdrawals.trim()
             topic.compacted.trim()

@@ -502,7 +502,9 @@ class Fences(TopicPart):
         topic = self._topics.get(text)
         watermark = topic.log.watermark(source) if topic is not None else NONE
         exists = topic is not None and name in topic.subscriptions
-        ready = topic is not None and topic.replicated is not None and topic.replicated.ready
+        ready = (
+            topic is not None and topic.replicated_subscriptions is not None and topic.replicated_subscriptions.ready
+        )
         all_of_it = exists and ready and watermark >= position
         return {"topic": text, "merged": all_of_it, "watermark": str(watermark), "exists": exists}
 

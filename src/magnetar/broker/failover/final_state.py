@@ -46,14 +46,15 @@ class FinalStates:
 
     def refuses(self, topic: Topic) -> str:
         """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
-        if topic.replicated is None:
+        if topic.replicated_subscriptions is None:
             return "no link concerns its topic"
         return ""
 
     @staticmethod
     def unsubscribed(topic: Topic, subscription: str) -> bool:
         """Whether a subscription was deleted here: until a client subscribes again nothing of it is taken in."""
-        return topic.replicated is not None and topic.replicated.exact.unsubscribed(subscription)
+        host = topic.replicated_subscriptions
+        return host is not None and host.exact.unsubscribed(subscription)
 
     def mode(self, topic: Topic) -> str:
         """What the topic's namespace says: "exact" or "snapshot"."""
@@ -61,25 +62,26 @@ class FinalStates:
 
     def unsent(self, topic: Topic, subscription: str) -> int:
         """Acknowledged messages that no marker has reported yet."""
-        unsent = topic.replicated.exact.describe(subscription).get("unsent", 0) if topic.replicated is not None else 0
+        host = topic.replicated_subscriptions
+        unsent = host.exact.describe(subscription).get("unsent", 0) if host is not None else 0
         return unsent if isinstance(unsent, int) else 0
 
     def write(
         self, topic: Topic, subscription: Subscription, token: Token, target: str, then: Callable[[Position, str], None]
     ) -> None:
         """Write it; `then` is called once with its position when it is durable, or with NONE and what went wrong."""
-        replicated = topic.replicated
-        assert replicated is not None, "refused at the fence"
+        host = topic.replicated_subscriptions
+        assert host is not None, "refused at the fence"
 
         def write() -> None:
-            replicated.exact.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
+            host.exact.final(subscription.name, FenceToken(token.time_ms, token.cluster, target, STAGE), then)
 
-        replicated.when_ready(write)
+        host.when_ready(write)
 
     def latest(self, topic: Topic, subscription: str) -> Token:
         """Of the failover whose final state was merged here, or written; of several the latest."""
-        machine = topic.replicated.exact if topic.replicated is not None else None
-        found = machine.fence(subscription) if machine is not None else None
+        host = topic.replicated_subscriptions
+        found = host.exact.fence(subscription) if host is not None else None
         return NO_TOKEN if found is None else Token(found.time_ms, found.cluster)
 
     def check_merged(self, topic: Topic, subscription: str, token: Token) -> None:
@@ -98,8 +100,8 @@ class FinalStates:
     @staticmethod
     def when_ready(topic: Topic, then: Callable[[], None]) -> None:
         """Call `then` when what is stored of a topic's subscriptions is loaded."""
-        if topic.replicated is not None:
-            topic.replicated.when_ready(then)
+        if topic.replicated_subscriptions is not None:
+            topic.replicated_subscriptions.when_ready(then)
         else:
             then()
 

@@ -83,7 +83,9 @@ class LinkHost:
     def retained(self, topic: str) -> tuple[Mark, ...]:
         """What a topic's origins retain of their own."""
         found = self._topics.get(topic)
-        return () if found is None or found.replicated is None else found.replicated.retained()
+        return (
+            () if found is None or found.replicated_subscriptions is None else found.replicated_subscriptions.retained()
+        )
 
     def schema_incarnation(self, topic: str) -> int:
         """Which incarnation of the topic's schemas the versions in its entries belong to."""
@@ -92,8 +94,8 @@ class LinkHost:
     def rebased(self, topic: str, target: str) -> None:
         """The link to `target` started over in a topic, or passed over entries of it."""
         found = self._topics.get(topic)
-        if found is not None and found.replicated is not None:
-            found.replicated.rebased(target)
+        if found is not None and found.replicated_subscriptions is not None:
+            found.replicated_subscriptions.rebased(target)
 
     # -------------------------------------------------------------------------------------------------- `DestinationHost`
 
@@ -104,8 +106,8 @@ class LinkHost:
     def learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
         """What origins of a topic's messages retain of their own, as the source of a link reported it."""
         found = self._topics.get(topic)
-        if found is not None and found.replicated is not None:
-            found.replicated.learn_retained(marks)
+        if found is not None and found.replicated_subscriptions is not None:
+            found.replicated_subscriptions.learn_retained(marks)
 
     def stored(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
         """The disk has messages that a link brought."""

@@ -173,7 +173,7 @@ class Links(TopicPart):
         wanted = self._resources.topic_replication_clusters(name)
         return targets(self._context.cluster, wanted, self._linked)
 
-    def replicated(self, name: TopicName) -> bool:
+    def geo_replicated(self, name: TopicName) -> bool:
         """Whether a policy says that the topic exists in other clusters too; such topics always sync.
 
         See docs/design/links.md#synced-only.
@@ -317,7 +317,7 @@ class Links(TopicPart):
         too: after a power cut its indexes would be given again, and peers would take fresh messages for known ones.
         """
         always = self._context.config.fsync == "always"
-        durable = always or topic.replicated is not None or self.replicated(topic.name)
+        durable = always or topic.replicated_subscriptions is not None or self.geo_replicated(topic.name)
         begins = durable and not topic.durable
         topic.set_durable(durable)
         if begins:

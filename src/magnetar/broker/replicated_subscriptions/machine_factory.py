@@ -9,7 +9,7 @@ from magnetar.replication.acked_sets import AckedSets, MarkerPacer
 from magnetar.replication.snapshots import Snapshots
 
 if TYPE_CHECKING:
-    from magnetar.broker.replicated_subscriptions.registry import Replication
+    from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 
 _NAMESPACE = uuid.UUID("6d61676e-6574-4172-8073-6e617073686f")
 
@@ -21,7 +21,9 @@ class Machines:
         self._pacer: MarkerPacer | None = None
         self._number = 0
 
-    def __call__(self, registry: "Replication", host: ReplicatedTopic) -> tuple[ExactMachine, SnapshotMachine]:
+    def __call__(
+        self, registry: "ReplicatedSubscriptions", host: ReplicatedTopic
+    ) -> tuple[ExactMachine, SnapshotMachine]:
         """Exact mode's machine and snapshot mode's; neither writes before it is told to."""
         settings, context = registry.settings, registry.context
 

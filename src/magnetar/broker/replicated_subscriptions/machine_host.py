@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from magnetar.broker.topics.replication import FinalStateMachine
+from magnetar.broker.topics.replicated_subscriptions import FinalStateMachine
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.host import Machine, MarkerHost, Messages
 from magnetar.storage.positions import PositionSet

@@ -44,7 +44,7 @@ INTERVAL_MS_MAX: Final = 10_000
 """The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
 within this time, and one that never comes costs six markers a minute."""
 
-MakeMachines = Callable[["Replication", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
+MakeMachines = Callable[["ReplicatedSubscriptions", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
 
 
 MakeSubscription = Callable[[Topic, str, Cursor], Subscription]
@@ -61,7 +61,7 @@ class SubscriptionFences(Protocol):
         """The fence of a subscription of a topic."""
 
 
-class Replication(TopicPart):
+class ReplicatedSubscriptions(TopicPart):
     """All replicated subscriptions of one broker.
 
     Args:
@@ -140,7 +140,7 @@ class Replication(TopicPart):
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         covered = decode_cover(states.pop("", b""))
         made = self.topics[topic.text] = ReplicatedTopic(self, topic, covered)
-        topic.switch_replication(made)
+        topic.switch_replicated_subscriptions(made)
         self.links.follow_durability(topic)  # docs/design/links.md#synced-only
         made.load(states)
         self._follow_policy(topic)
@@ -148,7 +148,7 @@ class Replication(TopicPart):
 
     def of(self, topic: Topic) -> ReplicatedTopic | None:
         """The machines of a topic; None: it has none, or is gone."""
-        return self.topics.get(topic.text) if topic.replicated is not None else None
+        return self.topics.get(topic.text) if topic.replicated_subscriptions is not None else None
 
     def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
@@ -156,7 +156,7 @@ class Replication(TopicPart):
         self._heard.pop(topic.text, None)
         if found is not None:
             self._gone.update(found.counted())
-            topic.switch_replication(None)
+            topic.switch_replicated_subscriptions(None)
             found.close()
 
     def deletion_keys(self, topic: Topic) -> list[str]:
@@ -410,8 +410,8 @@ class Replication(TopicPart):
 
     def tick(self, topic: Topic, now_ms: int) -> None:
         """Now and then."""
-        if topic.replicated is not None:
-            topic.replicated.tick(now_ms, now_ms - self.context.config.retention_interval_ms)
+        if topic.replicated_subscriptions is not None:
+            topic.replicated_subscriptions.tick(now_ms, now_ms - self.context.config.retention_interval_ms)
 
     def flush(self) -> None:
         """Before the end: covers are stored, so that the next start has nothing to replay."""
@@ -532,7 +532,7 @@ class Replication(TopicPart):
         for text, found in self.topics.items():
             topic = self._loaded.get(text)
             assert topic is not None, f"machines of {text}, which is gone"
-            assert topic.replicated is found, f"machines of {text} are not its own"
+            assert topic.replicated_subscriptions is found, f"machines of {text} are not its own"
             found.validate()
 
 

@@ -34,7 +34,7 @@ from magnetar.storage.positions import PositionSet
 from magnetar.wire.acksets import Mark
 
 if TYPE_CHECKING:
-    from magnetar.broker.replicated_subscriptions.registry import Replication
+    from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 
 REFUSED_MAX: Final = 1_000
 """A ceiling on remembered names of subscriptions that cannot be made here; of more nothing is noted."""
@@ -63,7 +63,7 @@ class ReplicatedTopic(StoredStates):
         covered: the durable cover.
     """
 
-    def __init__(self, registry: "Replication", topic: Topic, covered: Position = NONE) -> None:
+    def __init__(self, registry: "ReplicatedSubscriptions", topic: Topic, covered: Position = NONE) -> None:
         super().__init__(topic, registry.flusher, covered)
         self._registry = registry
         self._outbox = registry.context.outbox
@@ -336,7 +336,7 @@ class ReplicatedTopic(StoredStates):
         self.when_ready(tell)
 
     def deleted(self, subscription: Subscription) -> None:
-        """A subscription is no longer here; what stays of it is stored by `Replication.companions`."""
+        """A subscription is no longer here; what stays of it is stored by `ReplicatedSubscriptions.companions`."""
         self._names = None
         self._connect(subscription)
         self.progress.forget(subscription.name)

@@ -53,12 +53,13 @@ def topic_stats(broker: "Broker", topic: "Topic", *, publishers: bool = True, co
         consumers: with consumers of each subscription.
     """
     subscriptions: dict[str, dict[str, Any]] = {}
-    replicated = frozenset(topic.replicated.subscriptions() if topic.replicated is not None else ())
+    host = topic.replicated_subscriptions
+    replicated = frozenset(host.subscriptions() if host is not None else ())
     for name, subscription in list(topic.subscriptions.items()):
         shown = subscription_stats.stats(subscription, consumers=False)
         shown["earliestMsgPublishTimeInBacklog"] = _earliest(topic, subscription)
-        if name in replicated and topic.replicated is not None:
-            shown["replicatedMode"] = broker.replication.mode_of(topic)
+        if name in replicated:
+            shown["replicatedMode"] = broker.replicated_subscriptions.mode_of(topic)
         if consumers:
             shown["consumers"] = yield from _consumers(
                 broker, subscription.consumers, partial(subscription_stats.stats_of, subscription)
@@ -215,7 +216,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
     for name, subscription in list(topic.subscriptions.items()):
         cursors[name] = subscription_stats.internal_stats(subscription)
         yield
-    for state in broker.replication.states(topic):
+    for state in broker.replicated_subscriptions.states(topic):
         if state["subscription"] in cursors:  # others came meanwhile
             cursors[state["subscription"]]["replicatedState"] = state
     yield

@@ -125,7 +125,7 @@ class Schemas:
     Args:
         context: of the broker.
         topics: all of the broker's.
-        replicated: whether messages of a topic come and go over links.
+        geo_replicated: whether messages of a topic come and go over links.
         forgotten: called with the id of schemas that are there no more.
         stored: the metadata store at the start.
     """
@@ -136,13 +136,13 @@ class Schemas:
         topics: Mapping[str, Topic],
         stored: Mapping[str, bytes],
         *,
-        replicated: Callable[[TopicName], bool],
+        geo_replicated: Callable[[TopicName], bool],
         forgotten: Callable[[str], None],
     ) -> None:
         self._outbox = context.outbox
         self._resources = context.resources
         self._topics = topics
-        self._replicated = replicated
+        self._geo_replicated = geo_replicated
         self._on_forgotten = forgotten
         config = context.config
         self.registry = Registry.load(
@@ -220,7 +220,7 @@ class Schemas:
         self.registry.find(id_, definition)  # checks it
         if self.registry.has_schema(id_):
             self.registry.check_consumer(id_, definition, rules.strategy)
-        elif not self._replicated(topic.name):
+        elif not self._geo_replicated(topic.name):
             # Where messages come over links the first schema may still be on its way: nothing can be said about it.
             raise SchemaIncompatible(
                 "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"

@@ -26,7 +26,7 @@ from magnetar.broker.subscriptions.subscribe_rate import Subscribing
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.compaction import Compacted
 from magnetar.broker.topics.limits import TopicLimits
-from magnetar.broker.topics.replication import TopicReplication
+from magnetar.broker.topics.replicated_subscriptions import TopicReplicatedSubscriptions
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.meter import Meter
@@ -221,7 +221,7 @@ class Topic:
         self.idempotency: TopicIdempotency | None = None
         self.withdrawals = Withdrawals(log)
         self.compacted = Compacted(log)
-        self.replicated: TopicReplication | None = None
+        self.replicated_subscriptions: TopicReplicatedSubscriptions | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
@@ -582,9 +582,9 @@ class Topic:
         """Idempotency keys are judged by this from now on; None: by nothing."""
         self.idempotency = found
 
-    def switch_replication(self, found: TopicReplication | None) -> None:
+    def switch_replicated_subscriptions(self, found: TopicReplicatedSubscriptions | None) -> None:
         """Replicated subscriptions of the topic are kept by this from now on; None: it has none."""
-        self.replicated = found
+        self.replicated_subscriptions = found
 
     def record_epoch(self, epoch: int) -> None:
         """The record that is about to be stored has this epoch of the topic's producers."""

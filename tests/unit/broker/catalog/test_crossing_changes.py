@@ -222,7 +222,7 @@ def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
     answers: list[Any] = []
     node.control.topics.delete(TOPIC, True, answers.append)
     world.settle()
-    node.run(node.broker.replication.rebased, TOPIC, "b")
+    node.run(node.broker.replicated_subscriptions.rebased, TOPIC, "b")
     skipped: list[Any] = []
     node.run(node.control.subscriptions.skip_all, TOPIC, "s", skipped.append)
     world.advance(1_000)

@@ -67,7 +67,7 @@ def test_what_a_replay_found_is_known_after_the_next_restart_too() -> None:
     node.restart()
     node.hold_stores = False
     world.advance(66_000)  # a round of retention, which moves the cover
-    host, log = node.topic.replicated, node.topic.log
+    host, log = node.topic.replicated_subscriptions, node.topic.log
     assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
     node.restart()
     world.advance(1_000)
@@ -125,6 +125,6 @@ def test_however_late_the_others_say_it_is_there_is_a_later_time() -> None:
     for name in "ab":
         world[name].restart()
         world.advance(1_000)
-        told = world[name].topic.replicated
+        told = world[name].topic.replicated_subscriptions
         assert told is not None
         assert told.metrics()["exact_damaged_states"] == told.metrics()["exact_malformed"] == 0

@@ -147,10 +147,10 @@ def test_a_topic_that_is_known_by_a_link_alone_is_synced() -> None:
     _policy(b, "a", "b")
     world.settle()
     b.create()
-    assert a.topic.replicated is None and not a.topic.durable
+    assert a.topic.replicated_subscriptions is None and not a.topic.durable
     world.settle()
-    a.run(lambda: a.broker.replication.source_active(TOPIC, "b", restarted=True))
-    assert a.topic.replicated is not None and a.topic.durable
+    a.run(lambda: a.broker.replicated_subscriptions.source_active(TOPIC, "b", restarted=True))
+    assert a.topic.replicated_subscriptions is not None and a.topic.durable
     world.settle()
     assert a.log._log.synced == a.log._log.offset
     assert not a.topic.log.unsynced

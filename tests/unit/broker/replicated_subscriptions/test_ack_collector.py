@@ -77,9 +77,9 @@ def test_it_does_not_grow_for_ever() -> None:
 
 def machine(node: Node) -> AckedSets:
     """Exact mode's machine, without asking for it: that would tell it what is noted."""
-    assert node.topic.replicated is not None
-    assert node.topic.replicated._made is not None
-    found = node.topic.replicated._made[0]
+    assert node.topic.replicated_subscriptions is not None
+    assert node.topic.replicated_subscriptions._made is not None
+    found = node.topic.replicated_subscriptions._made[0]
     assert isinstance(found, AckedSets)
     return found
 
@@ -109,7 +109,7 @@ def told(node: Node) -> int:
 def test_the_first_is_told_and_the_rest_noted() -> None:
     world, *_ = noting()
     assert told(world["a"]) == 1
-    assert len(world["a"].topic.replicated.exact.topic.states["s"].acks) == 4  # type: ignore[union-attr,attr-defined]  # it is asked
+    assert len(world["a"].topic.replicated_subscriptions.exact.topic.states["s"].acks) == 4  # type: ignore[union-attr,attr-defined]  # it is asked
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 2
 

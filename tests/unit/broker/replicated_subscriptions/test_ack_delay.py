@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.replicated_subscriptions.registry import INTERVAL_MS_MAX, Replication
+from magnetar.broker.replicated_subscriptions.registry import INTERVAL_MS_MAX, ReplicatedSubscriptions
 from magnetar.core.ids import Position
 
 SHORTEST = 100
@@ -23,7 +23,7 @@ def interval(*links: tuple[Position, int], written_ms: int) -> int:
         settings=SimpleNamespace(ack_sync_interval_ms=SHORTEST),
     )
     progress = SimpleNamespace(waiting_since=lambda carried: 0 if carried >= MARKER else written_ms)
-    return Replication.interval_ms(cast("Any", registry), "t", cast("Any", progress))
+    return ReplicatedSubscriptions.interval_ms(cast("Any", registry), "t", cast("Any", progress))
 
 
 @pytest.mark.parametrize(

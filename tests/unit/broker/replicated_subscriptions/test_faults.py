@@ -24,7 +24,7 @@ def said(world: World, name: str, words: str) -> list[str]:
 
 def counted(world: World, name: str) -> dict[str, int]:
     """What both machines of the topic counted."""
-    replicated = world[name].topic.replicated
+    replicated = world[name].topic.replicated_subscriptions
     assert replicated is not None
     return replicated.metrics()
 
@@ -131,7 +131,7 @@ def test_a_position_of_another_log_is_told_in_snapshot_mode() -> None:
     world["a"].publish(b"0")
     world.advance(3_000)
     marker = build_marker(Update("s", {"a": Position(1 << 40, 7)}), world.now_ms)
-    replicated = world["b"].topic.replicated
+    replicated = world["b"].topic.replicated_subscriptions
     assert replicated is not None
     world["b"].run(lambda: replicated.append_marker(marker, ()))
     world.advance(3_000)
@@ -142,7 +142,7 @@ def test_a_position_of_another_log_is_told_in_snapshot_mode() -> None:
 
 def not_made(world: World, name: str) -> int:
     """Subscriptions of other clusters that could not be made in one, as `/metrics` counts them, gone topics included."""
-    return world[name].broker.replication.metrics()["subscriptions_not_made"]
+    return world[name].broker.replicated_subscriptions.metrics()["subscriptions_not_made"]
 
 
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])

@@ -23,7 +23,7 @@ def told(node: Node, name: str, acked: Runs, base: Runs) -> None:
 def written(node: Node, marker: Marker) -> None:
     """A cluster writes this marker."""
     data = build_marker(marker, node.world.now_ms)
-    node.run(lambda: node.topic.replicated.append_marker(data, ()))  # type: ignore[union-attr]
+    node.run(lambda: node.topic.replicated_subscriptions.append_marker(data, ()))  # type: ignore[union-attr]
     node.world.advance(3_000)
 
 
@@ -32,7 +32,7 @@ def warnings(world: World) -> list[str]:
 
 
 def counted(world: World) -> int:
-    replicated = world["a"].topic.replicated
+    replicated = world["a"].topic.replicated_subscriptions
     assert replicated is not None
     return int(replicated.metrics()["snapshot_never_assigned"])
 
@@ -111,13 +111,13 @@ def test_an_origin_that_is_no_clusters_name_poisons_no_state(mode: str, part: st
     told(world["b"], "s", *((forged, {}) if part == "acked" else ({}, forged)))
     client.ack(number, positions[2])
     world.advance(3_000)
-    before = world["a"].topic.replicated
+    before = world["a"].topic.replicated_subscriptions
     assert before is not None
     for name in "ab":
         world[name].restart()
     world.advance(3_000)
     for name in "ab":
-        replicated = world[name].topic.replicated
+        replicated = world[name].topic.replicated_subscriptions
         assert replicated is not None
         assert replicated.metrics()["exact_damaged_states"] == 0
         assert len(got(*consumer(world[name], kind=1))) == (3 if mode == "exact" or name == "a" else 4)
@@ -158,11 +158,11 @@ def test_however_late_the_others_say_it_is_there_is_a_later_time(mode: str, kind
         assert a.control_call(lambda done: a.control.failovers.unfence(TOPIC, "s", done)) is None
         world.advance(3_000)
     for node in (a, c):
-        assert node.topic.replicated is not None
-        told = node.topic.replicated.metrics()
+        assert node.topic.replicated_subscriptions is not None
+        told = node.topic.replicated_subscriptions.metrics()
         wrong = told["exact_malformed"] + told.get("snapshot_malformed", 0)
         assert wrong == (time_ms == TIME_MS_MAX and (node is a or kind != "a seek of ours")), node.name
         node.restart()
         world.advance(3_000)
-        assert node.topic.replicated is not None
-        assert node.topic.replicated.metrics()["exact_damaged_states"] == 0
+        assert node.topic.replicated_subscriptions is not None
+        assert node.topic.replicated_subscriptions.metrics()["exact_damaged_states"] == 0

@@ -285,7 +285,7 @@ def test_looking_changes_no_figure(looking: bool) -> None:
     client.ack(number, *positions[:3])
     other.seek(there, EARLIEST)
     world.advance(5_000)
-    progress = world["a"].topic.replicated.progress  # type: ignore[union-attr]
+    progress = world["a"].topic.replicated_subscriptions.progress  # type: ignore[union-attr]
     progress.collect("s", Lag(3, 1_000))  # as a race of the seek with the acknowledgements leaves it
     before = dict(progress._collected), list(progress._under_way), list(progress._written)
     if looking:

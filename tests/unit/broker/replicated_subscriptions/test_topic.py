@@ -183,10 +183,10 @@ def test_a_source_that_the_policy_here_names_no_longer_but_that_goes_on() -> Non
     namespace = NamespaceName.parse("public/default")
     node.apply(node.broker.resources.set_replication(namespace, ["b"]))
     node.apply(node.broker.resources.set_allowed(namespace, ["a", "b"]))
-    assert node.topic.replicated is not None
+    assert node.topic.replicated_subscriptions is not None
     client.ack(number, positions[2])
     world.advance(500)
-    assert ("a", "b") in node.topic.replicated.routes
+    assert ("a", "b") in node.topic.replicated_subscriptions.routes
     assert not any("passed over" in note.text for note in node.notes)
     assert got(*consumer(node)) == [b"1"]
 
@@ -343,7 +343,7 @@ def test_what_a_replay_took_in_is_known_after_the_next_restart_too() -> None:
     node.restart()
     node.hold_stores = False
     world.advance(66_000)  # a round of retention, which moves the cover
-    host, log = node.topic.replicated, node.topic.log
+    host, log = node.topic.replicated_subscriptions, node.topic.log
     assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
     node.restart()
     world.advance(1_000)
@@ -363,7 +363,7 @@ def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
     world.advance(500)
     node = world["b"]
     node.restart()
-    host = node.topic.replicated
+    host = node.topic.replicated_subscriptions
     assert host is not None and not host.ready
     client = node.client()
     waits = client.subscribe("s")
@@ -393,7 +393,7 @@ def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -
     world.advance(500)
     node = world["b"]
     node.restart()
-    assert node.topic.replicated is not None and not node.topic.replicated.ready
+    assert node.topic.replicated_subscriptions is not None and not node.topic.replicated_subscriptions.ready
     asked: list[Any] = []
     node.control.subscriptions.delete(TOPIC, "s", False, asked.append)
     while node.stores:
@@ -425,7 +425,7 @@ def test_who_truncates_during_the_replay_waits_as_every_operator_does() -> None:
     world.advance(500)
     node = world["b"]
     node.restart()
-    assert node.topic.replicated is not None and not node.topic.replicated.ready
+    assert node.topic.replicated_subscriptions is not None and not node.topic.replicated_subscriptions.ready
     asked: list[Any] = []
     before = node.topic.subscriptions["s"].cursor.mark_delete
     node.control.topics.truncate(TOPIC, asked.append)
@@ -448,7 +448,7 @@ def test_a_clean_stop_leaves_nothing_to_replay() -> None:
     node.run(node.broker.shut_down)
     world.work()
     node.restart()
-    host = node.topic.replicated
+    host = node.topic.replicated_subscriptions
     assert host is not None and host.ready
     world.settle()
     assert got(*consumer(node)) == [b"1"]
@@ -464,7 +464,7 @@ def test_the_cover_follows_so_that_replays_stay_short() -> None:
         world.advance(110)
     node = world["b"]
     assert markers(node, own=False) > 120
-    host = node.topic.replicated
+    host = node.topic.replicated_subscriptions
     assert host is not None
     assert node.topic.log.markers_between(host.covered, node.topic.log.last) <= 101
     node.restart()
@@ -657,17 +657,17 @@ def test_what_compaction_leaves_out_is_not_told_by_who_is_replicated_again() -> 
     world.advance(1_000)
     client.ack(number, positions[0])
     world.advance(1_000)
-    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    assert not a.topic.replicated_subscriptions.exact.pauses("s")  # type: ignore[union-attr]
     switch(a, False)
     world.advance(1_000)
-    assert a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    assert a.topic.replicated_subscriptions.exact.pauses("s")  # type: ignore[union-attr]
     gone(client)
     consumer(a, replicated=False, read_compacted=True)
     world.advance(1_000)
-    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    assert not a.topic.replicated_subscriptions.exact.pauses("s")  # type: ignore[union-attr]
     a.restart()
     world.advance(1_000)
-    assert not a.topic.replicated.exact.pauses("s")  # type: ignore[union-attr]
+    assert not a.topic.replicated_subscriptions.exact.pauses("s")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ["exact", "snapshot"])
@@ -1160,7 +1160,7 @@ def test_a_removed_cluster_is_forgotten_and_may_come_back() -> None:
             node.apply(change)
 
     clusters("ab")
-    assert ("a", "c") not in world["a"].topic.replicated.routes  # type: ignore[union-attr]
+    assert ("a", "c") not in world["a"].topic.replicated_subscriptions.routes  # type: ignore[union-attr]
     client.ack(number, positions[1])
     world.advance(500)
     assert world["b"].topic.subscriptions["s"].backlog_entries() == 5

@@ -218,7 +218,7 @@ def _acknowledge(node: Node, client: Client, consumers: dict[str, int], position
     node.hold_stores = True
     for number in consumers.values():
         client.ack(number, position)
-    node.run(node.broker.replication.flush)
+    node.run(node.broker.replicated_subscriptions.flush)
     assert not node.stores
     node.run(node.broker.flusher.flush)
     found = list(node.stores)
@@ -260,7 +260,8 @@ def test_the_cover_of_a_topic_that_is_cut_follows_when_all_of_it_is_durable(monk
     assert decode_cover(node.meta.get(own, b"")) <= before
     _release(node)
     assert decode_cover(node.meta[own]) >= last
-    assert node.topic.replicated is not None and node.topic.replicated.covered == decode_cover(node.meta[own])
+    host = node.topic.replicated_subscriptions
+    assert host is not None and host.covered == decode_cover(node.meta[own])
 
 
 def test_the_cover_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +271,12 @@ def test_the_cover_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: p
     before, last = decode_cover(node.meta.get(own, b"")), node.topic.log.last
     stores = _acknowledge(node, client, consumers, positions[0])
     _answer(node, stores, failing=1)
-    assert node.topic.replicated is not None and node.topic.replicated.covered <= before
-    assert node.topic.replicated.reached <= before, "a state that is not stored has yet to cover them"
+    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.covered <= before
+    assert node.topic.replicated_subscriptions.reached <= before, "a state that is not stored has yet to cover them"
     _release(node)
     for name in consumers:
         assert {cursor_key(TOPIC, name), replicated_key(TOPIC, name)} <= node.meta.keys()
-    node.broker.replication.flush()
+    node.broker.replicated_subscriptions.flush()
     node.run(node.broker.flusher.flush)
     world.advance(1_000)
     assert decode_cover(node.meta[own]) >= last

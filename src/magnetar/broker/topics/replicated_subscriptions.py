@@ -31,7 +31,7 @@ class FinalStateMachine(Protocol):
         ...
 
 
-class TopicReplication(Protocol):
+class TopicReplicatedSubscriptions(Protocol):
     """The replicated subscriptions of one topic."""
 
     @property
