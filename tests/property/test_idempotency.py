@@ -349,7 +349,7 @@ class World:
         for client in self.clients:
             client.lose()
         self.topic.failed_all()
-        self.topic.unfence()
+        self.topic.healed()
 
     def crash(self) -> None:
         """What was in flight may or may not have reached the disk: a prefix of it has."""
@@ -373,7 +373,7 @@ class World:
         self.foreign += 1
         flags = int(EntryFlags.REPLICATED)
         entry = NewEntry(build(metadata, b""), flags, 1, 1, "b", 1, self.foreign, Position(3, self.foreign))
-        if not self.topic.fenced:
+        if not self.topic.write_failed:
             self.topic.append([entry], lambda *_: None)
 
     # ------------------------------------------------------------------------------------------------------------ runs

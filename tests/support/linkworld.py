@@ -244,7 +244,7 @@ class Node(PlainLinkHost):
         marker: bool = False,
     ) -> Append:
         if self.world.refusing:
-            raise BrokerError(ErrorCode.SERVICE_NOT_READY, "fenced")
+            raise BrokerError(ErrorCode.SERVICE_NOT_READY, "waits for its storage")
         append = self.log.stage(entries, self.now_ms, token=token)
         self.outbox.put(Write(append))
         return append

@@ -497,7 +497,7 @@ class Broker:
         if topics:
             self.outbox.put(Note("error", f"cannot store messages of {len(topics)} topics: {error}"))
         for topic in topics.values():
-            if topic.fenced:
+            if topic.write_failed:
                 for producer in list(topic.producers.live.values()):
                     self.clients.close_producer(producer)
             topic.failed_all()
@@ -505,10 +505,10 @@ class Broker:
     def healed(self) -> None:
         """The storage takes writes again."""
         self.healthy = True
-        fenced = [topic for topic in self.topics.values() if topic.fenced]
-        self.outbox.put(Note("info", f"storage works again; {len(fenced)} topics go on"))
-        for topic in fenced:
-            topic.unfence()
+        failed = [topic for topic in self.topics.values() if topic.write_failed]
+        self.outbox.put(Note("info", f"storage works again; {len(failed)} topics go on"))
+        for topic in failed:
+            topic.healed()
             self.replicated_subscriptions.healed(topic)
 
     def log_of(self, text: str) -> TopicLog | None:

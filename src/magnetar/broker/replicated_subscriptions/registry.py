@@ -477,7 +477,7 @@ class ReplicatedSubscriptions(TopicPart):
         """Why nothing is written here; "" when nothing is in the way."""
         if not host.ready:
             return "its markers are being read again after a start"
-        if topic.fenced:
+        if topic.write_failed:
             return "the log cannot be written"
         if self.mode_of(topic) == "snapshot":
             return refuses(host.routes) or _unanswered(described)

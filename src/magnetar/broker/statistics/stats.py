@@ -235,7 +235,7 @@ def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
         "lastConfirmedEntry": str(log.last) if log.last != NONE else "-1:-1",
         "waitingCursorsCount": sum(cursor.get("waitingReadOp", False) for cursor in cursors.values()),
         "pendingAddEntriesCount": topic.entries_pending,
-        "state": "Terminated" if topic.terminated else "Fenced" if topic.fenced else "LedgerOpened",
+        "state": "Terminated" if topic.terminated else "Fenced" if topic.write_failed else "LedgerOpened",
         "ledgers": [
             statkeys.LEDGER
             | {

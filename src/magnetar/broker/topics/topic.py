@@ -1,10 +1,11 @@
 """One topic: its log, its producers, its subscriptions.
 
     publish:  entries -> TopicLog.stage -> Write ... appended -> TopicLog.confirm -> receipts, dispatch, links
-    failure:  append_failed -> fenced: nothing more is staged, producers are told and come back -> healed -> unfenced
+    failure:  append_failed -> write_failed: nothing more is staged, producers are closed and come back -> healed
 
-A receipt cannot exist before its append was confirmed: it is made while handling that event and nowhere else. Nothing
-that is not confirmed is read by a subscription or by a link.
+The receipt of an entry that is stored cannot exist before its append was confirmed: `PublishToken` makes it while that event is
+handled. The receipt of a duplicate (`Topic.repeat`, `Topic.answer`) says that its first copy is durable, and waits behind the
+receipts of what is staged. Nothing that is not confirmed is read by a subscription or by a link.
 """
 
 from collections.abc import Callable, Iterable
@@ -212,7 +213,8 @@ class Topic:
         """The last epoch of its producers that is durable."""
         self.subscriptions: dict[str, Subscription] = {}
         self.durable = True
-        self.fenced = False
+        self.write_failed = False
+        """A write or sync failed, and the storage is not sound again. Pulsar calls such a topic fenced."""
         self.ended = record.terminated
         """It is terminated, durably, and nothing is on its way any more."""
         self.deleting = False
@@ -290,12 +292,12 @@ class Topic:
             marker: also a terminated topic takes it: its subscriptions go on.
 
         Raises:
-            BrokerError: the topic is fenced after a failed write, being deleted, or terminated.
+            BrokerError: a write failed and the storage is not sound again, or it is being deleted, or terminated.
         """
         self.check_stays()
         if self.terminated and not marker:
             raise BrokerError(ErrorCode.TOPIC_TERMINATED, f"topic {self.text} was terminated")
-        if self.fenced:
+        if self.write_failed:
             raise BrokerError(
                 ErrorCode.SERVICE_NOT_READY,
                 f"topic {self.text} waits for its storage to come back",
@@ -511,7 +513,7 @@ class Topic:
         self.in_flight -= 1
         if not self.log.fail():
             return  # another append of the same failure was first
-        self.fenced = True
+        self.write_failed = True
         self.entries_staged = self.entries_in
         if self.deduplication is not None:
             self.deduplication.fail()
@@ -524,9 +526,9 @@ class Topic:
         """Every append of the failure is reported."""
         self._drained()
 
-    def unfence(self) -> None:
+    def healed(self) -> None:
         """The storage is sound again."""
-        self.fenced = False
+        self.write_failed = False
 
     def when_drained(self, then: Callable[[], None]) -> None:
         """Call `then` when no append is in flight (at once if none is)."""
@@ -696,7 +698,7 @@ class Topic:
         """Check what must hold after every step."""
         assert self.in_flight >= 0, "more appends answered than sent"
         assert self.entries_pending >= 0, "more entries are in the log than were sent there"
-        assert not (self.fenced and self.log.staged_last > self.log.last), "entries staged while fenced"
+        assert not (self.write_failed and self.log.staged_last > self.log.last), "entries staged after a failed write"
         assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()
         self.compacted.validate()

@@ -42,7 +42,7 @@ class RigTopic:
     rig: "Rig"
     log: TopicLog
     disk: dict[Position, StoredEntry] = field(default_factory=dict)
-    fenced: bool = False
+    write_failed: bool = False
     terminated: bool = False
     idempotency: None = None
 
@@ -55,7 +55,7 @@ class RigTopic:
         marker: bool = False,
     ) -> Append:
         assert marker or not self.terminated
-        if self.fenced:
+        if self.write_failed:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, "waits for its storage")
         append = self.log.stage(entries, self.rig.outbox.now_ms, token=token)
         self.rig.outbox.put(Write(append))

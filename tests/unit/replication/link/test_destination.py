@@ -137,9 +137,9 @@ def test_a_failure_that_is_told_in_two_events_leaves_nobody_without_an_answer() 
         here.machine.validate()
 
 
-def test_a_fenced_topic_says_try_again() -> None:
+def test_a_topic_whose_write_failed_says_try_again() -> None:
     here = Here()
-    here.rig.topics[TOPIC].fenced = True
+    here.rig.topics[TOPIC].write_failed = True
     here.send([message()], [(3, 0)])
     assert here.last.retry
     assert here.last.reason == "waits for its storage"
