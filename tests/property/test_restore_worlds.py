@@ -56,7 +56,7 @@ class Direct:
         )  # fmt: skip
         self.node.run(reading.start)
         self.node.world.work()
-        answers[0][0].schemas = broker.links.schemas.incarnation(topic)
+        answers[0][0].schema_numbering = broker.links.schemas.numbering(topic)
         return Entries(*answers[0])
 
     def _ask(self, connection: int) -> Callable[[pb.CommandGeoSchemasWanted], None]:
@@ -65,7 +65,9 @@ class Direct:
         def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
             assert self.peer is not None
             told = self.peer.broker.links.schemas.answer(
-                pb.CommandGeoSchemas(request_id=1, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions)
+                pb.CommandGeoSchemas(
+                    request_id=1, topic=wanted.topic, schema_numbering=wanted.schema_numbering, versions=wanted.versions
+                )
             )
             brought = pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
             self.node.run(self.node.broker.links.restores.machine.schemas.brought, connection, brought)

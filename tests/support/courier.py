@@ -85,7 +85,7 @@ class _Round:
         self.known: dict[str, pb.GeoTopicState] = {}
         self.greeted: dict[str, int] = {}
         self.counter = self.boot = 0
-        target.answer_schemas(lambda wanted: source.schemas(wanted.topic, wanted.schemas, wanted.versions))
+        target.answer_schemas(lambda wanted: source.schemas(wanted.topic, wanted.schema_numbering, wanted.versions))
         self.pipeline = f"courier-{courier.source}-{courier.target}"
 
     def run(self) -> None:
@@ -197,7 +197,7 @@ class _Round:
                 first_indexes=columns.first_indexes,
                 counts=columns.counts,
                 sizes=columns.sizes,
-                schemas=columns.schemas,
+                schema_numbering=columns.schema_numbering,
             )
             self.target.append_async(append, [entries.payload])
             answers = []

@@ -528,7 +528,7 @@ class Fuzzer:
                     body.incarnation = int(self._pick([1, 1, 2, 1 << 62]))
                     self._columns(body, (int(self._pick([0, 1, 2])), int(self._pick([0, 5, 1_000]))), HERE)
             case 1014:
-                body.schemas = self._pick([0, 1, 1 << 40])
+                body.schema_numbering = self._pick([0, 1, 1 << 40])
                 body.versions.extend(
                     int(self._pick([0, 1, 7, 1 << 62])) for _ in range(int(self._pick([0, 1, 3, 500])))
                 )

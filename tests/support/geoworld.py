@@ -477,7 +477,9 @@ class World:
 
         def ask(wanted: pb.CommandGeoSchemasWanted) -> None:
             told = a.broker.links.schemas.answer(
-                pb.CommandGeoSchemas(request_id=1, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions)
+                pb.CommandGeoSchemas(
+                    request_id=1, topic=wanted.topic, schema_numbering=wanted.schema_numbering, versions=wanted.versions
+                )
             )
             brought = pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=told.found, missing=told.missing)
             b.run(b.broker.links.destination.schemas.brought, 1, brought)
@@ -539,7 +541,8 @@ class World:
             append = pb.CommandGeoAppend(
                 request_id=4, topic=text, source=a.name, uuid=f"uuid-{a.name}", incarnation=incarnation,
                 gen=state.cursor.gen, ledgers=response.ledgers, entries=response.entries,
-                first_indexes=response.first_indexes, counts=response.counts, sizes=response.sizes, schemas=response.schemas,
+                first_indexes=response.first_indexes, counts=response.counts, sizes=response.sizes,
+                schema_numbering=response.schema_numbering,
             )  # fmt: skip
             append.p.ledger, append.p.entry = sent
             ask = self._answer_schemas(a, b)

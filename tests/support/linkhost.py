@@ -28,7 +28,7 @@ class PlainLinkHost:
     def retained(self, topic: str) -> tuple[Mark, ...]:
         return ()
 
-    def schema_incarnation(self, topic: str) -> int:
+    def schema_numbering(self, topic: str) -> int:
         return 0
 
     def rebased(self, topic: str, target: str) -> None:

@@ -671,7 +671,7 @@ class World:
             request_id=self.request, topic=TOPIC, source="a", uuid=task.uuid, incarnation=task.incarnation, gen=task.gen,
             p=position_to_proto(p), ledgers=[e.ledger for e in entries], entries=[e.entry for e in entries],
             first_indexes=[e.first_index for e in entries], counts=[e.count for e in entries],
-            sizes=[len(e.data) for e in entries], schemas=self.schemas_life(task),
+            sizes=[len(e.data) for e in entries], schema_numbering=self.schema_numbering(task),
         )  # fmt: skip
         last = entries[-1].position
         task.sent.append(last)
@@ -684,7 +684,7 @@ class World:
         self.destination.append(session, request, b"".join(e.data for e in entries), reply, self.tell_schemas)
         self.b.pump()
 
-    def schemas_life(self, task: Task) -> int:
+    def schema_numbering(self, task: Task) -> int:
         return 0
 
     def tell_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:

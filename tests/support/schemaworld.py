@@ -132,16 +132,16 @@ class SchemaWorld(World):
 
     def task(self, told: pb.GeoTopicState, response: pb.CommandGeoReadResponse, data: list[bytes]) -> Task:
         made = super().task(told, response, data)
-        self.lives[id(made.frames)] = (made.frames, self.source_registry.life(ID))
+        self.numberings[id(made.frames)] = (made.frames, self.source_registry.numbering(ID))
         return made
 
     @property
-    def lives(self) -> dict[int, tuple[Any, int]]:
-        """Which life of A's schemas each task's entries belong to, as GEO_READ told."""
-        return self.__dict__.setdefault("_lives", {})
+    def numberings(self) -> dict[int, tuple[Any, int]]:
+        """The numbering that the versions in each task's entries belong to, as GEO_READ answered."""
+        return self.__dict__.setdefault("_numberings", {})
 
-    def schemas_life(self, task: Task) -> int:
-        return self.lives[id(task.frames)][1]
+    def schema_numbering(self, task: Task) -> int:
+        return self.numberings[id(task.frames)][1]
 
     # ------------------------------------------------------------------------------------------------- the destination
 
@@ -158,7 +158,7 @@ class SchemaWorld(World):
             context,
             {},
             self.b.meta,
-            replicated=lambda _name: True,
+            geo_replicated=lambda _name: True,
             forgotten=self.forgotten,
         )
         self.host = LinkSchemas(context, self.schemas)
@@ -244,7 +244,7 @@ class SchemaWorld(World):
             self.b.pump()
 
     def explain(self, wanted: pb.CommandGeoSchemasWanted, brought: pb.CommandGeoSchemasBrought) -> None:
-        alive = wanted.schemas == self.source_registry.life(ID)
+        alive = wanted.schema_numbering == self.source_registry.numbering(ID)
         for version in wanted.versions:
             record = self.source_registry.at(ID, version) if alive else None
             if record is None:
@@ -308,8 +308,8 @@ class MissingForEver(SchemaTranslator):
 
     _never: ClassVar[dict[int, set[int]]] = {}
 
-    def translation(self, topic: str, name: TopicName, source: str, uuid: str, life: int) -> Translation:
-        made = super().translation(topic, name, source, uuid, life)
+    def translation(self, topic: str, name: TopicName, source: str, uuid: str, numbering: int) -> Translation:
+        made = super().translation(topic, name, source, uuid, numbering)
         made.missing = self._never.setdefault(id(self), set())
         return made
 

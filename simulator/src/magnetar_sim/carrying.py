@@ -213,7 +213,7 @@ class Task:
                 ledgers=[response.ledgers[n] for n in numbers], entries=[response.entries[n] for n in numbers],
                 first_indexes=[response.first_indexes[n] for n in numbers],
                 counts=[response.counts[n] for n in numbers], sizes=[len(work.data[n]) for n in numbers],
-                schemas=response.schemas,
+                schema_numbering=response.schema_numbering,
             )  # fmt: skip
 
         self._peer.ask(

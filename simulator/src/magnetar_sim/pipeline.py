@@ -400,7 +400,10 @@ class Link:
                 1014,
                 "geo_schemas",
                 lambda request_id: pb.CommandGeoSchemas(
-                    request_id=request_id, topic=wanted.topic, schemas=wanted.schemas, versions=wanted.versions
+                    request_id=request_id,
+                    topic=wanted.topic,
+                    schema_numbering=wanted.schema_numbering,
+                    versions=wanted.versions,
                 ),
                 told,
             )

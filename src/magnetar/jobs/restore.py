@@ -51,16 +51,16 @@ PAUSE_S: Final = 0.5
 SCHEMA: Final = (
     "topic string not null, partitions int not null, incarnation bigint not null, ledger bigint not null, "
     "entry bigint not null, first_index bigint not null, message_count int not null, "
-    "before_incarnation bigint not null, before_index bigint not null, schemas bigint not null, "
+    "before_incarnation bigint not null, before_index bigint not null, schema_numbering bigint not null, "
     "data binary not null"
 )
-"""`before_*`: the entry before it at the peer, 0 and -1 for the first. `schemas`: as GEO_READ's answer has it. A topic's first
-row has incarnation 0: no entry."""
+"""`before_*`: the entry before it at the peer, 0 and -1 for the first. `schema_numbering`: as GEO_READ's answer has it. A topic's
+first row has incarnation 0: no entry."""
 
 _TYPES: Final = (
     ("topic", pa.string()), ("partitions", pa.int32()), ("incarnation", pa.int64()), ("ledger", pa.int64()),
     ("entry", pa.int64()), ("first_index", pa.int64()), ("message_count", pa.int32()),
-    ("before_incarnation", pa.int64()), ("before_index", pa.int64()), ("schemas", pa.int64()), ("data", pa.binary()),
+    ("before_incarnation", pa.int64()), ("before_index", pa.int64()), ("schema_numbering", pa.int64()), ("data", pa.binary()),
 )  # fmt: skip
 ARROW: Final = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _TYPES])
 
@@ -178,7 +178,7 @@ def _rows(
         pa.array([counts[row] for row in keep], pa.int32()),
         pa.array([befores[row][0] for row in keep], pa.int64()),
         pa.array([befores[row][1] for row in keep], pa.int64()),
-        pa.array([read.schemas] * len(keep), pa.int64()),
+        pa.array([read.schema_numbering] * len(keep), pa.int64()),
         pa.array([bytes(payload[ends[row] : ends[row + 1]]) for row in keep], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW), befores[-1]
@@ -225,7 +225,9 @@ def _pieces(columns: dict[str, list[Any]]) -> Iterator[tuple[int, int]]:
                 columns["incarnation"][row - 1],
                 columns["first_index"][row - 1],
             )
-            same = all(columns[name][row] == columns[name][first] for name in ("topic", "incarnation", "schemas"))
+            same = all(
+                columns[name][row] == columns[name][first] for name in ("topic", "incarnation", "schema_numbering")
+            )
             if not (chained and same) or size + more > SEND_BYTES or row - first >= SEND_ENTRIES:
                 yield first, row
                 first, size = row, 0
@@ -258,7 +260,7 @@ def _send(
     request.incarnation = columns["incarnation"][first]
     request.after_incarnation = columns["before_incarnation"][first]
     request.after_index = columns["before_index"][first]
-    request.schemas = columns["schemas"][first]
+    request.schema_numbering = columns["schema_numbering"][first]
     data = columns["data"][first:end]
     request.ledgers.extend(columns["ledger"][first:end])
     request.entries.extend(columns["entry"][first:end])
@@ -390,7 +392,9 @@ def restore(
         def connect() -> LinkClient:
             client = LinkClient.connect(address, token)
             client.answer_schemas(
-                lambda wanted: asking.ask(lambda one: one.schemas(wanted.topic, wanted.schemas, wanted.versions))
+                lambda wanted: asking.ask(
+                    lambda one: one.schemas(wanted.topic, wanted.schema_numbering, wanted.versions)
+                )
             )
             return client
 

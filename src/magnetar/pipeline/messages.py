@@ -86,12 +86,12 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         route, range: whose entries follow.
-        schemas: which generation of the topic's schemas their versions belong to, as the source reported.
+        schema_numbering: the numbering that their versions belong to, as the source reported.
     """
 
     route: Route
     range: Range
-    schemas: int = 0
+    schema_numbering: int = 0
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True):

@@ -58,7 +58,8 @@ class SchemaFetcher:
             return
         self._channels[address] = channel
         command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
-        command.geo_schemas.topic, command.geo_schemas.schemas = wanted.topic, wanted.schemas
+        command.geo_schemas.topic = wanted.topic
+        command.geo_schemas.schema_numbering = wanted.schema_numbering
         command.geo_schemas.versions.extend(wanted.versions)
         self._asked[address, channel.request(command)] = request
 

@@ -43,13 +43,13 @@ class RangeReading:
     kind: str = ""
     reason: str = ""
     opened: bool = False
-    schemas: int | None = None
+    schema_numbering: int | None = None
 
-    def same_schemas(self, read: pb.CommandGeoReadResponse) -> bool:
+    def same_numbering(self, read: pb.CommandGeoReadResponse) -> bool:
         """Whether the versions in an answer's entries mean what those of the answers before did."""
-        if self.schemas is None:
-            self.schemas = read.schemas
-        return self.schemas == read.schemas
+        if self.schema_numbering is None:
+            self.schema_numbering = read.schema_numbering
+        return self.schema_numbering == read.schema_numbering
 
     def answered(self, read: pb.CommandGeoReadResponse, size: int) -> bool:
         """Take one answer's bookkeeping; returns whether the range is over."""
@@ -136,7 +136,7 @@ class SourceReader:
                 progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was created again in its source"
                 self.over.append(progress)
                 continue
-            if read.sizes and not progress.same_schemas(read):
+            if read.sizes and not progress.same_numbering(read):
                 # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
                 progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began again"
                 self.over.append(progress)
@@ -251,7 +251,7 @@ def _open_range(progress: RangeReading, assembler: Assembler) -> None:
     if not progress.opened:
         progress.opened = True
         assembler.control(
-            OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part, progress.schemas or 0))
+            OPEN, progress.part, m.encode(m.Opening(progress.route, progress.part, progress.schema_numbering or 0))
         )
 
 

@@ -42,7 +42,7 @@ class RangeProgress:
     route: m.Route
     part: m.Range
     sent: Position
-    schemas: int = 0
+    schema_numbering: int = 0
     confirmed: Position | None = None
     entries: int = 0
     messages: int = 0
@@ -108,7 +108,7 @@ class AppendRequest:
         append.topic, append.source, append.uuid = part.topic, route.source, route.uuid
         append.incarnation, append.gen = part.incarnation, part.gen
         append.p.ledger, append.p.entry = self.p
-        append.schemas = self.progress.schemas
+        append.schema_numbering = self.progress.schema_numbering
         append.ledgers.extend(self.ledgers)
         append.entries.extend(self.entries)
         append.first_indexes.extend(self.first_indexes)
@@ -179,7 +179,7 @@ class LinkSink:
             if kind == OPEN:
                 opening = m.decode_opening(rows.data(begin, end))
                 self._ranges[number] = RangeProgress(
-                    opening.route, opening.range, m.position(opening.range.s), opening.schemas
+                    opening.route, opening.range, m.position(opening.range.s), opening.schema_numbering
                 )
                 continue
             progress = self._ranges.get(number)

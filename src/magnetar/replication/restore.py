@@ -187,7 +187,7 @@ class Restorer:
             self._open(request, name, response, reply)
         else:
             check_lists(request, len(payload))
-            translation = self.schemas.translation(request.topic, name, request.peer, "", request.schemas)
+            translation = self.schemas.translation(request.topic, name, request.peer, "", request.schema_numbering)
             coming = _Coming(connection, request, payload, translation, response, reply, ask, whole)
             if self._full(coming):
                 reply(response)

@@ -119,8 +119,8 @@ def schema_key(id_: str, version: int) -> str:
     return f"{SCHEMA_PREFIX}{id_}/{version:0{VERSION_DIGITS}d}"
 
 
-def _life(first: Record) -> int:
-    """From a first record; not 0, and within what a signed word holds."""
+def _numbering(first: Record) -> int:
+    """The name of the numbering that begins with a record: a digest; not 0, and within what a signed word holds."""
     digest = sha256(msgspec.msgpack.encode(first)).digest()
     return int.from_bytes(digest[:7], "big") + 1
 
@@ -132,7 +132,7 @@ class TopicSchemas:
         self.records: dict[int, Record] = {}
         self.next = 0
         self.bytes = 0
-        self.life = 0
+        self.numbering = 0
         self._floor = 0
         self._live: list[tuple[int, Definition]] = []
         self._history: History | None = None
@@ -161,7 +161,7 @@ class TopicSchemas:
                     if self._history.bytes > HISTORY_BYTES_MAX:
                         self._history = None
         if version == 0:
-            self.life = _life(record)
+            self.numbering = _numbering(record)
         self.records[version] = record
         self.next = version + 1
         self.bytes += len(record.data)
@@ -376,13 +376,14 @@ class Registry:
         found = self._topics.get(id_)
         return found.readable(wanted) if found else None
 
-    def life(self, id_: str) -> int:
-        """Tells apart a topic's numbers from those that it had before its schemas were forgotten; 0: it has none.
+    def numbering(self, id_: str) -> int:
+        """The numbering that a topic's versions belong to (docs/design/schemas.md#numbering); 0: it has no schemas.
 
-        The first record is the mark: it stays as long as the numbers count on, deletions included.
+        It distinguishes the present versions from those before its schemas were deleted by force. The first record names it: that
+        record stays as long as the numbers count on, deletions included.
         """
         found = self._topics.get(id_)
-        return found.life if found else 0
+        return found.numbering if found else 0
 
     # ------------------------------------------------------------------------------------------------------ changing
 

@@ -2509,13 +2509,13 @@ class CommandGeoReadResponse(message.Message):
     BLOCKED_FIELD_NUMBER: builtins.int
     SOURCE_LEDGERS_FIELD_NUMBER: builtins.int
     SOURCE_ENTRIES_FIELD_NUMBER: builtins.int
-    SCHEMAS_FIELD_NUMBER: builtins.int
+    SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     error: builtins.int
     message: builtins.str
     blocked: builtins.str
-    schemas: builtins.int
-    """which life of the topic's schemas the entries' versions belong to"""
+    schema_numbering: builtins.int
+    """which numbering of schemas the versions in the entries belong to"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @builtins.property
@@ -2575,11 +2575,11 @@ class CommandGeoReadResponse(message.Message):
         blocked: builtins.str | None = ...,
         source_ledgers: abc.Iterable[builtins.int] | None = ...,
         source_entries: abc.Iterable[builtins.int] | None = ...,
-        schemas: builtins.int | None = ...,
+        schema_numbering: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id", "schemas", b"schemas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id", "schema_numbering", b"schema_numbering"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2601,7 +2601,7 @@ class CommandGeoAppend(message.Message):
     FIRST_INDEXES_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
-    SCHEMAS_FIELD_NUMBER: builtins.int
+    SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     source: builtins.str
@@ -2610,8 +2610,8 @@ class CommandGeoAppend(message.Message):
     """of the source cluster"""
     incarnation: builtins.int
     gen: builtins.int
-    schemas: builtins.int
-    """as GEO_READ told it"""
+    schema_numbering: builtins.int
+    """as GEO_READ answered"""
     @builtins.property
     def p(self) -> GeoPosition:
         """the position sent before the first of these"""
@@ -2641,11 +2641,11 @@ class CommandGeoAppend(message.Message):
         first_indexes: abc.Iterable[builtins.int] | None = ...,
         counts: abc.Iterable[builtins.int] | None = ...,
         sizes: abc.Iterable[builtins.int] | None = ...,
-        schemas: builtins.int | None = ...,
+        schema_numbering: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "p", b"p", "request_id", b"request_id", "schemas", b"schemas", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "p", b"p", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "gen", b"gen", "incarnation", b"incarnation", "ledgers", b"ledgers", "p", b"p", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "gen", b"gen", "incarnation", b"incarnation", "ledgers", b"ledgers", "p", b"p", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "sizes", b"sizes", "source", b"source", "topic", b"topic", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3450,7 +3450,7 @@ class CommandGeoRestore(message.Message):
     SIZES_FIELD_NUMBER: builtins.int
     AFTER_INCARNATION_FIELD_NUMBER: builtins.int
     AFTER_INDEX_FIELD_NUMBER: builtins.int
-    SCHEMAS_FIELD_NUMBER: builtins.int
+    SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     cluster: builtins.str
@@ -3464,8 +3464,8 @@ class CommandGeoRestore(message.Message):
     after_incarnation: builtins.int
     """the entry before the first of these at the peer; 0: it is its first"""
     after_index: builtins.int
-    schemas: builtins.int
-    """as GEO_READ told it"""
+    schema_numbering: builtins.int
+    """as GEO_READ answered"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
         """where each stood in that life"""
@@ -3494,11 +3494,11 @@ class CommandGeoRestore(message.Message):
         sizes: abc.Iterable[builtins.int] | None = ...,
         after_incarnation: builtins.int | None = ...,
         after_index: builtins.int | None = ...,
-        schemas: builtins.int | None = ...,
+        schema_numbering: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "incarnation", b"incarnation", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schemas", b"schemas", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "incarnation", b"incarnation", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "incarnation", b"incarnation", "ledgers", b"ledgers", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schemas", b"schemas", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after_incarnation", b"after_incarnation", "after_index", b"after_index", "cluster", b"cluster", "counts", b"counts", "entries", b"entries", "first_indexes", b"first_indexes", "incarnation", b"incarnation", "ledgers", b"ledgers", "partitions", b"partitions", "peer", b"peer", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "sizes", b"sizes", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3647,12 +3647,12 @@ class CommandGeoSchemas(message.Message):
 
     REQUEST_ID_FIELD_NUMBER: builtins.int
     TOPIC_FIELD_NUMBER: builtins.int
-    SCHEMAS_FIELD_NUMBER: builtins.int
+    SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
-    schemas: builtins.int
-    """as GEO_READ told it"""
+    schema_numbering: builtins.int
+    """as GEO_READ answered"""
     @builtins.property
     def versions(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
@@ -3660,12 +3660,12 @@ class CommandGeoSchemas(message.Message):
         *,
         request_id: builtins.int | None = ...,
         topic: builtins.str | None = ...,
-        schemas: builtins.int | None = ...,
+        schema_numbering: builtins.int | None = ...,
         versions: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schemas", b"schemas", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schema_numbering", b"schema_numbering", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schemas", b"schemas", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "schema_numbering", b"schema_numbering", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3709,13 +3709,13 @@ class CommandGeoSchemasWanted(message.Message):
     TICKET_FIELD_NUMBER: builtins.int
     TOPIC_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
-    SCHEMAS_FIELD_NUMBER: builtins.int
+    SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
     ticket: builtins.int
     topic: builtins.str
     source: builtins.str
     """the cluster that can tell: as in GEO_APPEND, or GEO_RESTORE's peer"""
-    schemas: builtins.int
+    schema_numbering: builtins.int
     @builtins.property
     def versions(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
@@ -3724,12 +3724,12 @@ class CommandGeoSchemasWanted(message.Message):
         ticket: builtins.int | None = ...,
         topic: builtins.str | None = ...,
         source: builtins.str | None = ...,
-        schemas: builtins.int | None = ...,
+        schema_numbering: builtins.int | None = ...,
         versions: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["schemas", b"schemas", "source", b"source", "ticket", b"ticket", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["schema_numbering", b"schema_numbering", "source", b"source", "ticket", b"ticket", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["schemas", b"schemas", "source", b"source", "ticket", b"ticket", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["schema_numbering", b"schema_numbering", "source", b"source", "ticket", b"ticket", "topic", b"topic", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,14 +24,14 @@ class Registry(FakeCluster):
         self.mute = False
         self.asked: list[pb.CommandGeoSchemas] = []
         self.brought: list[pb.CommandGeoSchemasBrought] = []
-        self.lives: list[int] = []
-        self.life = 7
+        self.numberings: list[int] = []
+        self.numbering = 7
         self._held: dict[int, tuple[pb.CommandGeoAppend, bytes]] = {}
 
     def _answer(self, command: pb.BaseCommand, payload: bytes) -> tuple[pb.BaseCommand, bytes]:
         if command.type == 1002:
             read, data = super()._answer(command, payload)
-            read.geo_read_response.schemas = self.life
+            read.geo_read_response.schema_numbering = self.numbering
             return read, data
         if command.type == 1014:
             self.asked.append(command.geo_schemas)
@@ -40,13 +40,13 @@ class Registry(FakeCluster):
             return (PONG if self.mute else pb.BaseCommand(type=1015, geo_schemas_response=told)), b""
         if command.type == 1004:
             append = command.geo_append
-            self.lives.append(append.schemas)
+            self.numberings.append(append.schema_numbering)
             self._held[append.request_id] = (append, payload)
             wanted = pb.CommandGeoSchemasWanted(
                 ticket=append.request_id,
                 topic=append.topic,
                 source=append.source,
-                schemas=append.schemas,
+                schema_numbering=append.schema_numbering,
                 versions=[3, 9],
             )
             return pb.BaseCommand(type=1016, geo_schemas_wanted=wanted), b""
@@ -108,9 +108,9 @@ def test_a_question_is_passed_on_and_its_answer_back(pair: tuple[Registry, Regis
     assert report.done, report
     assert b.identities(TOPIC, "a") == list(range(40))
     assert not b.violations
-    assert len(a.asked) == len(b.brought) == len(b.lives) > 1, "several were under way at once"
-    assert set(b.lives) == {7}, "the life that the source told with the entries"
-    (one,) = {(tuple(asked.versions), asked.schemas, asked.topic) for asked in a.asked}
+    assert len(a.asked) == len(b.brought) == len(b.numberings) > 1, "several were under way at once"
+    assert set(b.numberings) == {7}, "the numbering that the source named with the entries"
+    (one,) = {(tuple(asked.versions), asked.schema_numbering, asked.topic) for asked in a.asked}
     assert one == ((3, 9), 7, TOPIC)
     assert {(told.found[0].version, tuple(told.missing)) for told in b.brought} == {(3, (9,))}
 
@@ -146,17 +146,17 @@ def test_a_source_that_died_after_it_was_read(pair: tuple[Registry, Registry]) -
 def test_schemas_that_begin_anew_cut_the_range(pair: tuple[Registry, Registry]) -> None:
     a, b = pair
     filled(pair, 30)
-    lives = iter((7, 8))
+    numberings = iter((7, 8))
 
     def read(command: pb.BaseCommand, payload: bytes, answer=a._answer) -> tuple[pb.BaseCommand, bytes]:  # type: ignore[no-untyped-def]
         if command.type == 1002:
             command.geo_read.bytes_max = 1000
-            a.life = next(lives, 8)
+            a.numbering = next(numberings, 8)
         return answer(command, payload)
 
     a._answer = read  # type: ignore[method-assign]
     report = carry(task(a, b))[TOPIC]
     assert report.trouble == m.RETRY
     assert "began again" in report.reason
-    assert set(b.lives) == {7}
+    assert set(b.numberings) == {7}
     assert report.c is not None, "what was read before is settled"

@@ -87,9 +87,9 @@ class LinkHost:
             () if found is None or found.replicated_subscriptions is None else found.replicated_subscriptions.retained()
         )
 
-    def schema_incarnation(self, topic: str) -> int:
-        """Which incarnation of the topic's schemas the versions in its entries belong to."""
-        return self._schemas.registry.life(schema_id(TopicName.parse(topic)))
+    def schema_numbering(self, topic: str) -> int:
+        """The numbering that the schema versions in the topic's entries belong to."""
+        return self._schemas.registry.numbering(schema_id(TopicName.parse(topic)))
 
     def rebased(self, topic: str, target: str) -> None:
         """The link to `target` started over in a topic, or passed over entries of it."""

@@ -47,15 +47,15 @@ class LinkSchemas:
         self._schemas = schemas
         self._back = back
 
-    def incarnation(self, topic: str) -> int:
-        """Which incarnation the versions of a topic's schemas belong to; 0: it has no schemas."""
-        return self._schemas.registry.life(schema_id(TopicName.parse(topic)))
+    def numbering(self, topic: str) -> int:
+        """The numbering that the versions of a topic's schemas belong to; 0: it has no schemas."""
+        return self._schemas.registry.numbering(schema_id(TopicName.parse(topic)))
 
     def answer(self, request: pb.CommandGeoSchemas) -> pb.CommandGeoSchemasResponse:
         """GEO_SCHEMAS."""
         registry, id_ = self._schemas.registry, schema_id(TopicName.parse(request.topic))
         response = pb.CommandGeoSchemasResponse(request_id=request.request_id)
-        current, room = request.schemas == registry.life(id_), ANSWER_BYTES_MAX
+        current, room = request.schema_numbering == registry.numbering(id_), ANSWER_BYTES_MAX
         for version in sorted(set(request.versions))[:WANTED_MAX]:
             record = registry.at(id_, version) if current else None
             if record is None:

@@ -80,7 +80,7 @@ class GeoSession:
             if connection.closed:
                 return
             if request.origin:
-                response.schemas = self._links.schemas.incarnation(request.topic)
+                response.schema_numbering = self._links.schemas.numbering(request.topic)
             command = pb.BaseCommand(type=pb.GEO_READ_RESPONSE, geo_read_response=response)
             connection.outbox.put(Send(connection.number, encode_with_payload(command, list(buffers))))
 

@@ -167,7 +167,9 @@ class LinkDestination:
         """
         positions = check_lists(request, len(payload))
         name = name_of(request.topic)
-        translation = self.schemas.translation(request.topic, name, request.source, request.uuid, request.schemas)
+        translation = self.schemas.translation(
+            request.topic, name, request.source, request.uuid, request.schema_numbering
+        )
         coming = _Coming(connection, request, payload, positions, translation, reply, ask, whole)
         if not self.schemas.waits(translation.key):
             self._judge(coming)

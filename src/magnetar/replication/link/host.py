@@ -129,8 +129,8 @@ class SourceHost(Protocol):
         """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
         ...
 
-    def schema_incarnation(self, topic: str) -> int:
-        """Which incarnation of the topic's schemas the versions in its entries belong to; 0: it has no schemas."""
+    def schema_numbering(self, topic: str) -> int:
+        """The numbering that the schema versions in the topic's entries belong to; 0: it has no schemas."""
         ...
 
     def rebased(self, topic: str, target: str) -> None:

@@ -17,9 +17,10 @@ For the chain rule a parked request is one that was long on its way: nothing of 
 goes on it is judged again. So its sender may die, be repeated, or be too late, as ever. What is known is a cache: it is
 lost at a restart, and asked for again; a registry that gets a schema twice answers with the same number.
 
-    a pair is known by    source cluster and its uuid, topic (without partition), incarnation of its schemas there, the version
+    a pair is known by    source cluster and its uuid, topic (without partition), numbering of its schemas there, the version
 
-The *incarnation* is what `GEO_READ` answered: numbers begin at 0 again when an operator forgets a topic's schemas there.
+The *numbering* is what `GEO_READ` answered (docs/design/schemas.md#numbering): numbers begin at 0 again when an operator deletes
+a topic's schemas there by force.
 Forgetting them here makes the pairs worthless: `forgotten`.
 
 Numbers that are none, or that the source itself cannot explain, are left out of the entry: consumers then see a message without
@@ -106,7 +107,7 @@ class Translation:
     """The versions of one request's entries.
 
     Attributes:
-        key, uuid, name, incarnation: whose they are.
+        key, uuid, name, numbering: whose they are.
         suffixes: what is known; shared with other requests.
         missing: numbers that the source cannot explain; for this request only, for it may give them tomorrow.
         refused: numbers whose schema may not stand here, as of this attempt.
@@ -117,7 +118,7 @@ class Translation:
     key: Key
     uuid: str
     name: TopicName
-    incarnation: int
+    numbering: int
     suffixes: Suffixes = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
     refused: dict[int, Refusal] = field(default_factory=dict)
@@ -187,9 +188,9 @@ class SchemaTranslator:
 
     # ------------------------------------------------------------------------------------------------------- looking
 
-    def translation(self, topic: str, name: TopicName, source: str, uuid: str, incarnation: int) -> Translation:
+    def translation(self, topic: str, name: TopicName, source: str, uuid: str, numbering: int) -> Translation:
         """For a request that just came."""
-        return Translation((topic, source), uuid, name, incarnation)
+        return Translation((topic, source), uuid, name, numbering)
 
     def look(self, translation: Translation) -> Suffixes:
         """What is known now; to be asked each time that a request is judged."""
@@ -199,7 +200,7 @@ class SchemaTranslator:
 
     @staticmethod
     def _table_key(translation: Translation) -> tuple[str, str, str, int]:
-        return translation.key[1], translation.uuid, schema_id(translation.name), translation.incarnation
+        return translation.key[1], translation.uuid, schema_id(translation.name), translation.numbering
 
     def note_dropped(self, translation: Translation) -> None:
         """Entries went on without the version that they came with."""
@@ -267,7 +268,10 @@ class SchemaTranslator:
         self._queues.setdefault(translation.key, deque()).appendleft(parked)
         self._count(size, whole)
         wanted_here = pb.CommandGeoSchemasWanted(
-            ticket=parked.ticket, topic=translation.key[0], source=translation.key[1], schemas=translation.incarnation
+            ticket=parked.ticket,
+            topic=translation.key[0],
+            source=translation.key[1],
+            schema_numbering=translation.numbering,
         )
         wanted_here.versions.extend(sorted(wanted))
         ask(wanted_here)

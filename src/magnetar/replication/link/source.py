@@ -411,7 +411,7 @@ class LinkSource:
                 and state.unblock()
             ):
                 self._topics.changed(state)
-            response.schemas = self._host.schema_incarnation(state.name)
+            response.schema_numbering = self._host.schema_numbering(state.name)
             reply(response, buffers)
 
         Reading(

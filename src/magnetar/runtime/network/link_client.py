@@ -256,12 +256,12 @@ class LinkClient:
         request_id = self._connection.request(command, views)
         return self._connection.wait_for(request_id).command.geo_restore_response
 
-    def schemas(self, topic: str, schemas: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
+    def schemas(self, topic: str, numbering: int, versions: Iterable[int]) -> pb.CommandGeoSchemasResponse:
         """Schemas of a topic by the versions that its entries carry (GEO_SCHEMAS), deleted ones included.
 
         Args:
             topic: full name.
-            schemas: as in the answer to GEO_READ that the entries came with.
+            numbering: as in the answer to GEO_READ that the entries came with.
             versions: their numbers.
 
         Raises:
@@ -269,7 +269,7 @@ class LinkClient:
         """
         command = pb.BaseCommand(type=pb.GEO_SCHEMAS)
         ask = command.geo_schemas
-        ask.topic, ask.schemas = topic, schemas
+        ask.topic, ask.schema_numbering = topic, numbering
         ask.versions.extend(versions)
         return self._ask(command).command.geo_schemas_response
 

@@ -50,7 +50,7 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
         "geo_append",
         {"request_id": OWN, "topic": TOPIC, "source": IDENTITY, "uuid": IDENTITY, "incarnation": IN_TOPIC, "gen": IN_TOPIC,
          "p": IN_TOPIC, "ledgers": IN_TOPIC, "entries": IN_TOPIC, "first_indexes": IN_TOPIC, "counts": IN_TOPIC,
-         "sizes": IN_TOPIC, "schemas": IN_TOPIC},
+         "sizes": IN_TOPIC, "schema_numbering": IN_TOPIC},
     ),
     1006: (
         "geo_commit",
@@ -67,9 +67,9 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
         "geo_restore",
         {"request_id": OWN, "topic": TOPIC, "cluster": IN_TOPIC, "peer": IN_TOPIC, "partitions": IN_TOPIC,
          "incarnation": IN_TOPIC, "ledgers": IN_TOPIC, "entries": IN_TOPIC, "first_indexes": IN_TOPIC, "counts": IN_TOPIC,
-         "sizes": IN_TOPIC, "after_incarnation": IN_TOPIC, "after_index": IN_TOPIC, "schemas": IN_TOPIC},
+         "sizes": IN_TOPIC, "after_incarnation": IN_TOPIC, "after_index": IN_TOPIC, "schema_numbering": IN_TOPIC},
     ),
-    1014: ("geo_schemas", {"request_id": OWN, "topic": TOPIC, "schemas": IN_TOPIC, "versions": IN_TOPIC}),
+    1014: ("geo_schemas", {"request_id": OWN, "topic": TOPIC, "schema_numbering": IN_TOPIC, "versions": IN_TOPIC}),
     1017: ("geo_schemas_brought", {"ticket": TICKET, "found": TICKET, "missing": TICKET, "reason": TICKET}),
 }  # fmt: skip
 PARTS: dict[str, dict[str, str]] = {
@@ -254,7 +254,7 @@ def restore(it: Secured) -> None:
 
 
 def schemas(it: Secured) -> None:
-    request = pb.CommandGeoSchemas(request_id=1, topic=OTHER, schemas=1, versions=[0])
+    request = pb.CommandGeoSchemas(request_id=1, topic=OTHER, schema_numbering=1, versions=[0])
     assert it.ask(it.narrow, 1014, geo_schemas=request).HasField("error")
 
 
@@ -264,7 +264,7 @@ def brought(it: Secured) -> None:
     )
     request = pb.CommandGeoAppend(
         request_id=1, topic=OTHER, source="a", uuid=UUID, incarnation=5, gen=1, p=position_to_proto(NONE), ledgers=[9],
-        entries=[0], first_indexes=[0], counts=[1], sizes=[len(data)], schemas=1,
+        entries=[0], first_indexes=[0], counts=[1], sizes=[len(data)], schema_numbering=1,
     )  # fmt: skip
     wanted = it.ask(it.whole, 1004, data, geo_append=request).geo_schemas_wanted
     answers = len(it.whole.answers)
@@ -290,7 +290,7 @@ def test_who_brings_no_schemas_holds_up_no_other_link() -> None:
         "p": position_to_proto(NONE),
         "counts": [1],
         "sizes": [len(data)],
-        "schemas": 1,
+        "schema_numbering": 1,
     }
     told = []
     for number in range(4):
@@ -332,7 +332,7 @@ def test_a_restore_of_one_namespace_that_waits_holds_up_no_other_restore() -> No
         "incarnation": 3,
         "ledgers": [3],
         "counts": [1],
-        "schemas": 1,
+        "schema_numbering": 1,
     }
     machine._pending_bytes_max = 4 * 5_000
     told = []
