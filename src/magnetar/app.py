@@ -102,7 +102,7 @@ def _make_link_token(path: Path) -> None:
     Written aside and linked into place, so that two brokers that start at once agree and nobody reads half.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In containers every life has the same process id: by that alone one that was killed here would be in the way for ever.
+    # In containers every process has the same id: by that alone one that was killed here would be in the way for ever.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

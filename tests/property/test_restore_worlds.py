@@ -340,7 +340,7 @@ def test_a_producer_that_began_anew_is_not_taken_for_one_that_repeats(live: bool
     restore(world, "b")
     assert len(identities(world["a"], "a")) == (12 if live else 10)
     send = send if live else producer(world["a"])
-    # One that begins after the restore is told where its earlier life stopped, and goes on there.
+    # One that begins after the restore is told where its earlier data folder stopped, and goes on there.
     assert [send(sequence) for sequence in (2, 9, 10)] == ([True, True, True] if live else [False, False, True])
 
 

@@ -47,12 +47,12 @@ class Plant(NamedTuple):
 
 KNOWN: dict[str, tuple[int, ...]] = {
     "no_chain": (3, 4, 6, 8), "no_dedup": (4, 1, 3), "p_is_cursor": (2, 3, 4, 5), "read_unsynced": (1, 3, 6, 8),
-    "no_handshake": (138, 150, 13), "w_from_log_only": (3, 71, 139), "any_life": (133, 152, 141),
+    "no_handshake": (138, 150, 13), "w_from_log_only": (3, 71, 139), "any_incarnation": (133, 152, 141),
     "gap_of_nothing": (10, 8), "gap_not_recounted": (162, 111, 68, 25),
     "expiry_is_ack": (2, 8, 24), "latest_is_ack": (127, 189), "cumulative_by_index": (2, 62, 63, 196),
     "full_replaces": (14, 11, 13), "no_pending": (75, 118, 128, 130), "floor_is_ack": (44, 5),
     "activates_unasked": (0, 8, 17, 18), "never_caught_up": (11, 14, 17, 18),
-    "passed_over": (2, 26, 56), "forgotten_for_good": (1, 2, 3, 4), "lives_ascend": (153, 53, 27, 13),
+    "passed_over": (2, 26, 56), "forgotten_for_good": (1, 2, 3, 4), "incarnations_ascend": (153, 53, 27, 13),
     "destination_silent": (68, 126), "unknown_base_is_all": (226, 160, 220),
     "fence_dispatches": (0, 4, 5, 8), "activates_unmerged": (26, 18), "final_untold": (96, 62),
     "no_restricted_check": (62, 36), "told_expiry": (8, 18, 25, 27),
@@ -79,7 +79,7 @@ chance differently, or takes another time, makes all worlds others than they wer
 """
 
 LONG: Final = frozenset({
-    "any_life", "lives_ascend", "unknown_base_is_all", "gap_not_recounted", "activates_unmerged", "final_untold",
+    "any_incarnation", "incarnations_ascend", "unknown_base_is_all", "gap_not_recounted", "activates_unmerged", "final_untold",
     "destination_silent", "no_restricted_check", "passed_over",
     "reuse_ledgers", "idx_from_log", "creation_older_wins", "base_union", "no_relay", "no_replay",
     "delta_after_restart", "no_full_on_rebase", "origin_floor", "floor_own", "floor_untold", "vector_too_late",
@@ -99,12 +99,12 @@ SHORTER: Final = {
 """Those that need some time, and not that much; or little: behind a story of their own, or because they never come to an end."""
 
 FOCUS: dict[str, tuple[str, ...]] = {
-    "destination_silent": ("wipe",), "passed_over": ("policy",), "lives_ascend": ("wipe",),
+    "destination_silent": ("wipe",), "passed_over": ("policy",), "incarnations_ascend": ("wipe",),
     "activates_unmerged": ("failover",), "final_untold": ("failover",), "fence_dispatches": ("failover",),
     "w_from_log_only": ("retention", "die"), "unknown_base_is_all": ("wipe", "retention", "acknowledge"),
     "told_expiry": ("expire",),
     "expiry_is_ack": ("expire",), "gap_not_recounted": ("wipe",), "gap_of_nothing": ("wipe",),
-    "no_handshake": ("wipe", "recreate"), "any_life": ("recreate", "part"),
+    "no_handshake": ("wipe", "recreate"), "any_incarnation": ("recreate", "part"),
     "reuse_ledgers": ("wipe",), "idx_from_log": ("retention", "die", "acknowledge"),
     "creation_older_wins": ("subscribe", "part"), "base_union": ("subscribe", "part"), "no_relay": ("acknowledge",),
     "no_replay": ("die", "acknowledge"),

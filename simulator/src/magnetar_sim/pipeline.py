@@ -152,7 +152,7 @@ class Link:
         if not self._to.open:
             return
         shaken = self._shaken
-        names = [name for name, told in self._topics.items() if shaken.get(name) != _life(told)]
+        names = [name for name, told in self._topics.items() if shaken.get(name) != _incarnation_and_gen(told)]
         idle_ms = HANDSHAKE_MS if self.world.storm else CALM_HANDSHAKE_MS
         if self.world.clock.now_ms - self._shook_ms >= (AGAIN_MS if names else idle_ms):
             self._handshake()
@@ -279,11 +279,15 @@ class Link:
 
     def _plan(self, name: str) -> None:
         state = self._topics[name]
-        if self._shaken.get(name) != _life(state) or state.paused or (state.blocked and self.rng.random() < 0.7):
+        if (
+            self._shaken.get(name) != _incarnation_and_gen(state)
+            or state.paused
+            or (state.blocked and self.rng.random() < 0.7)
+        ):
             return
         before = self._planned.get(name)
         alive = [task for task in self.tasks if task.work.topic == name and not task.zombie]
-        if before is not None and (not alive or (before.incarnation, before.gen) != _life(state)):
+        if before is not None and (not alive or (before.incarnation, before.gen) != _incarnation_and_gen(state)):
             before = None
         if len(alive) >= 2 or len(self.tasks) >= TASKS_MAX or (before is not None and not before.read):
             return
@@ -317,7 +321,7 @@ class Link:
             or response.blocked
             or position_from_proto(response.end) <= work.c
         )
-        if nothing or self.other_life(work, response):
+        if nothing or self.other_incarnation(work, response):
             task.over = True
             self.ended(task, "nothing read")
             return
@@ -336,7 +340,7 @@ class Link:
             self.world.count("range delayed")
         self.world.clock.after(pause_ms, task.start)
 
-    def other_life(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
+    def other_incarnation(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
         """The topic was made anew since the plan, perhaps by a clock that is behind (as `pipeline.task_read` sees it)."""
         return bool(set(response.incarnations) - {work.incarnation})
 
@@ -438,7 +442,11 @@ class Link:
 
         def answered(frame: Frame) -> None:
             state = self._topics.get(work.topic)
-            if frame.command.type != 1007 or state is None or _life(state) != (work.incarnation, work.gen):
+            if (
+                frame.command.type != 1007
+                or state is None
+                or _incarnation_and_gen(state) != (work.incarnation, work.gen)
+            ):
                 return
             if work.topic in frame.command.geo_commit_response.ignored:
                 self._counter = 0  # it knows better: ask for everything
@@ -461,5 +469,5 @@ def _nobody() -> None:
     """A connection that no task uses may end."""
 
 
-def _life(state: pb.GeoTopicState) -> tuple[int, int]:
+def _incarnation_and_gen(state: pb.GeoTopicState) -> tuple[int, int]:
     return state.incarnation, state.cursor.gen

@@ -380,7 +380,7 @@ EXACT: dict[str, Patches | Dropping] = {
     },
     "no_replay": {f"{READER}.parse": _reads_own},
     "epoch_volatile": {f"{READER}.parse": _reads_others},
-    "lives_ascend": {f"{READER}._first_to_come": _in_order},
+    "incarnations_ascend": {f"{READER}._first_to_come": _in_order},
     "destination_silent": {"magnetar.broker.links.host.LinkHost.source_active": _nothing},
     "passed_over": {
         "magnetar.replication.link.incarnations.SourceIncarnations.forget": _nothing,

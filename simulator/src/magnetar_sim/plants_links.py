@@ -139,7 +139,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "idx_from_log": {"magnetar.storage.topiclog.TopicLog._load": _index_from_log},
     "trim_volatile": {"magnetar.replication.link.link_topic.LinkTopic.low": property(lambda self: self.cursor.c)},
     "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
-    "any_life": {f"{PIPELINE}.other_life": lambda *_: False},
+    "any_incarnation": {f"{PIPELINE}.other_incarnation": lambda *_: False},
     "gap_of_nothing": {"magnetar.replication.link.link_topic.LinkTopic.rewound": _rewound_with_a_gap},
     "gap_not_recounted": {
         "magnetar.replication.link.link_topic.LinkTopic.recount": lambda _self: 0,

@@ -39,7 +39,9 @@ LEDGER_BELIEVED_MAX: Final = LEDGER_MAX - (1 << 40)
 class OriginKey(NamedTuple):
     """The log in which a message was first published: origin cluster and topic incarnation.
 
-    The incarnation is the first ledger id of the topic's incarnation in its origin cluster, so it can be ordered.
+    The incarnation is the id of the first ledger that the topic got when it was created in its origin cluster. Ledger ids of a
+    cluster grow, so incarnations are ordered. The exception is a cluster that lost its disk while its clock was behind: it may
+    give a lower one (docs/decisions/0020-incarnations-that-no-cluster-remembers.md).
     """
 
     cluster: str

@@ -21,15 +21,16 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     See docs/design/links.md#saved-before-deletion.
 
     Attributes:
-        incarnation: its first ledger id; the topic's identity together with the cluster.
+        incarnation: the id of the first ledger that the topic ever had; its identity together with the cluster.
         created_ms: when it was created here.
-        first_ledger: ledgers below were deleted.
+        first_ledger: where retention is: ledgers below were deleted. At first it is the incarnation; then it grows, and the
+            incarnation stays.
         next_index: the origin index that the next local message gets at least.
         watermarks: source cluster -> (ledger, entry) in that cluster, at least.
         properties: of the administrator.
         terminated: no more publishing.
-        restored: (incarnation, first, end) of messages of an earlier life of this cluster that came back from a peer and
-            whose ledgers were deleted since: they must not come back once more.
+        restored: (incarnation, first, end) of messages of an earlier data folder of this cluster that came back from a peer
+            and whose ledgers were deleted since: they must not come back once more.
         topic_epoch: the last one that a producer with exclusive access was given.
         end: (ledger, entry) of the newest entry, when all ledgers were deleted at last.
         stored_as: the name under which the log has its older ledgers, see `broker.catalog.adoption`; unset: its own.
@@ -77,13 +78,13 @@ class DeletedMark(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         deleted_ms: when, by this cluster's clock.
-        lives: source cluster -> the highest ledger id there that was known here of the topic: that of its life or of a later one
-            of that life's ledgers.
+        incarnations: source cluster -> the highest ledger id there that was known here of the topic: its incarnation, or a later
+            ledger of it. The stored name is `lives`.
         partitions: of a partitioned topic's own mark, how many it had.
     """
 
     deleted_ms: int
-    lives: dict[str, int] = {}
+    incarnations: dict[str, int] = msgspec.field(default_factory=dict, name="lives")
     partitions: int = 0
 
     def encode(self) -> bytes:

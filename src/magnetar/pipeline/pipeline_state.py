@@ -228,7 +228,7 @@ class PipelineState:
 
     @staticmethod
     def _foreign_learned(state: LinkState, asked: Handshake, response: pb.CommandGeoWatermarksResponse) -> None:
-        """Marks of an earlier life of the source: it has to leave those positions behind, then is believed.
+        """Watermarks of an earlier data folder of the source: it has to leave those positions behind, then is believed.
 
         See docs/design/links.md#ledger-ids-grow.
         """
@@ -544,7 +544,7 @@ class PipelineState:
         for name in ignored:
             topic = state.topics.get(name)
             if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
-                # Another generation or incarnation lives there: what was folded is void until the source has reported it.
+                # Another generation or incarnation is there: what was folded is void until the source has reported it.
                 topic.cursor = NOWHERE
                 topic.last = NONE
                 self._note_pending(state, topic)

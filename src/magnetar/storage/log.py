@@ -157,8 +157,8 @@ class SegmentLog:
         self._live = recovered.segment_ledgers
         self.sizes = dict(recovered.segment_sizes)
         for index in recovered.unindexed:
-            # Durably: in a lane that is not used for some lives the same segment is the last one again and again. What is found
-            # damaged in it one day must not pass for torn by a crash.
+            # Durably: in a log lane that is not used the same segment is the last one at start after start. What is found damaged
+            # in it one day must not pass for torn by a crash.
             self.write_index(index, durable=True)
         self._next_segment()
 

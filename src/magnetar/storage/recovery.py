@@ -378,7 +378,7 @@ class Assembly:
             result.notes.append(f"{len(self._deleted)} deleted ledgers have entries in segments that are still there")
 
     def _know(self) -> None:
-        """What the next life should find: what this one found, and what it missed."""
+        """What the next start should find: what this one found, and what it missed."""
         known = self._result.known
         for (topic, incarnation), owner in self._result.topics.items():
             for ledger in owner.ledgers.values():

@@ -59,6 +59,7 @@ class SavedTopic(Protocol):
     """What the metadata store knows of a topic (`metadata.topic_records.TopicRecord`)."""
 
     first_ledger: int
+    """The oldest that retention left: not the incarnation, which is the first that the topic ever had."""
     next_index: int
 
     def watermark_positions(self) -> dict[str, Position]:
@@ -363,8 +364,8 @@ class TopicLog(Ledgers):
         self._staged_in = None
         self._fresh = False
 
-    def lived(self, incarnation: int) -> None:
-        """A life of this topic had this incarnation: no later one gets it, although the clock may be behind it.
+    def incarnation_used(self, incarnation: int) -> None:
+        """The topic once had this incarnation: no later one gets it, although the clock may be behind it.
 
         See docs/design/links.md#ledger-ids-grow.
         """

@@ -88,7 +88,7 @@ _ACK_SET: Final = 16_384
 """Words of 64 messages of a batch: a million, more than fit into one."""
 
 _CLUSTERS: Final = 1_024
-"""Marks of clusters and their topics' lives, of which there are 64."""
+"""Marks of clusters and of incarnations, of which there are 64."""
 
 LINK_METADATA_FIELDS_MAX: Final = 100_000
 """The same of a message that a link brings: it was stored where it was published, perhaps without that limit."""

@@ -2965,7 +2965,7 @@ class GeoWatermark(message.Message):
     blocked: builtins.str
     reason: builtins.str
     foreign: builtins.bool
-    """of an earlier life of the source: nothing at or below can be sent"""
+    """of an earlier data folder of the source: nothing at or below can be sent"""
     incarnation: builtins.int
     """of the topic here; 0: there is none"""
     @builtins.property
@@ -3430,8 +3430,8 @@ class GeoAckState(message.Message):
 
 @typing.final
 class CommandGeoRestore(message.Message):
-    """GEO_RESTORE, asked of a cluster that lost its disk: messages that it published itself in an earlier life, as a peer holds
-    them. The frame carries their bytes, one after the other. Without entries: the topic is made if it is missing, and the
+    """GEO_RESTORE, asked of a cluster that lost its disk: messages that it published itself before, as a peer holds them.
+    The frame carries their bytes, one after the other. Without entries: the topic is made if it is missing, and the
     answer tells what is here.
     """
 
@@ -3460,7 +3460,7 @@ class CommandGeoRestore(message.Message):
     partitions: builtins.int
     """of the partitioned topic it belongs to; 0: not partitioned"""
     incarnation: builtins.int
-    """of the topic in its earlier life; the same for all entries"""
+    """of the topic in the earlier data folder; the same for all entries"""
     after_incarnation: builtins.int
     """the entry before the first of these at the peer; 0: it is its first"""
     after_index: builtins.int
@@ -3468,7 +3468,7 @@ class CommandGeoRestore(message.Message):
     """as GEO_READ answered"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]:
-        """where each stood in that life"""
+        """where each stood there"""
 
     @builtins.property
     def entries(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...

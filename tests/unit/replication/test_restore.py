@@ -15,7 +15,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from tests.unit.replication.link.rig import TOPIC, Rig, message
 
 OLD = 3
-"""The incarnation of the earlier life."""
+"""The incarnation of the earlier data folder."""
 
 
 class Host(Rig):

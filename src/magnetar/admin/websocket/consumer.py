@@ -91,7 +91,7 @@ class Part:
         """The newest message that was taken apart: a reader that is opened again goes on behind it."""
         self.sent: pb.MessageIdData | None = None
         """The newest message that was sent."""
-        self.life = 0
+        self.closings = 0
         """How often its consumer was closed."""
         self.permits = 0
         """That were granted and not used, less than none after a large batch; granted again when the consumer is opened again."""
@@ -259,7 +259,7 @@ class ConsumerSocket:
                 self._waits(-len(message.payload))
         self._ready = deque(entry for entry in self._ready if entry[0] is not part)
         part.unpacker.forget()
-        part.life += 1
+        part.closings += 1
         if self._options.start is not None:
             part.last = part.sent
 
@@ -323,7 +323,7 @@ class ConsumerSocket:
         self._put(part, message, redeliveries)
 
     async def _entry(self, part: Part, command: pb.CommandMessage, payload: bytes) -> None:
-        life = part.life
+        closings = part.closings
         try:
             messages = await part.unpacker.messages(command, payload)
         except Unreadable:
@@ -332,7 +332,7 @@ class ConsumerSocket:
         except MagnetarError as error:
             self._fail(error)
             return
-        if part.life != life:
+        if part.closings != closings:
             return  # its consumer was closed meanwhile, and the entry comes again
         for chunk in part.unpacker.given_up:
             self._acknowledge(part, chunk)

@@ -41,9 +41,9 @@ class LinkControl:
 
     def held(self, origin: str) -> list[dict[str, Any]]:
         """Messages of a cluster that are held here, by topic: `topic`, `partitions` of its partitioned topic (0: none),
-        `incarnation` here, `lives` (`incarnation` there, `runs` of origin indexes `[first, end)`, `messages`, `entries`,
-        `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by retention since). Of another cluster
-        only topics that hold something; of this one all.
+        `incarnation` here, `lives` (each incarnation at the origin: `incarnation`, `runs` of origin indexes `[first, end)`,
+        `messages`, `entries`, `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by retention since). Of
+        another cluster only topics that hold something; of this one all.
         """
         return self._broker.links.restores.held(origin)
 

@@ -261,7 +261,7 @@ class TopicControl:
         # Partitions that were left out at the start are no topics here; their records go with what made them.
         left_out = [text for text in self._broker.loaded.left_out if text.startswith(f"{name}-partition-")]
         gone = Change(
-            puts={deletion_key(self._broker.loaded.left_out_lives[text]): text.encode() for text in left_out},
+            puts={deletion_key(self._broker.loaded.left_out_incarnations[text]): text.encode() for text in left_out},
             deletes=tuple(TOPIC_PREFIX + text for text in left_out),
         )
         resources, catalog = self._broker.resources, self._broker.catalog

@@ -477,10 +477,10 @@ class Catalog:
         """The mark that the deletion of a topic leaves (of a partitioned one, whose partitions are gone already); None: none."""
         if not self._links.geo_replicated(name):
             return None
-        lives = self.deleted.lives(name)
+        known = self.deleted.incarnations(name)
         for source, ledger in self._links.incarnations(name).items():
-            lives[source] = max(ledger, lives.get(source, -1))
-        return DeletedMark(self._outbox.now_ms, lives, partitions)
+            known[source] = max(ledger, known.get(source, -1))
+        return DeletedMark(self._outbox.now_ms, known, partitions)
 
     def delete(self, topic: Topic, *, force: bool, done: Done) -> None:
         """Delete a topic with its messages, subscriptions and link cursors; local to this cluster.

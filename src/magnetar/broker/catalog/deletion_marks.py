@@ -1,15 +1,15 @@
 """Marks of deleted topics: what keeps links from bringing back a topic that somebody deleted here.
 
-A topic is deleted in one cluster. Its *lives* elsewhere go on, and their links must not make it again. A life that began after
-the deletion is another topic of the same name, and comes like any other. Which one a link brings is told by its incarnation,
-the id of its first ledger. Ids of one cluster only grow, and follow its clock:
+A topic is deleted in one cluster. Its incarnations elsewhere go on, and their links must not make it again. An incarnation that
+began after the deletion is another topic of the same name, and comes like any other. An incarnation is a ledger id, and ids of
+one cluster only grow and follow its clock, so the id that a link brings says which one it is:
 
-    at or below what was known of that source here     the life that was deleted, or one before it: refused
-    at or below the time of the deletion               a life that was not known here and was there already: refused
+    at or below what was known of that source here     the one that was deleted, or one before it: refused
+    at or below the time of the deletion               one that was not known here and was there already: refused
     above both                                         made after the deletion: let in
 
-A mark ends when somebody here makes the topic again. One that a link makes leaves the mark in force: for other sources, and for
-tasks of a former life that wake up late.
+A mark ends when a user here makes the topic again. A topic that a link makes leaves the mark in force: for other sources, and for
+tasks of a former incarnation that wake up late.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,16 +51,16 @@ class Deletions:
             return []
         return [known[number] for number in {name.partition, WHOLE} if number in known]
 
-    def lives(self, name: TopicName) -> dict[str, int]:
-        """What marks of a topic and its partitions know of lives in other clusters: by cluster the highest ledger."""
+    def incarnations(self, name: TopicName) -> dict[str, int]:
+        """What marks of a topic and its partitions know of its incarnations elsewhere: by cluster the highest ledger id."""
         found: dict[str, int] = {}
         for mark in self._marks.get(str(name.base), {}).values():
-            for source, ledger in mark.lives.items():
+            for source, ledger in mark.incarnations.items():
                 found[source] = max(ledger, found.get(source, -1))
         return found
 
     def refuses(self, name: TopicName, source: str, incarnation: int | None) -> DeletedMark | None:
-        """The mark that keeps out what a source's life of a topic brings; None: it may come.
+        """The mark that keeps out what a source brings of a topic; None: it may come.
 
         Args:
             name: of the topic.
@@ -68,7 +68,7 @@ class Deletions:
             incarnation: of the topic there; None: not known, as of what is restored.
         """
         for mark in self.of(name):
-            if incarnation is None or incarnation <= max(mark.deleted_ms, mark.lives.get(source, -1)):
+            if incarnation is None or incarnation <= max(mark.deleted_ms, mark.incarnations.get(source, -1)):
                 return mark
         return None
 

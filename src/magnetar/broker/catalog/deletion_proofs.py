@@ -1,4 +1,4 @@
-"""Proof in the metadata store that a life of a topic was deleted, for as long as its log may still hold some of it.
+"""Proof in the metadata store that a topic was deleted, for as long as the log may still hold something of that incarnation.
 
 A segment holds entries of many topics, so what is left of a deleted topic is found at every start until the last of its
 segments is deleted. A store that went back in time (an older copy, a lost or cut write-ahead log) or is damaged does not know
@@ -44,11 +44,11 @@ _CHUNK: Final = msgspec.json.Decoder(list[int])
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A life of a topic that the log holds, of which the store knows neither that it exists nor that it was deleted.
+    """An incarnation that the log holds, and of which the store knows neither that it exists nor that it was deleted.
 
     Attributes:
         topic: full name.
-        incarnation: which life.
+        incarnation: of the topic.
         messages, bytes: what the log holds of it.
     """
 
@@ -95,7 +95,7 @@ def chunk(incarnations: Iterable[int]) -> tuple[str, bytes]:
 
 
 def current(stored: Mapping[str, bytes], topic: str, incarnation: int) -> bool:
-    """Whether the store knows this life of a topic as the one that exists."""
+    """Whether the store knows this incarnation of a topic as the one that exists."""
     data = stored.get(TOPIC_PREFIX + topic)
     return data is not None and TopicRecord.decode(topic, data).incarnation == incarnation
 
@@ -106,7 +106,7 @@ def sort_out(
     """What of a log the store does not list as existing.
 
     Returns:
-        Ledgers that were deleted for certain; lives of topics that may have been lost, by name.
+        Ledgers that were deleted for certain; incarnations that may have been lost, by the name of their topic.
 
     Raises:
         StorageError: a record is damaged.
@@ -148,9 +148,9 @@ def begin_proving(stored: Mapping[str, bytes], recovered: Iterable[tuple[str, in
     former = former_names(stored)
     dead = sorted(
         {
-            life
-            for topic, life in recovered
-            if life <= up_to and not current(stored, topic, life) and (topic, life) not in former
+            incarnation
+            for topic, incarnation in recovered
+            if incarnation <= up_to and not current(stored, topic, incarnation) and (topic, incarnation) not in former
         }
     )
     chunks = [chunk(dead[at : at + SINGLE_MAX]) for at in range(0, len(dead), SINGLE_MAX)]

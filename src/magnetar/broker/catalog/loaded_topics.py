@@ -46,7 +46,7 @@ class LoadedTopics:
 
     Attributes:
         left_out: stored topics that have no valid name, and why: they were not loaded.
-        left_out_lives: their incarnations.
+        left_out_incarnations: their incarnations.
         ranges_left_out: of acknowledged ranges, that no cursor had room for, since the start.
     """
 
@@ -80,7 +80,7 @@ class LoadedTopics:
         self._fences = fences
         self._parts = parts
         self.left_out: dict[str, str] = {}
-        self.left_out_lives: dict[str, int] = {}
+        self.left_out_incarnations: dict[str, int] = {}
         self.ranges_left_out = 0
 
     # --------------------------------------------------------------------------------------------------------- topics
@@ -104,7 +104,7 @@ class LoadedTopics:
                 except NameNotValid as error:
                     # One name that nobody can use must not take the others from everybody; what is stored of it stays.
                     self.left_out[text] = str(error)
-                    self.left_out_lives[text] = record.incarnation
+                    self.left_out_incarnations[text] = record.incarnation
                     continue
                 self.add(name, record, recovered.get((text, record.incarnation)), fresh=False)
         if self.left_out:

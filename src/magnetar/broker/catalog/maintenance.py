@@ -113,7 +113,7 @@ class CacheRates(NamedTuple):
 
 READER_BACK_MS: Final = 60_000
 """How long a reader that was told to go and come back (a seek, an unloaded topic) finds its place: clients wait no longer
-between two attempts. After that nobody will: its next life has another name, as a rule."""
+between two attempts. After that it does not come back: its next subscription has another name, as a rule."""
 
 
 CONSUMERS_BACK_MS: Final = 10 * 60_000

@@ -372,9 +372,9 @@ class TopicDeduplication:
             return
         known = self.numbers.get(name)
         if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
-            # Restored: of an earlier life of this cluster (`replication.restore`). Who publishes in this life may have begun
-            # anew,
-            # and must not be taken for somebody who sends again what came back; a name of which nothing else is known goes on.
+            # Restored: published before this data folder was made (`replication.restore`). A producer that publishes now may have
+            # begun with new numbers, and must not be taken for one that sends again what came back. A name of which nothing else
+            # is known goes on.
             if known is None:
                 self._restored_names.add(name)
             elif known.live or name not in self._restored_names:

@@ -263,7 +263,7 @@ class Producers:
         self.live[producer.name] = producer
         producer.ready = True
         if producer.exclusive:
-            # A higher one than ours is of a life of the topic that is forgotten here: nobody is to get it again.
+            # One above ours was given by an incarnation that is forgotten here: no other producer may get it.
             self.topic_epoch = self.topic_epoch + 1 if producer.topic_epoch is None else producer.topic_epoch
             producer.topic_epoch = self.topic_epoch
 

@@ -204,7 +204,7 @@ class Compacted:
         )
 
     def load(self, data: bytes) -> None:
-        """Take what `encode` made; of an earlier life of the topic nothing is taken.
+        """Take what `encode` made; of an earlier incarnation nothing is taken.
 
         Raises:
             ValueError: it is damaged.

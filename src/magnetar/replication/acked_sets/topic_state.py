@@ -156,4 +156,4 @@ class TopicState:
         """What is published here from now on is of none of the incarnations of this cluster's topic that a set names."""
         for key in messages.origins:
             if key.cluster == self.host.cluster:
-                self.host.log.lived(key.incarnation)
+                self.host.log.incarnation_used(key.incarnation)

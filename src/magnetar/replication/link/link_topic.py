@@ -316,7 +316,7 @@ class LinkTopic:
     # ------------------------------------------------------------------------------------------------ foreign watermark
 
     def overtaken(self, watermark: Position, *, foreign: bool = False) -> bool:
-        """Whether the destination holds positions of an earlier life of this cluster that are not behind us.
+        """Whether the destination holds positions of an earlier data folder of this cluster that are not behind its log.
 
         See docs/design/links.md#ledger-ids-grow.
 

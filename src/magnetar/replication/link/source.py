@@ -155,7 +155,9 @@ class LinkSource:
             self._gap(state, lost, "were deleted before they could be sent")
             dirty = True
         if lost := state.recount():
-            self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
+            self._gap(
+                state, lost, f"are at or below what {self.to} holds of an earlier data folder: they cannot be sent"
+            )
             dirty = True
         if dirty:
             self._cursors.flush_with(state)
@@ -249,7 +251,9 @@ class LinkSource:
         state = self.topics.get(topic)
         if state is not None:
             if lost := state.count_unsendable():
-                self._gap(state, lost, f"are at or below what {self.to} holds of an earlier life: they cannot be sent")
+                self._gap(
+                    state, lost, f"are at or below what {self.to} holds of an earlier data folder: they cannot be sent"
+                )
                 self._cursors.moved(state)
             if state.pass_over():
                 self._cursors.moved(state)
@@ -558,7 +562,7 @@ class LinkSource:
             self._cursors.moved(state)  # more may have been stored, and counted, than the durable record says
             self._topics.note(
                 "warning",
-                f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier life of {self.cluster}: "
+                f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier data folder of {self.cluster}: "
                 f"it goes on behind that; {lost} messages at or below cannot be sent",
             )
             self._rebased(state.name)

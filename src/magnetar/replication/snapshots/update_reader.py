@@ -206,7 +206,9 @@ class UpdateReader:
             forged += held.remove_from(OriginKey(here, log.incarnation), log.next_index)
             for key in held.origins:
                 if key.cluster == here:
-                    log.lived(key.incarnation)  # what is published from now on is of none of these incarnations
+                    log.incarnation_used(
+                        key.incarnation
+                    )  # what is published from now on is of none of these incarnations
         if forged:
             self._notices.note_once(
                 "never_assigned",

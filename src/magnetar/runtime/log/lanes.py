@@ -85,7 +85,7 @@ class Lanes:
 
         def failed(name: str, batch: list[Append], error: str) -> None:
             health.failed(name, batch, error)
-            # The other one may have what can be given back: it has the segments of all earlier lives, or those of this one.
+            # The other one may have what can be given back: it has the segments of all earlier runs, or those of this one.
             (self._usual if name == "large" else self._large).look_for_room()
 
         def lane(name: str, beside: LogThread | None) -> LogThread:
@@ -126,7 +126,7 @@ class Lanes:
         return recovered
 
     def forget(self, ledgers: Iterable[int]) -> None:
-        """The file of ledgers names these no more: they were dropped in a life before, and are not in the log."""
+        """The file of ledgers names these no more: they were dropped in an earlier run, and are not in the log."""
         if self._ledgers is not None:
             with contextlib.suppress(OSError):  # the next start says so again
                 self._ledgers.tell((), (), ledgers)

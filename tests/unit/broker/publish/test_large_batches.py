@@ -322,7 +322,7 @@ def test_a_link_that_breaks_while_its_batch_is_opened() -> None:
 
 
 def restored(keys: str, *, sequence: int) -> bytes:
-    """A large batch of an earlier life of a, as a peer has it."""
+    """A large batch that a had before it lost its disk, as a peer has it."""
     data = batch(*keys, sequence=sequence)
     metadata = parse_metadata(data)
     metadata.replicated_from = "a"

@@ -496,7 +496,7 @@ def test_a_foreign_watermark_sends_the_topic_on_above_it() -> None:
     assert len(answers) == 1
     assert link.state.cursor == LinkCursor(far, NONE, 1)
     assert link.state.gap == 4
-    assert "earlier life" in link.rig.notes[-1].text
+    assert "earlier data folder" in link.rig.notes[-1].text
     above = link.topic.publish(message())
     assert above[0] > far
     assert link.read(link.state.cursor.c)[0] == above

@@ -4,8 +4,8 @@
     idempotency-block/<topic>/<n>   the keys of one block of the ring
 
 Keys come at the end of the ring, so that a snapshot writes the last blocks and the record in one transaction, and deletes
-blocks that left the ring. A block is written again until it is full. What does not fit together (damage, another life of the
-topic, another property, an older layout) is not used: the log is read instead.
+blocks that left the ring. A block is written again until it is full. What does not fit together (damage, another
+incarnation, another property, an older layout) is not used: the log is read instead.
 """
 
 from collections.abc import Mapping

@@ -469,7 +469,7 @@ class TopicIdempotency:
         epoch = self._log.epoch
         lost = len(self._flying)
         self._flying = deque(pair for pair in self._flying if pair[0].epoch == epoch)
-        # What was staged since the first of these failures lives; it cannot have been staged before that was told.
+        # What was staged since the first of these failures is valid; it cannot have been staged before that was told.
         if len(self._flying) < lost and self.status is Status.ENABLED:
             assert not self._flying, f"{self.topic}: entries were staged while a failure was not told"
             self.table.truncate(self._durable)

@@ -197,7 +197,7 @@ class Withdrawals:
         )
 
     def load(self, data: bytes) -> None:
-        """Take what `encode` made; of an earlier life of the topic, or behind the end of the log, nothing is taken.
+        """Take what `encode` made; of an earlier incarnation, or behind the end of the log, nothing is taken.
 
         Raises:
             ValueError: it is damaged.
