@@ -2,7 +2,7 @@
 
     python -m bench.starts [--rounds 5]
 
-A broker, in an empty folder, until it is ready; `magnetar replicate` between two clusters (two queries, one for each lane) until
+A broker, in an empty folder, until it is ready; `magnetar replicate` between two clusters (two queries) until
 it has moved its first ten messages. Where the machine's host takes processor time, seconds of processor say more than seconds.
 """
 

@@ -68,10 +68,10 @@ def test_nothing_is_settled_that_the_destination_never_got(seed: int) -> None:
     now = 0
     for _ in range(60):
         now += 200_000
-        lane = rng.choice((TAIL, BULK))
+        query = rng.choice((TAIL, BULK))
         report(of, state(last=ENTRIES - 1, size=rng.choice((10, 2 << 20))), now=now)
         shake(of, w={"t": there.watermark.entry}, now=now)
-        waiting += [(lane, part) for part in ranges(of, lane, now)]
+        waiting += [(query, part) for part in ranges(of, query, now)]
         _settled(of, wanted, there)
         while waiting and rng.random() < 0.7:
             whose, part = waiting.pop(rng.randrange(len(waiting)))  # also one that was planned anew long ago

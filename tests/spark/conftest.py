@@ -53,7 +53,7 @@ class Running:
         folder: Path,
         clusters: list[FakeCluster],
         links: tuple[Link, ...],
-        lanes: tuple[str, ...],
+        queries: tuple[str, ...],
         limits: ReplicationLimits,
     ) -> None:
         self.lines: list[str] = []
@@ -62,7 +62,7 @@ class Running:
             Pipeline(links, addresses, TOKEN, 2, "tests", limits), self.lines.append
         ).start()
         prepare_checkpoint(folder)
-        self.queries = Queries(spark, self.coordinator, lanes, folder, self.lines.append)
+        self.queries = Queries(spark, self.coordinator, queries, folder, self.lines.append)
         # As `magnetar replicate` does: Spark gives a stream's Python process ten seconds to start, and ends the query otherwise.
         self._over = threading.Event()
         self._tending = threading.Thread(target=self._tend, daemon=True)
@@ -89,7 +89,7 @@ def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         *clusters: FakeCluster,
         links: tuple[str, ...] = (),
         filters: dict[str, str] | None = None,
-        lanes: tuple[str, ...] = (ALL,),
+        queries: tuple[str, ...] = (ALL,),
         limits: ReplicationLimits = DEFAULTS,
     ) -> Running:
         names = [cluster.name for cluster in clusters]
@@ -98,7 +98,7 @@ def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
             Link(number, *text.split(":"), (filters or {}).get(text, "")) for number, text in enumerate(wanted)
         )
         folder = tmp_path / f"checkpoint-{len(running)}"
-        running.append(Running(spark, folder, list(clusters), numbered, lanes, limits))
+        running.append(Running(spark, folder, list(clusters), numbered, queries, limits))
         return running[-1]
 
     yield start

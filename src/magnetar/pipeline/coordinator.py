@@ -115,29 +115,29 @@ class PipelineCoordinator:
 
     # --------------------------------------------------------------------------------------- what Spark's workers ask
 
-    def warm(self, lanes: Iterable[str]) -> None:
-        """Let each lane's first batch be an empty one, at once.
+    def warm(self, queries: Iterable[str]) -> None:
+        """Let each query's first batch be an empty one, at once.
 
         Spark starts its Python workers with the first batch, which takes seconds: no message should wait for that.
         """
         with self._changed:
-            self._cold = set(lanes)
+            self._cold = set(queries)
             self._changed.notify_all()
 
     def warmed(self) -> bool:
-        """Whether every lane's first batch is over."""
+        """Whether every query's first batch is over."""
         with self._changed:
             return not self._cold
 
-    def wait(self, lane: str, timeout_ms: int) -> bool:
-        """Wait until a lane has something to plan; returns whether it has."""
+    def wait(self, query: str, timeout_ms: int) -> bool:
+        """Wait until a query has something to plan; returns whether it has."""
         until = self._clock() + timeout_ms
         with self._changed:
-            if lane in self._cold:
+            if query in self._cold:
                 return True
             while not (self._shared.stopping or self._draining):
                 now = self._clock()
-                works, wake = self.state.available(lane, now)
+                works, wake = self.state.available(query, now)
                 if works:
                     return True
                 if now >= until:
@@ -145,36 +145,36 @@ class PipelineCoordinator:
                 self._changed.wait((min(wake or until, until) - now + 1) / 1000)
         return False
 
-    def plan(self, lane: str) -> list[m.Task]:
-        """Plan the next batch of a lane."""
+    def plan(self, query: str) -> list[m.Task]:
+        """Plan the next batch of a query."""
         with self._changed:
             if self._shared.stopping or self._draining:
                 return []
-            planned = self.state.plan(lane, self._routes, self._clock())
-            if not planned and lane in self._cold:
+            planned = self.state.plan(query, self._routes, self._clock())
+            if not planned and query in self._cold:
                 return [m.Task((), ())]
             return planned
 
-    def committed(self, lane: str, reports: Sequence[m.TaskReport]) -> None:
-        """Take what the tasks of a lane's batch confirmed."""
+    def committed(self, query: str, reports: Sequence[m.TaskReport]) -> None:
+        """Take what the tasks of a query's batch confirmed."""
         with self._shared.changing() as pipeline_state:
-            pipeline_state.batch_reported(lane, reports, self._clock())
-            self.batches[lane] = self.batches.get(lane, 0) + 1
-            self._cold.discard(lane)
+            pipeline_state.batch_reported(query, reports, self._clock())
+            self.batches[query] = self.batches.get(query, 0) + 1
+            self._cold.discard(query)
 
-    def query_ended(self, lane: str) -> None:
-        """Take a lane's last batch as over: what it did not report by now is not waited for, and not believed later.
+    def query_ended(self, query: str) -> None:
+        """Take a query's last batch as over: what it did not report by now is not waited for, and not believed later.
 
-        Else it would be in flight until the lane's next plan, which may wait for what cannot happen while it is: a handshake.
+        Else it would be in flight until the query's next plan, which may wait for what cannot happen while it is: a handshake.
         """
         with self._shared.changing() as pipeline_state:
-            pipeline_state.batch_over(lane)
+            pipeline_state.batch_over(query)
 
-    def _plan_packed(self, lane: str) -> list[bytes]:
-        return [m.encode(task) for task in self.plan(lane)]
+    def _plan_packed(self, query: str) -> list[bytes]:
+        return [m.encode(task) for task in self.plan(query)]
 
-    def _committed_packed(self, lane: str, reports: list[bytes]) -> None:
-        self.committed(lane, [m.decode_report(report) for report in reports])
+    def _committed_packed(self, query: str, reports: list[bytes]) -> None:
+        self.committed(query, [m.decode_report(report) for report in reports])
 
     def _token(self) -> str:
         return self._shared.presented

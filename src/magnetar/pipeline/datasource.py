@@ -3,8 +3,8 @@
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
 coordinator's, moving bytes is done by `task_read` and `task_write`, which only tasks import (see `columns`).
 
-Options: `coordinator` (path of its socket), `lane`, and for reading `columns` (further columns that filters name) and `filtered`
-(numbers of the links with a filter; entries of the others travel in blocks).
+Options: `coordinator` (path of its socket), `query` (`TAIL`, `BULK` or `ALL` of the planner), and for reading `columns` (further
+columns that filters name) and `filtered` (numbers of the links with a filter; entries of the others travel in blocks).
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -76,11 +76,11 @@ class PulsarEntries(DataSource):
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""
-        return EntriesReader(self._given("conductor"), self._given("lane"), self._columns, self._filtered)
+        return EntriesReader(self._given("coordinator"), self._given("query"), self._columns, self._filtered)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """The sink of the replication query."""
-        return EntriesWriter(self._given("conductor"), self._given("lane"))
+        return EntriesWriter(self._given("coordinator"), self._given("query"))
 
     def _given(self, option: str) -> str:
         value = self.options.get(option)
@@ -95,8 +95,8 @@ class EntriesReader(DataSourceStreamReader):
     The token goes to the tasks within this object, which Spark pickles: not in options, arguments or settings.
     """
 
-    def __init__(self, coordinator: str, lane: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
-        self._coordinator, self._lane, self._columns, self._filtered = coordinator, lane, tuple(columns), filtered
+    def __init__(self, coordinator: str, query: str, columns: Sequence[str], filtered: frozenset[int]) -> None:
+        self._coordinator, self._query, self._columns, self._filtered = coordinator, query, tuple(columns), filtered
         self._token: str = rpc.request(coordinator, "token")
 
     def initialOffset(self) -> offsets.Offset:  # noqa: N802
@@ -105,7 +105,7 @@ class EntriesReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: "ReadLimit") -> offsets.Offset:  # noqa: N802
         """The same offset, or the next one if there is something to do; waits for it for a while."""
-        if rpc.request(self._coordinator, "wait", self._lane, WAIT_MS):
+        if rpc.request(self._coordinator, "wait", self._query, WAIT_MS):
             return offsets.following(start)
         return offsets.offset(offsets.counter(start))
 
@@ -113,7 +113,7 @@ class EntriesReader(DataSourceStreamReader):
         """One partition a task, planned from the cursors as they are now."""
         if offsets.counter(start) == offsets.counter(end):
             return []
-        return [TaskPartition(task) for task in rpc.request(self._coordinator, "plan", self._lane)]
+        return [TaskPartition(task) for task in rpc.request(self._coordinator, "plan", self._query)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
@@ -127,8 +127,8 @@ class EntriesReader(DataSourceStreamReader):
 class EntriesWriter(DataSourceStreamArrowWriter):
     """Sends in tasks; tells the coordinator how far the destinations confirmed."""
 
-    def __init__(self, coordinator: str, lane: str) -> None:
-        self._coordinator, self._lane = coordinator, lane
+    def __init__(self, coordinator: str, query: str) -> None:
+        self._coordinator, self._query = coordinator, query
         self._token: str = rpc.request(coordinator, "token")
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
@@ -150,4 +150,4 @@ class EntriesWriter(DataSourceStreamArrowWriter):
 
     def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
         packed = [message.packed for message in messages if isinstance(message, Committed)]
-        rpc.request(self._coordinator, "committed", self._lane, packed)
+        rpc.request(self._coordinator, "committed", self._query, packed)

@@ -15,7 +15,7 @@ PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
 """What a throttling destination still gets in one batch."""
 
 ALL: Final = "all"
-"""The lane of a pipeline that runs one query only."""
+"""The query of a pipeline that runs only one."""
 
 
 NOWHERE: Final = LinkCursor(NONE, NONE, 0)

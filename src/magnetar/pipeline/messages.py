@@ -59,7 +59,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         up_to: the newest position known when it was planned; reading may go past it, and ends once it is reached.
         bytes_max: reading ends once this many bytes were read. A bound for the length of a batch, not a ceiling: the
             read in which it is reached is used whole.
-        query_generation: of its lane (`pipeline_state.PipelineState.batch_over`).
+        query_generation: which run of its query planned it (`pipeline_state.PipelineState.batch_over`).
     """
 
     number: int

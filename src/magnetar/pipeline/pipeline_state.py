@@ -11,8 +11,8 @@ A topic is planned only when it is *ready*: since this pipeline started, and sin
 with what the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves, every
 topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from
 before the destination's loss that is sent to the source after the comparison would hide that loss. For the same reason
-nothing counts that is reported of a batch that was taken as over: each query of a lane has a number (`query_generation`), and
-each range says of which query it is.
+nothing counts that is reported of a batch that was taken as over: each run of a query has a number (`query_generation`), and
+each range says of which run it is.
 
 Time (`now_ms`) and chance (`rng`) come in from outside.
 """
@@ -36,7 +36,7 @@ from magnetar.pipeline.link_state import (
     TopicState,
     Trouble,
 )
-from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, lane_of, plan
+from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, plan, query_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
 
@@ -63,7 +63,7 @@ AWAIT_MS_MAX: Final = 2_000
 """How long to wait for a source to report the rewind that it was asked to make, before asking the destination again."""
 
 BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
-"""What catching up gets of a batch that also carries tails, where one query serves both lanes."""
+"""What catching up gets of a batch that also carries tails, where one query carries both kinds of topics."""
 
 
 class PipelineState:
@@ -278,8 +278,8 @@ class PipelineState:
 
     # ------------------------------------------------------------------------------------------------------ planning
 
-    def available(self, lane: str, now_ms: int) -> tuple[list[Work], int]:
-        """What may be planned in a lane now, and when to look again if nothing else happens (0: never)."""
+    def available(self, query: str, now_ms: int) -> tuple[list[Work], int]:
+        """What a query may plan now, and when to look again if nothing else happens (0: never)."""
         works: list[Work] = []
         wake = 0
         for state in self.links.values():
@@ -289,7 +289,7 @@ class PipelineState:
             if wait:
                 wake = min(wake or wait, wait)
                 continue
-            elsewhere = set().union(*(names for other, names in state.in_flight.items() if other != lane))
+            elsewhere = set().union(*(names for other, names in state.in_flight.items() if other != query))
             for name in state.pending:
                 topic = state.topics[name]
                 if topic.retry_at_ms > now_ms:
@@ -300,7 +300,7 @@ class PipelineState:
                     state.unready.add(name)
                 if topic.paused or name in state.unready or name in elsewhere:
                     continue
-                if lane in (ALL, lane_of(topic.pending_bytes)):
+                if query in (ALL, query_of(topic.pending_bytes)):
                     works.append(Work(state.link.number, name, max(1, topic.pending_bytes), topic.planned_ms))
         return works, wake
 
@@ -315,20 +315,20 @@ class PipelineState:
         until = max(self.destinations[state.link.target].quiet_until_ms, state.throttle.ready_at_ms(now_ms))
         return until if until > now_ms else 0
 
-    def plan(self, lane: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
-        """Plan one batch of a lane. What the lane's last batch did not report by now is taken as over.
+    def plan(self, query: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
+        """Plan one batch of a query. What its last batch did not report by now is taken as over.
 
         Args:
-            lane: `TAIL`, `BULK` or `ALL`.
+            query: its name, `TAIL`, `BULK` or `ALL`.
             routes: addresses (source, destination) of each link.
             now_ms: the clock.
         """
         for state in self.links.values():
-            state.in_flight.pop(lane, None)
-        works, _ = self.available(lane, now_ms)
+            state.in_flight.pop(query, None)
+        works, _ = self.available(query, now_ms)
         bounds = self._bounds(works, now_ms)
-        tasks = self._tasks(lane, works, bounds)
-        number, query_generation = 0, self._query_generations.get(lane, 0)
+        tasks = self._tasks(query, works, bounds)
+        number, query_generation = 0, self._query_generations.get(query, 0)
         planned = []
         for grants in tasks:
             ranges = []
@@ -336,7 +336,7 @@ class PipelineState:
                 state = self.links[link]
                 topic = state.topics[name]
                 topic.planned_ms, topic.planned = now_ms, True
-                state.in_flight.setdefault(lane, set()).add(name)
+                state.in_flight.setdefault(query, set()).add(name)
                 # What was published since the source's last report should go with the rest, unless a throttle counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
                 most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
@@ -373,14 +373,14 @@ class PipelineState:
                 bounds[number] = min(known)
         return bounds
 
-    def _tasks(self, lane: str, works: Sequence[Work], bounds: dict[int, int]) -> list[list[tuple[int, str, int]]]:
-        tails = [work for work in works if lane_of(work.pending_bytes) == TAIL]
-        bulks = [work for work in works if lane_of(work.pending_bytes) == BULK]
-        if lane != ALL or not tails or not bulks:
+    def _tasks(self, query: str, works: Sequence[Work], bounds: dict[int, int]) -> list[list[tuple[int, str, int]]]:
+        tails = [work for work in works if query_of(work.pending_bytes) == TAIL]
+        bulks = [work for work in works if query_of(work.pending_bytes) == BULK]
+        if query != ALL or not tails or not bulks:
             limits = self._limits
             budget = limits.tail_batch_bytes_max if tails else limits.bulk_batch_bytes_max
-            # The bulk lane leaves a core to the tail, where there are two.
-            cores = max(1, self._cores - 1) if lane == BULK else self._cores
+            # The bulk query leaves a core to the tail, where there are two.
+            cores = max(1, self._cores - 1) if query == BULK else self._cores
             planned = plan(works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
         else:
             most = self._limits.tail_batch_bytes_max
@@ -397,22 +397,22 @@ class PipelineState:
 
     # ------------------------------------------------------------------------------------------------ what tasks tell
 
-    def batch_over(self, lane: str) -> None:
-        """A lane's query ended: what its last batch did not report by now is over, and counts no more should it come."""
-        self._query_generations[lane] = self._query_generations.get(lane, 0) + 1
+    def batch_over(self, query: str) -> None:
+        """A run of a query ended: what its last batch did not report by now is over, and counts no more should it come."""
+        self._query_generations[query] = self._query_generations.get(query, 0) + 1
         for state in self.links.values():
-            state.in_flight.pop(lane, None)
+            state.in_flight.pop(query, None)
 
-    def batch_reported(self, lane: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
-        """Fold what the tasks of a lane's batch reported."""
-        query_generation = self._query_generations.get(lane, 0)
+    def batch_reported(self, query: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
+        """Fold what the tasks of a query's batch reported."""
+        query_generation = self._query_generations.get(query, 0)
         late = [one for report in reports for one in report.ranges if one.query_generation != query_generation]
         for one in late:
             self.links[one.link].throttle.spend(one.bytes)
         if late:
             return  # the ranges of a batch are of one query
         for state in self.links.values():
-            state.in_flight.pop(lane, None)
+            state.in_flight.pop(query, None)
         troubled: set[str] = set()
         targets: set[str] = set()
         for report in reports:

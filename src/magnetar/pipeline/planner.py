@@ -4,7 +4,7 @@
 - A batch of little work is one task: a batch takes 205 ms with one task, 491 ms with six (measured, 2 cores).
 - Never more tasks than cores: a task that waits for a core waits for a whole task's time.
 - A batch is bounded by bytes, so that its length is; what is left comes with the next one.
-- Topics far behind go to their own lane, so that catching up does not delay the tail.
+- Topics far behind go to a query of their own, so that catching up does not delay the tail.
 
 Bytes are what the source says is pending, wanted by the link or not: reading and skipping costs too.
 """
@@ -20,7 +20,7 @@ ONE_TASK_BYTES_MAX: Final = 4 << 20
 """Below this much pending, everything goes into one task."""
 
 BULK_BYTES_MIN: Final = 64 << 20
-"""A topic more than this far behind belongs to the bulk lane: it takes longer than a batch of the tail may."""
+"""A topic more than this far behind belongs to the bulk query: it takes longer than a batch of the tail may."""
 
 RANGES_MAX: Final = 4096
 """Ranges in one batch: each costs two control rows and one read (about 100 us); the longest waiting go first."""
@@ -53,8 +53,8 @@ class Grant(NamedTuple):
     bytes_max: int
 
 
-def lane_of(pending_bytes: int) -> str:
-    """The lane of a topic that is so far behind."""
+def query_of(pending_bytes: int) -> str:
+    """The query that carries a topic so far behind."""
     return BULK if pending_bytes > BULK_BYTES_MIN else TAIL
 
 
@@ -106,7 +106,7 @@ def plan(
     """Divide a batch among what is pending.
 
     Args:
-        works: what may be sent now, all of one lane.
+        works: what may be sent now, all of one query.
         cores: tasks that can run at once (>= 1).
         batch_bytes_max: for the whole batch.
         link_bytes_max: what single links may send now (throttle, pace of the destination); absent: no bound.

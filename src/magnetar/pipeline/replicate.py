@@ -1,7 +1,8 @@
 """`magnetar replicate`: the pipeline between the clusters, from start to stop.
 
-One Spark session, one coordinator, a streaming query for each lane. A query that ends (a task failed four times, the disk
-of the checkpoint is full) is started again after a pause: the cursors are the truth, nothing is lost with it.
+One Spark session, one coordinator, and two streaming queries: one for topics at their end, one for topics far behind. A query
+that ends (a task failed four times, the disk of the checkpoint is full) is started again after a pause: the cursors are the
+truth, nothing is lost with it.
 """
 
 import os
@@ -63,7 +64,7 @@ class ReplicateOptions:
         master: Spark master URL; None: the configuration's.
         once: replicate what is there, then stop.
         checkpoint: folder for Spark's offsets; None: the configuration's.
-        lanes: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
+        queries: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
         name: of this pipeline, in leases; None: made from the host and process.
         metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` next to the checkpoint.
     """
@@ -73,7 +74,7 @@ class ReplicateOptions:
     master: str | None = None
     once: bool = False
     checkpoint: Path | None = None
-    lanes: tuple[str, ...] = (TAIL, BULK)
+    queries: tuple[str, ...] = (TAIL, BULK)
     name: str | None = None
     metrics: Path | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -124,16 +125,16 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def start_query(
-    spark: "SparkSession", coordinator: PipelineCoordinator, lane: str, checkpoint: Path
+    spark: "SparkSession", coordinator: PipelineCoordinator, name: str, checkpoint: Path
 ) -> "StreamingQuery":
-    """Start the streaming query of one lane."""
+    """Start a streaming query."""
     from magnetar.pipeline.datasource import FORMAT as ENTRIES
     from magnetar.pipeline.datasource import register
 
     session.activate(spark)
     register(spark)
     filters = {link.number: link.filter for link in coordinator.pipeline.links if link.filter}
-    ends = {"conductor": coordinator.socket_path, "lane": lane}
+    ends = {"coordinator": coordinator.socket_path, "query": name}
     columns = ",".join(decoded_columns(list(filters.values())))
     filtered = ",".join(map(str, sorted(filters)))
     frame = spark.readStream.format(ENTRIES).options(**ends, columns=columns, filtered=filtered).load()
@@ -144,16 +145,16 @@ def start_query(
     return (
         frame.writeStream.format(ENTRIES)
         .options(**ends)
-        .option("checkpointLocation", str(checkpoint / lane))
-        .queryName(f"magnetar-{lane}")
+        .option("checkpointLocation", str(checkpoint / name))
+        .queryName(f"magnetar-{name}")
         .start()
     )
 
 
 def begin_query(
-    spark: "SparkSession", coordinator: PipelineCoordinator, lane: str, checkpoint: Path
+    spark: "SparkSession", coordinator: PipelineCoordinator, name: str, checkpoint: Path
 ) -> "StreamingQuery":
-    """Start the query of one lane; a second time, with a new checkpoint, if that fails.
+    """Start a query; a second time, with a new checkpoint, if that fails.
 
     A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway. And
     the first try after a killed Python daemon only finds out that it is gone.
@@ -165,13 +166,13 @@ def begin_query(
     from pyspark.errors import PySparkException
 
     try:
-        return start_query(spark, coordinator, lane, checkpoint)
+        return start_query(spark, coordinator, name, checkpoint)
     except (PySparkException, Py4JError):
-        shutil.rmtree(checkpoint / lane, ignore_errors=True)
+        shutil.rmtree(checkpoint / name, ignore_errors=True)
     try:
-        return start_query(spark, coordinator, lane, checkpoint)
+        return start_query(spark, coordinator, name, checkpoint)
     except (PySparkException, Py4JError) as error:
-        raise ConfigError(f"query {lane} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
+        raise ConfigError(f"query {name} with checkpoint folder {checkpoint}: {session.first_line(error)}") from None
 
 
 def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
@@ -194,12 +195,12 @@ def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
 
 
 class Queries:
-    """The queries of all lanes, started again when they end.
+    """All queries, started again when they end.
 
     Args:
         spark: the session.
         coordinator: started.
-        lanes: a query for each.
+        names: of the queries.
         checkpoint: prepared folder.
         on_line: for the operator.
     """
@@ -208,14 +209,14 @@ class Queries:
         self,
         spark: "SparkSession",
         coordinator: PipelineCoordinator,
-        lanes: tuple[str, ...],
+        names: tuple[str, ...],
         checkpoint: Path,
         on_line: Callable[[str], None],
     ) -> None:
         self._spark, self._coordinator, self._checkpoint, self._say = spark, coordinator, checkpoint, on_line
-        self._failures = dict.fromkeys(lanes, 0)
-        self._again_at = dict.fromkeys(lanes, 0.0)
-        self.running = {lane: begin_query(spark, coordinator, lane, checkpoint) for lane in lanes}
+        self._failures = dict.fromkeys(names, 0)
+        self._again_at = dict.fromkeys(names, 0.0)
+        self.running = {name: begin_query(spark, coordinator, name, checkpoint) for name in names}
 
     @property
     def failures(self) -> int:
@@ -225,37 +226,37 @@ class Queries:
     def tend(self) -> None:
         """Look after the queries: one that ended is started again after a pause."""
         now = time.monotonic()
-        for lane, query in list(self.running.items()):
+        for name, query in list(self.running.items()):
             if query.isActive:
                 continue
-            if self._again_at[lane] == 0.0:
-                self._coordinator.query_ended(lane)
+            if self._again_at[name] == 0.0:
+                self._coordinator.query_ended(name)
                 error = query.exception()
-                self._pause(lane, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
-            elif now >= self._again_at[lane]:
-                self._again_at[lane] = 0.0
+                self._pause(name, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
+            elif now >= self._again_at[name]:
+                self._again_at[name] = 0.0
                 # Whatever was wrong with the checkpoint, it is worth nothing.
-                shutil.rmtree(self._checkpoint / lane, ignore_errors=True)
+                shutil.rmtree(self._checkpoint / name, ignore_errors=True)
                 try:
-                    self.running[lane] = begin_query(self._spark, self._coordinator, lane, self._checkpoint)
+                    self.running[name] = begin_query(self._spark, self._coordinator, name, self._checkpoint)
                 except ConfigError as error:
-                    self._pause(lane, f"does not start: {error}")
+                    self._pause(name, f"does not start: {error}")
 
-    def _pause(self, lane: str, what: str) -> None:
+    def _pause(self, name: str, what: str) -> None:
         """A query is to be started again, later each time."""
-        self._failures[lane] += 1
-        self._again_at[lane] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[lane], 5)) / 1000
-        self._say(f"query {lane} {what}")
+        self._failures[name] += 1
+        self._again_at[name] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[name], 5)) / 1000
+        self._say(f"query {name} {what}")
 
     def renew(self) -> None:
         """Stop all queries and start them again; the coordinator has let the batches end."""
-        for lane, query in list(self.running.items()):
+        for name, query in list(self.running.items()):
             query.stop()
-            self._coordinator.query_ended(lane)  # a batch that did not end in time is abandoned
+            self._coordinator.query_ended(name)  # a batch that did not end in time is abandoned
             try:
-                self.running[lane] = begin_query(self._spark, self._coordinator, lane, self._checkpoint)
+                self.running[name] = begin_query(self._spark, self._coordinator, name, self._checkpoint)
             except ConfigError as error:
-                self._pause(lane, f"does not start: {error}")
+                self._pause(name, f"does not start: {error}")
 
     def stop(self) -> None:
         """Stop the queries; the coordinator has let the batches end."""
@@ -294,9 +295,9 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
             try:
                 check_filters(spark, pipeline)
                 # A run that ends has no tail to protect: one query starts faster than two.
-                lanes = (ALL,) if options.once else options.lanes
-                coordinator.warm(lanes)
-                queries = Queries(spark, coordinator, lanes, checkpoint, on_line)
+                names = (ALL,) if options.once else options.queries
+                coordinator.warm(names)
+                queries = Queries(spark, coordinator, names, checkpoint, on_line)
                 while not (coordinator.warmed() or options.stop.wait(0.05)):
                     queries.tend()
                 place = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""

@@ -1,4 +1,4 @@
-"""The conductor's threads and its socket, with tasks run by hand: what needs no Spark."""
+"""The coordinator's threads and its socket, with tasks run by hand: what needs no Spark."""
 
 import threading
 from collections.abc import Callable, Iterator

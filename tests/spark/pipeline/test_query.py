@@ -39,7 +39,7 @@ def test_a_mesh_of_three(clusters: Start, pipeline: Pipe) -> None:
     for cluster in mesh:
         cluster.create(T, links=tuple(other.name for other in mesh if other is not cluster), partitions=0)
         publish(cluster, 100)
-    running = pipeline(*mesh, lanes=(TAIL, BULK))
+    running = pipeline(*mesh, queries=(TAIL, BULK))
     for source in mesh:
         for target in mesh:
             if target is not source:

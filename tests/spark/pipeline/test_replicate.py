@@ -251,7 +251,7 @@ def test_a_query_that_cannot_be_started_again_is_tried_later(monkeypatch: pytest
     monkeypatch.setattr(replicate, "start_query", start_query)
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 20)
     lines: list[str] = []
-    coordinator: Any = SimpleNamespace(query_ended=lambda _lane: None)
+    coordinator: Any = SimpleNamespace(query_ended=lambda _query: None)
     queries = replicate.Queries(None, coordinator, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]
     eventually(lambda: queries.tend() or queries.running[ALL] is query, 5)  # type: ignore[func-returns-value]
     ended, refused = lines
@@ -296,7 +296,7 @@ def test_once_gives_up_when_the_query_ends_again_and_again(monkeypatch: pytest.M
     monkeypatch.setattr(replicate, "RESTART_MS_MAX", 10)
     lines: list[str] = []
     coordinator: Any = SimpleNamespace(
-        pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict, query_ended=lambda _lane: None
+        pipeline=SimpleNamespace(limits=ReplicationLimits(), token=""), status=dict, query_ended=lambda _query: None
     )
     monkeypatch.setattr(replicate.Once, "left", lambda _: None)
     queries = replicate.Queries(None, coordinator, (ALL,), tmp_path, lines.append)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.planner import BULK, TAIL, Grant, Work, lane_of, pack, plan, share, tasks_for
+from magnetar.pipeline.planner import BULK, TAIL, Grant, Work, pack, plan, query_of, share, tasks_for
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -61,9 +61,9 @@ def test_tasks_for(total: int, ranges: int, cores: int, tasks: int) -> None:
     assert tasks_for(total, ranges, cores) == tasks
 
 
-@pytest.mark.parametrize(("pending", "lane"), [(0, TAIL), (64 * MB, TAIL), (64 * MB + 1, BULK), (10 << 30, BULK)])
-def test_lane_of(pending: int, lane: str) -> None:
-    assert lane_of(pending) == lane
+@pytest.mark.parametrize(("pending", "query"), [(0, TAIL), (64 * MB, TAIL), (64 * MB + 1, BULK), (10 << 30, BULK)])
+def test_query_of(pending: int, query: str) -> None:
+    assert query_of(pending) == query
 
 
 def works(*sizes: int, link: int = 0) -> list[Work]:

@@ -162,7 +162,7 @@ def test_a_report_that_comes_when_its_batch_was_taken_as_over_hides_no_loss(agai
     of.target_changed(0)
     assert shake(of, counter=4, w={"t": -1})[0].topics
     if again:
-        [fresh] = ranges(of)  # the lane's next query
+        [fresh] = ranges(of)  # the next run of the query
         assert fresh.after == part.after
     told(of, ALL, outcome(part, c=9, s=9, bytes=7))
     assert of.links[0].topics["t"].cursor == LinkCursor(at(-1), at(-1), 1)
@@ -380,12 +380,12 @@ def test_a_throttling_destination_gets_a_pause_and_smaller_batches() -> None:
     assert of.destinations["b"].pace_bytes == 0, "and larger ones again when it accepts them"
 
 
-def test_two_lanes_never_plan_the_same_topic() -> None:
+def test_two_queries_never_plan_the_same_topic() -> None:
     of = ready(states=(state("near"), state("far", size=20 * MB)))
     assert [part.topic for part in ranges(of, TAIL)] == ["near"]
     assert [part.topic for part in ranges(of, BULK)] == ["far"]
     report(of, state("far", c=8, size=MB))
-    assert [part.topic for part in ranges(of, TAIL)] == ["near"], "the bulk lane still has it"
+    assert [part.topic for part in ranges(of, TAIL)] == ["near"], "the bulk query still has it"
     told(of, BULK)
     assert {part.topic for part in ranges(of, TAIL)} == {"near", "far"}
 

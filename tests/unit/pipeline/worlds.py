@@ -73,8 +73,8 @@ def ready(*links: Link, states: tuple[pb.GeoTopicState, ...] = (), w: dict[str, 
     return of
 
 
-def ranges(of: PipelineState, lane: str = "all", now: int = 0) -> list[m.Range]:
-    return [part for task in of.plan(lane, ROUTES, now) for part in task.ranges]
+def ranges(of: PipelineState, query: str = "all", now: int = 0) -> list[m.Range]:
+    return [part for task in of.plan(query, ROUTES, now) for part in task.ranges]
 
 
 def outcome(
@@ -87,5 +87,5 @@ def outcome(
     )  # fmt: skip
 
 
-def told(of: PipelineState, lane: str, *outcomes: m.RangeReport, now: int = 0) -> None:
-    of.batch_reported(lane, [m.TaskReport(outcomes, 10)], now)
+def told(of: PipelineState, query: str, *outcomes: m.RangeReport, now: int = 0) -> None:
+    of.batch_reported(query, [m.TaskReport(outcomes, 10)], now)
