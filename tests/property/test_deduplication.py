@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from magnetar.broker.publish.sequence_numbers import Chunk, Deduplication, Mark, Verdict
+from magnetar.broker.publish.sequence_numbers import Chunk, Deduplication, SequenceMark, Verdict
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "400"))
 NAME = "p"
@@ -37,7 +37,7 @@ class Topic:
     """The broker's side."""
 
     log: list[Piece] = field(default_factory=list)
-    flying: deque[tuple[Piece, Mark]] = field(default_factory=deque)
+    flying: deque[tuple[Piece, SequenceMark]] = field(default_factory=deque)
     snapshot: tuple[int, dict[str, int], dict[str, str]] = (0, {}, {})
     numbers: Deduplication = field(default_factory=lambda: Deduplication(producers_max=10, inactive_ms=1))
 

@@ -104,7 +104,7 @@ class Client:
 
     def connect(self) -> None:
         topic = self.world.topic
-        if self.producer is not None or topic.fenced or self.world.recovering():
+        if self.producer is not None or topic.write_failed or self.world.recovering():
             return
         self.producer = Producer(self.number, 0, 0, f"p{self.number}", AccessMode.SHARED, 0, True)
         topic.producers.add(self.producer)

@@ -114,7 +114,7 @@ class Append:
             count until the append is answered.
         behind: opaque to storage; what the broker answers right behind the answer to this append, if the log holds it.
         answered: opaque to storage; what the broker does behind all of these answers, whatever they are.
-        epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
+        write_epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
             told of a failure must not be written after it: its positions and origin indexes are void.
         asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
         large: for the lane of large appends, where the log has one.
@@ -133,7 +133,7 @@ class Append:
     client_bytes: int = 0
     behind: list[Callable[[], None]] | None = None
     answered: list[Callable[[], None]] | None = None
-    epoch: int = 0
+    write_epoch: int = 0
     asked_s: float = 0.0
     large: bool = False
     next_index: int = 0

@@ -51,12 +51,12 @@ class Known(msgspec.Struct, gc=False):
 
 
 Opening = tuple[int, int, int, str]
-Mark = tuple[int, int, int]
+LedgerMark = tuple[int, int, int]
 
 
 class _Frame(msgspec.Struct, array_like=True):
     openings: list[Opening]
-    marks: list[Mark]
+    marks: list[LedgerMark]
     dropped: list[int]
 
 
@@ -83,7 +83,7 @@ class LedgerFile:
         self._lock = nullcontext() if lock is None else lock
         self._file: LogFile | None = None
         self._known: dict[int, Known] = {}
-        self._early: dict[int, Mark] = {}
+        self._early: dict[int, LedgerMark] = {}
         self._size = self._base = 0
         self.missing = self.damaged = False
 
@@ -108,7 +108,7 @@ class LedgerFile:
             self.damaged = True
             return {}
         known: dict[int, Known] = {}
-        early: dict[int, Mark] = {}
+        early: dict[int, LedgerMark] = {}
         at = len(MAGIC)
         while at + _HEAD_BYTES <= len(data):
             length = int.from_bytes(data[at : at + 4], "little")
@@ -160,7 +160,7 @@ class LedgerFile:
         self._file = file
         self._size = self._base
 
-    def tell(self, openings: Iterable[Opening], marks: Iterable[Mark], dropped: Iterable[int] = ()) -> None:
+    def tell(self, openings: Iterable[Opening], marks: Iterable[LedgerMark], dropped: Iterable[int] = ()) -> None:
         """What the log did, and made durable.
 
         Raises:
@@ -191,7 +191,7 @@ class LedgerFile:
                     file.close()
 
 
-def _take(known: dict[int, Known], early: dict[int, Mark], frame: _Frame) -> None:
+def _take(known: dict[int, Known], early: dict[int, LedgerMark], frame: _Frame) -> None:
     """Add a frame; `early` are marks that came before the opening of their ledger, which the other lane tells."""
     marks = frame.marks
     for ledger, incarnation, created_ms, topic in frame.openings:

@@ -10,7 +10,7 @@ class LedgerIds:
 
     def __init__(self, last: int = -1) -> None:
         self.last = last
-        self._epoch = 0
+        self._write_epoch = 0
 
     def allocate(self, now_ms: int) -> int:
         """The next id: max(last known + 1, clock), so that a wiped cluster starts above what its peers know.
@@ -24,7 +24,7 @@ class LedgerIds:
         """Ids up to here are taken."""
         self.last = max(self.last, ledger)
 
-    def next_epoch(self) -> int:
-        """A number above all that were given in this run of the broker, see `Append.epoch`."""
-        self._epoch += 1
-        return self._epoch
+    def next_write_epoch(self) -> int:
+        """A number above all that were given in this run of the broker, see `Append.write_epoch`."""
+        self._write_epoch += 1
+        return self._write_epoch

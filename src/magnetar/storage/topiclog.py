@@ -139,7 +139,7 @@ class TopicLog(Ledgers):
         self._staged_marks: dict[str, Position] = dict(self._watermarks)
         self._fresh = fresh
         self.staged_last = self.last
-        self._epoch = ledger_ids.next_epoch()
+        self._write_epoch = ledger_ids.next_write_epoch()
         self._in_flight = 0
         self._doomed = 0
         self._large = False
@@ -237,7 +237,7 @@ class TopicLog(Ledgers):
             durable=durable,
             token=token,
             bytes_total=total + (sizes[0] if preamble else 0),
-            epoch=self._epoch,
+            write_epoch=self._write_epoch,
             large=self._large,
             next_index=index,
         )
@@ -251,9 +251,9 @@ class TopicLog(Ledgers):
         self.unsynced = False
 
     @property
-    def epoch(self) -> int:
-        """Of appends that are alive: what was staged in an earlier one was given up after a failure."""
-        return self._epoch
+    def write_epoch(self) -> int:
+        """Of appends that are valid: what was staged in an earlier one was given up after a failure."""
+        return self._write_epoch
 
     def _full(self, now_ms: int) -> bool:
         return (
@@ -281,7 +281,7 @@ class TopicLog(Ledgers):
             append: as staged.
             location: of its first record; the others follow it.
         """
-        assert append.epoch == self._epoch, f"{self.name}: confirmed what was given up after a failure"
+        assert append.write_epoch == self._write_epoch, f"{self.name}: confirmed what was given up after a failure"
         self._in_flight -= 1
         segment = location.segment << SEGMENT_SHIFT
         offset = location.offset
@@ -348,7 +348,7 @@ class TopicLog(Ledgers):
             return False
         self._doomed = max(0, self._in_flight - 1)
         self._in_flight = 0
-        self._epoch = self._ledger_ids.next_epoch()
+        self._write_epoch = self._ledger_ids.next_write_epoch()
         self._staged_in = None
         self._staged_entries = 0
         self._staged_bytes = 0

@@ -447,14 +447,14 @@ class Catalog:
     def store_epoch(self, topic: Topic, done: Done) -> None:
         """Make the epoch of a topic's exclusive producers durable, as it is now."""
         epoch = topic.producers.topic_epoch
-        if epoch <= topic.epoch_stored:
+        if epoch <= topic.topic_epoch_stored:
             done(None)
             return
-        topic.record_epoch(epoch)
+        topic.record_topic_epoch(epoch)
 
         def stored(error: str) -> None:
             if not error:
-                topic.epoch_is_durable(epoch)
+                topic.topic_epoch_is_durable(epoch)
             done(_problem(error))
 
         self._outbox.put(Store({TOPIC_PREFIX + topic.text: topic.record.encode()}, (), stored))

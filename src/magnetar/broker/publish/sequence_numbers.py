@@ -79,7 +79,7 @@ class Parts:
         self.pushed = self.persisted = before
 
 
-class Mark(NamedTuple):
+class SequenceMark(NamedTuple):
     """How far a producer's numbers were at one moment."""
 
     pushed: int
@@ -128,12 +128,12 @@ class Numbers:
         self.pushed = high
         return Verdict.NEW
 
-    def mark(self) -> Mark:
+    def mark(self) -> SequenceMark:
         """Where it stands now, for `persist` or `go_back`."""
         parts = self.parts
-        return Mark(self.pushed, parts, parts.pushed if parts is not None else NOTHING)
+        return SequenceMark(self.pushed, parts, parts.pushed if parts is not None else NOTHING)
 
-    def persist(self, mark: Mark) -> None:
+    def persist(self, mark: SequenceMark) -> None:
         """What was pushed up to a mark is in the log."""
         if mark.pushed > self.persisted:
             self.persisted = mark.pushed
@@ -143,7 +143,7 @@ class Numbers:
             if self.parts is parts and parts.sequence <= self.persisted:
                 self.parts = None
 
-    def go_back(self, mark: Mark) -> None:
+    def go_back(self, mark: SequenceMark) -> None:
         """What was pushed after a mark never reached the log."""
         self.pushed, self.parts = mark.pushed, mark.parts
         if mark.parts is not None:

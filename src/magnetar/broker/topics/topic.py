@@ -17,7 +17,7 @@ from magnetar.broker.publish.deduplication import TopicDeduplication
 from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.broker.publish.producers import Producer, Producers
-from magnetar.broker.publish.sequence_numbers import Mark, Numbers
+from magnetar.broker.publish.sequence_numbers import Numbers, SequenceMark
 from magnetar.broker.publish.throttling import PublishThrottle, throttle_at
 from magnetar.broker.statistics.cardinality import Traffic
 from magnetar.broker.statistics.latency import Writes
@@ -114,7 +114,7 @@ class PublishToken:
     __slots__ = ("mark", "numbers", "producer", "receipts", "repeated", "topic")
 
     def __init__(
-        self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]], mark: Mark | None = None
+        self, topic: "Topic", producer: Producer, receipts: list[tuple[int, int]], mark: SequenceMark | None = None
     ) -> None:
         self.topic = topic
         self.producer = producer
@@ -209,7 +209,7 @@ class Topic:
         self.used_ms = outbox.now_ms
         """When something was last stored, or somebody was seen to be connected."""
         self.producers = Producers(limits.producers, record.topic_epoch)
-        self.epoch_stored = record.topic_epoch
+        self.topic_epoch_stored = record.topic_epoch
         """The last epoch of its producers that is durable."""
         self.subscriptions: dict[str, Subscription] = {}
         self.durable = True
@@ -363,7 +363,7 @@ class Topic:
         producer: Producer,
         entries: list[NewEntry],
         receipts: list[tuple[int, int]],
-        mark: Mark | None = None,
+        mark: SequenceMark | None = None,
     ) -> Append:
         """Append what a producer sent; its receipts follow when it is durable.
 
@@ -519,7 +519,7 @@ class Topic:
             self.deduplication.fail()
         if self.idempotency is not None:
             self.idempotency.fail()
-        if self._newest is not None and self._newest.epoch != self.log.epoch:
+        if self._newest is not None and self._newest.write_epoch != self.log.write_epoch:
             self._newest = None
 
     def failed_all(self) -> None:
@@ -588,13 +588,13 @@ class Topic:
         """Replicated subscriptions of the topic are kept by this from now on; None: it has none."""
         self.replicated_subscriptions = found
 
-    def record_epoch(self, epoch: int) -> None:
+    def record_topic_epoch(self, epoch: int) -> None:
         """The record that is about to be stored has this epoch of the topic's producers."""
         self.record.topic_epoch = epoch
 
-    def epoch_is_durable(self, epoch: int) -> None:
+    def topic_epoch_is_durable(self, epoch: int) -> None:
         """An epoch of the topic's producers is stored."""
-        self.epoch_stored = max(self.epoch_stored, epoch)
+        self.topic_epoch_stored = max(self.topic_epoch_stored, epoch)
 
     def producer_left(self) -> None:
         """A producer is gone: until now the topic was in use."""

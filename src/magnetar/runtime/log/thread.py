@@ -11,7 +11,7 @@ before anything is accepted again. While that does not work (disk full, disk gon
 thread tries to heal with a bounded backoff. On a full disk it meanwhile rewrites what fits into the room that is kept free.
 
 An append that was staged before its topic was told of a failure carries positions and origin indexes that are void. It
-may reach this thread after the log healed; its `epoch` gives it away, and it fails too.
+may reach this thread after the log healed; its `write_epoch` gives it away, and it fails too.
 
 Between cycles, and all the time when there is nothing to write, the thread makes sidecars of closed segments and
 rewrites mostly dead ones, in slices; under load it gives that a small share of its time.
@@ -136,7 +136,7 @@ class LogThread:
         self._looking = False
         self._thread: threading.Thread | None = None
         self._flying: list[Append] = []
-        self._failed_epochs: dict[str, int] = {}
+        self._failed_write_epochs: dict[str, int] = {}
         self._ledgers = ledgers
         self._next_sync_s = 0.0
         self._next_mark_s = 0.0
@@ -355,12 +355,12 @@ class LogThread:
 
     def _current(self, batch: list[Append]) -> list[Append]:
         """Leave out, and report, what was staged before its topic was told of a failure."""
-        if not self._failed_epochs or not batch:
+        if not self._failed_write_epochs or not batch:
             return batch
-        void = [append for append in batch if append.epoch <= self._failed_epochs.get(append.topic, -1)]
+        void = [append for append in batch if append.write_epoch <= self._failed_write_epochs.get(append.topic, -1)]
         for append in batch:
-            if append.epoch > self._failed_epochs.get(append.topic, append.epoch):
-                del self._failed_epochs[append.topic]
+            if append.write_epoch > self._failed_write_epochs.get(append.topic, append.write_epoch):
+                del self._failed_write_epochs[append.topic]
         if not void:
             return batch
         gone = set(map(id, void))
@@ -497,7 +497,9 @@ class LogThread:
         if not batch:
             return
         for append in batch:
-            self._failed_epochs[append.topic] = max(append.epoch, self._failed_epochs.get(append.topic, -1))
+            self._failed_write_epochs[append.topic] = max(
+                append.write_epoch, self._failed_write_epochs.get(append.topic, -1)
+            )
         self._on_failed(batch, reason)
 
     def _refuse_for_ever(self, reason: str) -> None:

@@ -466,9 +466,9 @@ class TopicIdempotency:
 
     def fail(self) -> None:
         """An append failed, and with it all that were in flight; the log was told, and this is called for each of them."""
-        epoch = self._log.epoch
+        epoch = self._log.write_epoch
         lost = len(self._flying)
-        self._flying = deque(pair for pair in self._flying if pair[0].epoch == epoch)
+        self._flying = deque(pair for pair in self._flying if pair[0].write_epoch == epoch)
         # What was staged since the first of these failures is valid; it cannot have been staged before that was told.
         if len(self._flying) < lost and self.status is Status.ENABLED:
             assert not self._flying, f"{self.topic}: entries were staged while a failure was not told"
