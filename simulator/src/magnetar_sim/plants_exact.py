@@ -14,7 +14,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets import marker_parts as writing
-from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.low_water import LowWaterMarks
 from magnetar.replication.acked_sets.marker_reader import MarkerReader, Outcome
 from magnetar.replication.acked_sets.message_set import MessageSet
@@ -37,7 +37,7 @@ Patches = Mapping[str, Any]
 """By the dotted name of what is replaced."""
 
 _begin, _started, _stored, _merge = AckedSets._begin, AckedSets.started, AckedSets.stored, AckedSets._merge
-_acknowledged, _of_acked = AckedSets.acknowledged, Translator.of_acked
+_acknowledged, _of_acked = AckedSets.acknowledged, LogIndex.of_acked
 _tidy, _floor = TopicState.tidy, TopicState.floor
 _parse, _learn_marks, _merge_part = MarkerReader.parse, MarkerReader.learn_marks, MarkerReader.merge
 _learn_low, _next_epoch = LowWaterMarks.learn_low, HybridClock.next_epoch
@@ -62,7 +62,7 @@ def _begins_expired(self: AckedSets, subscription: str) -> None:
     """What expired before the creation is in its base."""
     _begin(self, subscription)
     cursor, state = self.host.cursor(subscription), self.topic.states[subscription]
-    state.base = MessageSet() if cursor is None else self.topic.translator.of_cursor(cursor)
+    state.base = MessageSet() if cursor is None else self.topic.log_index.of_cursor(cursor)
     state.bound_base()
 
 
@@ -99,7 +99,7 @@ def _takes_all(self: AckedSets, entries: Sequence[StoredEntry]) -> None:
     for subscription, state in self.topic.states.items():
         if state.base is None and not self.topic.loading:
             positions = [entry.position for entry in entries if not entry.flags & EntryFlags.MARKER]
-            state.acks |= self.topic.translator.of_entries(positions)
+            state.acks |= self.topic.log_index.of_entries(positions)
             self._apply(subscription, state.acks)
 
 
@@ -188,13 +188,13 @@ def _merges_marks(self: AckedSets, marker: AckedSetsMarker, position: Position) 
     low = next((marks_of(one.marks) for one in marker.low if one.cluster == marker.writer), {})
     for subscription, state in self.topic.states.items():
         if not self.topic.loading and any(one.subscription == subscription for one in marker.sets):
-            state.acks |= self.topic.translator.held().below(low)
+            state.acks |= self.topic.log_index.held().below(low)
             self._apply(subscription, state.acks)
 
 
 def _drops_unheld(self: TopicState) -> None:
     """Bits of messages that are not here are dropped."""
-    held = self.translator.held()
+    held = self.log_index.held()
     for state in self.states.values():
         state.acks -= state.consumed() - held
         state.dirty = state.dirty & state.acks
@@ -222,19 +222,19 @@ class Dropping:
         def started(machine: AckedSets) -> None:
             _started(machine)
             ever = self._ever_held(machine.topic)
-            ever |= machine.topic.translator.held()
+            ever |= machine.topic.log_index.held()
 
         def stored(machine: AckedSets, entries: Sequence[StoredEntry]) -> None:
             if entries:
                 first = entries[0].position
                 after = Position(first.ledger, first.entry - 1)
-                found = machine.topic.translator.held(after, entries[-1].position)
+                found = machine.topic.log_index.held(after, entries[-1].position)
                 ever = self._ever_held(machine.topic)
                 ever |= found
             _stored(machine, entries)
 
         def tidy(topic: TopicState) -> None:
-            held, ever = topic.translator.held(), self._ever_held(topic)
+            held, ever = topic.log_index.held(), self._ever_held(topic)
             for state in topic.states.values():
                 state.acks -= self._drops(state.acks - held, ever, topic)
                 state.dirty = state.dirty & state.acks
@@ -276,7 +276,7 @@ def _full_replaces(self: MarkerReader, marker: AckedSetsMarker, part: AckedSet) 
     return _merge_part(self, marker, part)
 
 
-def _bits_by_index(self: Translator, acked: Acked) -> MessageSet:
+def _bits_by_index(self: LogIndex, acked: Acked) -> MessageSet:
     """A cumulative acknowledgement claims all lower indexes."""
     found = _of_acked(self, acked)
     if acked.up_to > acked.after:
@@ -366,7 +366,7 @@ EXACT: dict[str, Patches | Dropping] = {
         f"{MACHINE}.rebased": lambda self, cluster: self.writer.all_full(cluster),
     },
     "floor_is_ack": {f"{MACHINE}._merge": _merges_marks},
-    "forgotten_for_good": {f"{TOPIC}.needed": lambda self, messages: self.translator.held_of(messages)},
+    "forgotten_for_good": {f"{TOPIC}.needed": lambda self, messages: self.log_index.held_of(messages)},
     "no_pending": {f"{TOPIC}.tidy": _drops_unheld},
     "drop_never": Dropping(_never_to_come),
     "local_floor": Dropping(_once_here),
@@ -375,7 +375,7 @@ EXACT: dict[str, Patches | Dropping] = {
     "no_full_on_rebase": {f"{MACHINE}.rebased": _forgets_rebase},
     "full_replaces": {f"{READER}.merge": _full_replaces},
     "cumulative_by_index": {
-        f"{HERE}.log_index.Translator.of_acked": _bits_by_index,
+        f"{HERE}.log_index.LogIndex.of_acked": _bits_by_index,
         f"{MACHINE}.acknowledged": _acknowledged_by_index,
     },
     "no_replay": {f"{READER}.parse": _reads_own},

@@ -44,7 +44,7 @@ def _gives_again(self: AckedSets) -> None:
     _exact_routes_changed(self)
     if not before <= self.topic.routing.into[self.host.cluster] and not self.topic.loading:
         for name, state in self.topic.states.items():
-            state.acks.difference_update(state.acks & self.topic.translator.held())
+            state.acks.difference_update(state.acks & self.topic.log_index.held())
             self._rebuild(name, state)
 
 

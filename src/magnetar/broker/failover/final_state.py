@@ -15,7 +15,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import OriginKey, Position
 from magnetar.metadata.errors import Conflict
-from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.failover import NO_TOKEN, Token
 from magnetar.wire.acksets import FenceToken
 
@@ -108,9 +108,9 @@ class FinalStates:
 
 def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> list[Run]:
     """The messages here that a subscription has not acknowledged, as runs by identity; at most RUNS_MAX, the lowest."""
-    translator, cursor = Translator(topic.log, cluster), subscription.cursor
-    found = translator.held(cursor.mark_delete)
-    found -= translator.of_cursor(cursor)
+    log_index, cursor = LogIndex(topic.log, cluster), subscription.cursor
+    found = log_index.held(cursor.mark_delete)
+    found -= log_index.of_cursor(cursor)
     runs: list[Run] = []
     for origin, first, end in found.runs():
         if len(runs) == RUNS_MAX:
@@ -124,7 +124,7 @@ def acknowledged_of(topic: Topic, subscription: Subscription, cluster: str, runs
 
     What is asked for may be any range of numbers, so that no set is made of it; what is here is bounded by the log.
     """
-    acknowledged = Translator(topic.log, cluster).of_cursor(subscription.cursor)
+    acknowledged = LogIndex(topic.log, cluster).of_cursor(subscription.cursor)
     count, counted = 0, (OriginKey("", 0), -1)
     for origin, incarnation, first, last in sorted(runs):
         key = OriginKey(origin, incarnation)

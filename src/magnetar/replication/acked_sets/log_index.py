@@ -35,7 +35,7 @@ class Located(NamedTuple):
         return bool(self.entries) or bool(self.partial)
 
 
-class Translator:
+class LogIndex:
     """One topic's log as sets of messages.
 
     Args:

@@ -123,7 +123,7 @@ class AckedSets:
         """Loading and replay are over: cursors get what they lack, a full state is due for every subscription."""
         self.topic.loading = False
         self._seen = self.host.log.last
-        for cluster, mark in self.topic.translator.highest().items():
+        for cluster, mark in self.topic.log_index.highest().items():
             self.topic.low_water.raise_next(cluster, mark)
         here = set(self.host.subscriptions())
         for subscription in self.topic.states.keys() - here:
@@ -156,10 +156,10 @@ class AckedSets:
         if subscription in self._rebuilds:
             self._rebuild(subscription, state)
             return
-        missing = self.topic.translator.held_of(state.consumed())
+        missing = self.topic.log_index.held_of(state.consumed())
         cursor = self.host.cursor(subscription)
         if cursor is not None:
-            missing -= self.topic.translator.of_cursor(cursor)
+            missing -= self.topic.log_index.of_cursor(cursor)
         self._apply(subscription, missing)
 
     # -------------------------------------------------------------------------------------------------------- events
@@ -194,7 +194,7 @@ class AckedSets:
         """
         first = entries[0].position
         hits: dict[str, MessageSet] = {}
-        for origin, index, end in self.topic.translator.spans(
+        for origin, index, end in self.topic.log_index.spans(
             Position(first.ledger, first.entry - 1), entries[-1].position
         ):
             self.topic.low_water.raise_next(origin.cluster, (origin.incarnation, end))
@@ -209,7 +209,7 @@ class AckedSets:
         state = self.topic.states.get(subscription)
         if state is None:
             return
-        if state.acknowledge(self.topic.translator.of_acked(acked), write=self.writer.writes):
+        if state.acknowledge(self.topic.log_index.of_acked(acked), write=self.writer.writes):
             self.host.dirty(subscription)
             self.writer.schedule()
         if state.left_out:
@@ -246,7 +246,7 @@ class AckedSets:
         state.begin_again("replicated again" if self.writer.writes else "")
         cursor = self.host.cursor(subscription)
         if cursor is not None:
-            since = self.topic.translator.of_cursor(cursor) - self.topic.translator.held(NONE, cursor.expired)
+            since = self.topic.log_index.of_cursor(cursor) - self.topic.log_index.held(NONE, cursor.expired)
             state.acknowledge(since, write=self.writer.writes)
             self.topic.note_left_out(subscription, state)
         self._reconcile(subscription, state)
@@ -260,7 +260,7 @@ class AckedSets:
         topic, cursor = self.topic, self.host.cursor(subscription)
         base = MessageSet()
         if cursor is not None:
-            base = topic.translator.of_cursor(cursor) - topic.translator.held(NONE, cursor.expired)
+            base = topic.log_index.of_cursor(cursor) - topic.log_index.held(NONE, cursor.expired)
         state = topic.states[subscription] = SubscriptionState(
             epoch=CREATION,
             base=base,
@@ -279,9 +279,9 @@ class AckedSets:
         if state is None or cursor is None:
             then("")
             return
-        translator = self.topic.translator
+        log_index = self.topic.log_index
         epoch = self.topic.clock.next_epoch(self.host.now_ms, self.host.cluster, self.host.log.incarnation)
-        state.seek(epoch, translator.of_cursor(cursor), translator.held_of, self._seek_floor(state))
+        state.seek(epoch, log_index.of_cursor(cursor), log_index.held_of, self._seek_floor(state))
         self.topic.note_left_out(subscription, state)
         self.host.dirty(subscription)
         if not self.writer.writes:
@@ -351,7 +351,7 @@ class AckedSets:
         state, cursor = self.topic.states.get(subscription), self.host.cursor(subscription)
         if state is None or cursor is None:
             return
-        missing = self.topic.translator.held_of(state.consumed()) - self.topic.translator.of_cursor(cursor)
+        missing = self.topic.log_index.held_of(state.consumed()) - self.topic.log_index.of_cursor(cursor)
         if not missing:
             return
         if self.writer.writes:
@@ -566,13 +566,13 @@ class AckedSets:
 
     def _apply(self, subscription: str, messages: MessageSet) -> None:
         """Messages are consumed: those that are here are acknowledged on the cursor."""
-        located = self.topic.translator.locate(messages)
+        located = self.topic.log_index.locate(messages)
         if located:
             self.host.apply(subscription, located.entries, located.partial)
 
     def _rebuild(self, subscription: str, state: SubscriptionState) -> None:
         """Consumed messages came back: a seek for the consumers (docs/design/acknowledged-sets.md#coming-back)."""
-        located = self.topic.translator.locate(state.consumed())
+        located = self.topic.log_index.locate(state.consumed())
         self.host.rebuild(subscription, located.entries, located.partial)
 
     # ------------------------------------------------------------------------------------------------------- storing
@@ -614,7 +614,7 @@ class AckedSets:
         if state is None:
             return {"mode": "exact", "unsubscribed": subscription in self.topic.gone}
         consumed = state.consumed()
-        pending = consumed - self.topic.translator.held_of(consumed)
+        pending = consumed - self.topic.log_index.held_of(consumed)
         pending -= pending.below(self.topic.low_marks())
         received = {writer: ms for (name, writer), ms in sorted(self.received_ms.items()) if name == subscription}
         return {
@@ -671,6 +671,6 @@ class AckedSets:
             cursor = self.host.cursor(subscription)
             assert cursor is not None or self.topic.loading, f"{subscription} has a state and no cursor"
             if cursor is not None and not self.topic.loading:
-                missing = self.topic.translator.held_of(state.consumed()) - self.topic.translator.of_cursor(cursor)
+                missing = self.topic.log_index.held_of(state.consumed()) - self.topic.log_index.of_cursor(cursor)
                 assert not missing, f"{subscription}: consumed and not on the cursor: {missing}"
         self.writer.validate()

@@ -20,7 +20,7 @@ from magnetar.replication.acked_sets.message_set import Marks, MessageSet
 from magnetar.wire.acksets import CLUSTERS_MAX, CREATION, ORIGINS_MAX, Epoch, FenceToken, Mark
 
 Held = Callable[[MessageSet], MessageSet]
-"""Those of some messages that are in this cluster's log (`translating.Translator.held_of`)."""
+"""Those of some messages that are in this cluster's log (`log_index.LogIndex.held_of`)."""
 
 
 def later(left: Marks, right: Marks) -> dict[str, tuple[int, int]]:

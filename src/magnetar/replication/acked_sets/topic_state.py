@@ -7,7 +7,7 @@ or changes a cursor.
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.low_water import LowWaterMarks, Routing
 from magnetar.replication.acked_sets.message_set import Marks, MessageSet
 from magnetar.replication.acked_sets.seek_clock import HybridClock
@@ -38,7 +38,7 @@ class TopicState:
         missed: subscriptions of which markers were passed over. Full states are requested when one of them is created.
         covered: by subscription, up to which marker its stored state has taken in all markers.
         loading: stored states are loaded and markers are replayed: nothing is written, and no cursor is changed.
-        translator: this cluster's log as sets of messages.
+        log_index: this cluster's log as sets of messages.
         low_water: the low-water marks that are known here.
         clock: of seeks.
         routing: what follows from the links of this topic.
@@ -53,7 +53,7 @@ class TopicState:
         self.missed: set[str] = set()
         self.covered: dict[str, Position] = {}
         self.loading = True
-        self.translator = Translator(host.log, host.cluster)
+        self.log_index = LogIndex(host.log, host.cluster)
         self.low_water = LowWaterMarks()
         self.clock = HybridClock()
         self.routing = Routing(host.cluster, host.routes)
@@ -92,7 +92,7 @@ class TopicState:
         log = self.host.log
         self._void_former_marks()
         self.low_water.raise_next(self.host.cluster, (log.incarnation, log.next_index))
-        return self.low_water.here(self.routing, self.translator.lowest())
+        return self.low_water.here(self.routing, self.log_index.lowest())
 
     def _void_former_marks(self) -> None:
         """A peer's marks of a former incarnation are void from the first handshake of the present one on, also when a third
@@ -123,7 +123,7 @@ class TopicState:
             return self.host.log.incarnation
         if cluster not in self.routing.into[self.host.cluster]:
             return 0
-        return self.host.incarnation_of(cluster) or self.translator.newest_incarnation(cluster)
+        return self.host.incarnation_of(cluster) or self.log_index.newest_incarnation(cluster)
 
     def cap_forgotten(self, state: SubscriptionState) -> None:
         """Nothing of a present incarnation counts as forgotten."""
@@ -136,7 +136,7 @@ class TopicState:
         When the bits were forgotten, a policy may have named fewer clusters. A cluster that was named again since then holds the
         messages still, and may hear of them from this cluster only (docs/design/acknowledged-sets.md#forgetting).
         """
-        needed = self.translator.held_of(messages)
+        needed = self.log_index.held_of(messages)
         needed |= messages - messages.below(self.floor())
         return needed
 
@@ -149,7 +149,7 @@ class TopicState:
         floor = self.floor()
         for subscription, state in self.states.items():
             self.cap_forgotten(state)
-            if not state.waiting and state.forget(floor, self.translator.held_of):
+            if not state.waiting and state.forget(floor, self.log_index.held_of):
                 self.host.dirty(subscription)
 
     def leave_behind(self, messages: MessageSet) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.acked_sets.log_index import Translator
+from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.host import Acked
 from magnetar.storage.cursor import Cursor
@@ -43,7 +43,7 @@ class Twin:
             for number in range(stored.count):
                 key = (origin or "a", 3 if origin else 7, stored.first_index + number)
                 self.where[key] = (stored.position, number)
-        self.translator = Translator(self.log, "a")
+        self.log_index = LogIndex(self.log, "a")
 
     def pick(self, number):
         return self.entries[number % len(self.entries)] if self.entries else NONE
@@ -55,8 +55,8 @@ twins = st.builds(Twin, entries, st.sampled_from((1, 3, 100)))
 @given(twins, st.integers(0, 30), st.integers(0, 30))
 def test_held(twin, first, last):
     after, up_to = twin.pick(first), twin.pick(last)
-    assert ids(twin.translator.held(after, up_to)) == {m for m, at in twin.where.items() if after < at[0] <= up_to}
-    assert ids(twin.translator.held()) == set(twin.where)
+    assert ids(twin.log_index.held(after, up_to)) == {m for m, at in twin.where.items() if after < at[0] <= up_to}
+    assert ids(twin.log_index.held()) == set(twin.where)
 
 
 @given(twins, st.data())
@@ -73,7 +73,7 @@ def test_cursor_to_set(twin, data):
         partial = cursor.partial.get(position)
         if cursor.is_acked(position) or (partial is not None and not partial.bits >> number & 1):
             acked.add(message)
-    assert ids(twin.translator.of_cursor(cursor)) == acked
+    assert ids(twin.log_index.of_cursor(cursor)) == acked
 
 
 @given(twins, st.data())
@@ -88,7 +88,7 @@ def test_acknowledgement_to_set(twin, data):
     expected = {m for m, at in twin.where.items() if after < at[0] <= up_to or at[0] in singles}
     expected |= {m for m, at in twin.where.items() if partial.get(at[0], 0) >> at[1] & 1}
     acked = Acked(after, up_to, [p for p in singles if p != NONE], partial)
-    assert ids(twin.translator.of_acked(acked)) == expected
+    assert ids(twin.log_index.of_acked(acked)) == expected
 
 
 @given(twins, st.data())
@@ -96,13 +96,13 @@ def test_set_to_log(twin, data):
     chosen = set(data.draw(st.lists(st.sampled_from(sorted(twin.where)), max_size=30))) if twin.where else set()
     away = {("b", 3, 500), ("d", 1, 0), ("a", 6, 0)}
     wanted = index_set(chosen | away)
-    located = twin.translator.locate(wanted)
+    located = twin.log_index.locate(wanted)
     located.entries.validate()
     found = {
         m for m, at in twin.where.items() if at[0] in located.entries or located.partial.get(at[0], 0) >> at[1] & 1
     }
     assert found == chosen
-    assert ids(twin.translator.held_of(wanted)) == chosen
+    assert ids(twin.log_index.held_of(wanted)) == chosen
     for position in located.entries:
         assert not twin.log.flags_at(position) & MARKER
         assert position not in located.partial
@@ -112,7 +112,7 @@ def test_set_to_log(twin, data):
 
 @given(twins)
 def test_marks(twin):
-    lows, highs = twin.translator.lowest(), twin.translator.highest()
+    lows, highs = twin.log_index.lowest(), twin.log_index.highest()
     for cluster in ("a", "b", "c"):
         mine = [m[1:] for m in twin.where if m[0] == cluster]
         assert lows.get(cluster) == (min(mine) if mine else None)
@@ -121,11 +121,11 @@ def test_marks(twin):
 
 def test_lowest_follows_retention():
     twin = Twin([("", 2, 0), ("b", 1, 0), ("", 1, 0), ("b", 1, 0)], 1)
-    assert twin.translator.lowest() == {"a": (7, 0), "b": (3, 0)}
+    assert twin.log_index.lowest() == {"a": (7, 0), "b": (3, 0)}
     trim = twin.log.trim(twin.entries[1], 10, Retention(0, 0))
     twin.log.forget(trim)
-    assert twin.translator.lowest() == {"a": (7, 2), "b": (3, 1)}
-    assert ids(twin.translator.held_of(index_set({("a", 7, 0), ("a", 7, 2)}))) == {("a", 7, 2)}
+    assert twin.log_index.lowest() == {"a": (7, 2), "b": (3, 1)}
+    assert ids(twin.log_index.held_of(index_set({("a", 7, 0), ("a", 7, 2)}))) == {("a", 7, 2)}
 
 
 def test_a_restored_log_is_out_of_order():
@@ -133,18 +133,18 @@ def test_a_restored_log_is_out_of_order():
     for source, first in ((Position(1, 5), 5), (Position(1, 2), 2)):
         append = twin.log.stage([NewEntry(b"", 0, 2, 1, "b", 3, first, source)], 1)
         twin.log.confirm(append, Location(0, 0))
-    assert twin.translator.lowest() == {"b": (3, 2)}
-    assert twin.translator.highest() == {"b": (3, 7)}
-    assert ids(twin.translator.held_of(index_set({("b", 3, 6), ("b", 3, 2)}))) == {("b", 3, 6), ("b", 3, 2)}
+    assert twin.log_index.lowest() == {"b": (3, 2)}
+    assert twin.log_index.highest() == {"b": (3, 7)}
+    assert ids(twin.log_index.held_of(index_set({("b", 3, 6), ("b", 3, 2)}))) == {("b", 3, 6), ("b", 3, 2)}
 
 
 def test_a_long_run_is_one_range():
     log = TopicLog("t", 7, LedgerIds(7), EntryCache(0))
     append = log.stage([NewEntry(b"", 0, 1, 1) for _ in range(20_000)], 1)
     log.confirm(append, Location(0, 0))
-    translator = Translator(log, "a")
-    assert list(translator.spans(NONE, log.last)) == [(OriginKey("a", 7), 0, 20_000)]
+    log_index = LogIndex(log, "a")
+    assert list(log_index.spans(NONE, log.last)) == [(OriginKey("a", 7), 0, 20_000)]
     wanted = MessageSet()
     wanted.add_range(OriginKey("a", 7), 10, 19_990)
-    located = translator.locate(wanted)
+    located = log_index.locate(wanted)
     assert list(located.entries.runs()) == [(Position(7, 10), Position(7, 19_989))]
