@@ -333,7 +333,7 @@ class Found(NamedTuple):
 
 
 def find(name: KeyProperty, seen: Inspected) -> Found:
-    """`open_entry` for `effects.Compute`."""
+    """`open_entry` for `effects.outbox.Compute`."""
     try:
         return Found(name, open_entry(name, seen.flags, seen.metadata, seen.payload, seen.metadata_end), None)
     except BrokerError as error:
@@ -341,7 +341,7 @@ def find(name: KeyProperty, seen: Inspected) -> Found:
 
 
 def find_stored(name: KeyProperty, entry: StoredEntry | NewEntry) -> Found:
-    """`open_stored` for `effects.Compute`."""
+    """`open_stored` for `effects.outbox.Compute`."""
     try:
         return Found(name, open_stored(name, entry), None)
     except (BrokerError, ProtocolError) as error:

@@ -26,8 +26,7 @@ _PUSHED_FROM: Final[dict[int, int]] = {
 _NEVER_PUSHED: Final = frozenset((27, 66))
 """REACHED_END_OF_TOPIC and WATCH_TOPIC_UPDATE: the C++ client closes its connection when it meets them, and no version
 tells whether the peer is one (docs/design/pulsar.md#connection). A client's name may
-(`broker.session.session.session.Session.learns_end`),
-and so does that it asked for updates (WATCH_TOPIC_LIST)."""
+(`broker.connection.Connection.learns_end`), and so does that it asked for updates (WATCH_TOPIC_LIST)."""
 
 
 def agreed(peer_version: int) -> int:

@@ -1,6 +1,6 @@
 """Every metric of `/metrics`: name, type, labels and meaning, and the key of the statistics where one holds it.
 
-`admin.metrics.page.page` and the reference page are made from this table, so that none of them can say something else than
+`admin.metrics.page.Figures` and the reference page are made from this table, so that none of them can say something else than
 the others. Every series also has the label `cluster`, the broker's own.
 """
 

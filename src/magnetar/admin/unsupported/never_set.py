@@ -1,4 +1,4 @@
-"""Policies of Pulsar that are not built: setting one is refused (501, with the reason of `notbuilt`), and so none is ever set.
+"""Policies of Pulsar that are not built: setting one is refused (501, with the reason of `not_built`), and so none is ever set.
 
 Reading one answers what Pulsar answers for one that was never set, and taking one back succeeds. Tools read all policies of
 a namespace or a topic, whether somebody uses them or not, and take back those that a description does not name.

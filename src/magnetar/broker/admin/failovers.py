@@ -46,7 +46,7 @@ class FailoverControl:
         return found
 
     def held(self) -> list[dict[str, Any]]:
-        """Subscriptions that are fenced or moved away, by topic and name (`replication.failover.Fence.told`)."""
+        """Subscriptions that are fenced or moved away, by topic and name (`replication.failover.Fence.plain`)."""
         return self._fences.held()
 
     def state(self, topic: str, subscription: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ r"""Batches that are opened off the event loop, and what waits behind them.
         \-- else: its producer waits ---(its turn comes, one batch is opened)---> judged and stored, then what came behind it
 
 To look for idempotency keys in a batch, the broker inflates it and walks over its messages. That takes up to 0.3 s for 16 MiB or
-65,536 messages, so that it is done by `effects.Compute`. One batch of the whole broker is opened at a time, and connections take
-turns: logins with passwords use the same thread, and wait for one batch at most.
+65,536 messages, so that it is done by `effects.outbox.Compute`. One batch of the whole broker is opened at a time, and
+connections take turns: logins with passwords use the same thread, and wait for one batch at most.
 
 SENDs of one producer stay in order: what comes behind such a batch waits for it. Other producers do not wait. What waits counts
 against its connection as what waits for a publish rate does, so that the socket is not read while there is much of it.
@@ -27,7 +27,7 @@ class Job:
     """Something that is to be opened.
 
     Attributes:
-        work: see `effects.Compute`.
+        work: see `effects.outbox.Compute`.
         then: gets what it returned, unless the job was given up.
         wanted: false: it was given up.
     """

@@ -199,7 +199,7 @@ class ReplicatedSubscriptions(TopicPart):
         Args:
             text: the topic.
             source: the cluster.
-            anew: the first time, with another incarnation, or from another uuid.
+            restarted: it is the first time, with another incarnation, or from another uuid.
         """
         topic = self._loaded.get(text)
         if topic is None:

@@ -1,4 +1,4 @@
-"""The replicated subscriptions of one topic: the two machines, what they are told and what they ask for (geo.host).
+"""The replicated subscriptions of one topic: the two machines, what they learn and what they ask for (`replication.host`).
 
     start     load each stored state -> read the markers behind what is covered -> started
     later     confirmed entries -> stored -> dispatch; acknowledgements, seeks, creations, deletions as they happen

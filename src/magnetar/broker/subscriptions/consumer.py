@@ -95,8 +95,8 @@ class Consumer:
         first_flow_ms, flow_ms: when it first and last asked for messages, wall clock; 0 for never. So `first_sent_ms`,
             `last_consumed_ms` of what it was sent, `last_acked_ms` of what it acknowledged.
         cumulative: it acknowledged cumulatively at least once.
-        remembers: its client can be sent TOPIC_MIGRATED (`Session.remembers_migration`).
-        learns_end: its client can be sent REACHED_END_OF_TOPIC (`Session.learns_end`); once it was, no more.
+        remembers: its client can be sent TOPIC_MIGRATED (`Connection.remembers_migration`).
+        learns_end: its client can be sent REACHED_END_OF_TOPIC (`Connection.learns_end`); once it was, no more.
         held: what it takes of the room for what clients say of themselves.
         auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
     """

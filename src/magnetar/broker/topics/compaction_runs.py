@@ -79,7 +79,8 @@ class Compactions(TopicPart):
     """Runs compactions, and knows what they found.
 
     Args:
-        broker: whose.
+        context: of the broker.
+        topics: all stored topics, by name.
         stored: everything in the metadata store at start.
     """
 

@@ -58,7 +58,7 @@ class Keyed(NamedTuple):
 
     Attributes:
         data, count: what to store of it.
-        keys: to be remembered with it: fingerprint, and place of the message (see `idempotency_block.WHOLE`).
+        keys: to be remembered with it: fingerprint, and place of the message (see `block.WHOLE`).
         repeated: messages that are stored already.
         first: where all of its messages are stored already, the number of the first one's key; else -1.
     """
