@@ -598,7 +598,7 @@ class Broker:
 
         Args:
             change: of what.
-            limits_alone: it concerns only what `changes.LIMITS` names.
+            limits_alone: it concerns only policies of `changes.LIMITS`.
         """
         self.access.policies_changed(change)
         topics = concerned(change, self.topics)

@@ -8,7 +8,7 @@ from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.rates import UNLIMITED
 from magnetar.metadata.policies.namespace import Policies
-from magnetar.metadata.policies.table import BY_NAME
+from magnetar.metadata.policies.table import BY_NAME, TABLE
 from magnetar.metadata.policies.topic import NO_POLICIES, TopicPolicies
 from magnetar.metadata.policies.types import (
     AutoSubscriptionCreation,
@@ -55,18 +55,8 @@ class TopicLimits(NamedTuple):
     sources: Mapping[str, str]
 
 
-REFUSING: Final = (
-    "auto-subscription-creation",
-    "delayed-delivery",
-    "encryption-required",
-    "max-consumers",
-    "max-consumers-per-subscription",
-    "max-message-size",
-    "max-producers",
-    "max-subscriptions",
-    "subscription-types",
-)
-"""Policies that a refusal names, of those that are limits of a topic."""
+REFUSING: Final = tuple(policy for policy in TABLE if policy.named_in_refusals)
+"""Policies that a refusal names."""
 
 
 def limits_of(
@@ -80,7 +70,7 @@ def limits_of(
         config: of the broker.
         own: what the namespace itself says; None: all of `namespace`.
     """
-    sources = {name: BY_NAME[name].source(topic, namespace if own is None else own) for name in REFUSING}
+    sources = {policy.name: policy.source(topic, namespace if own is None else own) for policy in REFUSING}
 
     def number(name: str, ceiling: int = UNLIMITED, setting: str = "") -> int:
         most = BY_NAME[name].applied(topic, namespace, config) or UNLIMITED

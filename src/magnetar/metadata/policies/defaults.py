@@ -16,23 +16,8 @@ from magnetar.metadata.errors import Refused
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME, TABLE, Policy, check_policies
 
-ELSEWHERE: Final[Mapping[str, str]] = {
-    "replication-clusters": 'write [namespaces."TENANT/NAMESPACE"] clusters',
-    "allowed-clusters": "set it for a namespace",
-    "replication-start": 'write [namespaces."TENANT/NAMESPACE"] replication_start',
-    "deduplication": "write [deduplication] enabled",
-    "deduplication-interval": "write [deduplication] snapshot_s",
-    "idempotency": "set it for a namespace or a topic",
-    "auto-topic-creation": "write [broker] auto_create_topics",
-    "schema-validation": "set it for a namespace or a topic",
-    "replicate-subscriptions": "set it for a namespace or a topic",
-    "subscription-mode": "write [subscriptions] mode",
-    "persistence": "it has no effect",
-}
-"""Policies that have no default here, and what to do instead."""
-
-POSSIBLE: Final = tuple(policy for policy in TABLE if policy.name not in ELSEWHERE)
-"""Policies that may have one."""
+POSSIBLE: Final = tuple(policy for policy in TABLE if not policy.no_default)
+"""Policies that may have a default here."""
 
 
 def defaults_of(table: Mapping[str, Any]) -> Policies:
@@ -72,12 +57,13 @@ def filled(policies: Policies, defaults: Policies) -> Policies:
 
 
 def _named(name: str) -> Policy:
-    if name in ELSEWHERE:
-        raise ConfigError(f"policies.{name}: it has no default here; {ELSEWHERE[name]}")
-    if name not in BY_NAME:
+    policy = BY_NAME.get(name)
+    if policy is None:
         known = ", ".join(policy.name for policy in POSSIBLE)
         raise ConfigError(f"policies.{name}: there is no such policy; there are {known}")
-    return BY_NAME[name]
+    if policy.no_default:
+        raise ConfigError(f"policies.{name}: it has no default here; {policy.no_default}")
+    return policy
 
 
 def _fields(policy: Policy, value: Any) -> Any:

@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSING)
+@pytest.mark.parametrize("name", [policy.name for policy in REFUSING])
 def test_the_most_specific_level_is_named(name: str) -> None:
     policy, config = BY_NAME[name], BrokerConfig()
     value = VALUES.get(name, 1)
