@@ -13,6 +13,7 @@ from magnetar.admin.websocket.options import ProducerOptions, from_base64
 from magnetar.admin.websocket.outgoing import Outgoing
 from magnetar.admin.websocket.publisher import Publisher, Receipt
 from magnetar.core.errors import BrokerError
+from magnetar.replication.link.policy import LOCAL_ONLY
 from magnetar.wire import pulsar_pb2 as pb
 
 NOT_JSON: Final = (3, "Failed to de-serialize from JSON")
@@ -127,7 +128,7 @@ class ProducerSocket:
         if said.key is not None:
             metadata.partition_key = _text(said.key)
         if said.disable_replication:
-            metadata.replicate_to.append("__local__")
+            metadata.replicate_to.append(LOCAL_ONLY)
         elif said.replication_clusters is not None:
             metadata.replicate_to.extend(said.replication_clusters)
         if said.delivery_at is not None:

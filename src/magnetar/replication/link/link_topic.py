@@ -369,8 +369,8 @@ class LinkTopic:
     def pass_over(self) -> bool:
         """Settle the entries right behind C that can never go over a link; whether C moved.
 
-        What came over a link itself (and markers) needs no task to be judged: in a mesh every entry would otherwise cost a
-        read on each of the other links of the clusters it reached. C moves, S does not
+        What came over a link itself, markers of other clusters too, needs no task to be judged: in a mesh every entry would
+        otherwise cost a read on each of the other links of the clusters it reached. C moves, S does not
         (docs/design/links.md#sent-position); a task that is under way over the same entries commits at or behind the
         new C and changes nothing.
         """

@@ -6,6 +6,7 @@
             | published here, `replicate_to` has names | goes to those; the name `__local__` is no cluster's
             | has `replicated_from`                    | never: every message comes straight from its origin
             | marker                                   | as a message; a marker for here alone names this cluster
+            | metadata cannot be parsed                | goes: the destination says what is wrong with it
 
 So two-way, one-way and no replication between two clusters are all said by who lists whom, and a mesh has no loops.
 """
@@ -13,9 +14,11 @@ So two-way, one-way and no replication between two clusters are all said by who 
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Position
 from magnetar.storage.entries import EntryFlags
 from magnetar.storage.topiclog import TopicLog
+from magnetar.wire.metadata import parse_metadata
 
 LOCAL_ONLY: Final = "__local__"
 """What clients write into `replicate_to` for "do not replicate"; no cluster can have this name."""
@@ -42,13 +45,28 @@ def unlinked(local: str, effective: Collection[str], linked: Iterable[str]) -> f
 
 
 def may_go(flags: int) -> bool:
-    """Whether an entry can go over a link at all, by its flags alone. Restricted ones also need `names_allow`."""
+    """Whether an entry can go over a link at all, by its flags alone. For a restricted one `goes_to` says where to."""
     return not flags & _STAYS
 
 
-def names_allow(flags: int, replicate_to: Collection[str], target: str) -> bool:
-    """Whether an entry's own list of clusters, if it has one, names the target."""
-    return not flags & _RESTRICTED or target in replicate_to
+def goes_to(flags: int, data: bytes, target: str) -> bool:
+    """Whether an entry goes to a cluster: by its flags and, if it is restricted, by its own list of clusters.
+
+    An entry whose metadata cannot be parsed goes: the destination checks every entry, and says what is wrong with it.
+
+    Args:
+        flags: of the entry (`EntryFlags`).
+        data: its bytes.
+        target: the cluster.
+    """
+    if flags & _STAYS:
+        return False
+    if not flags & _RESTRICTED:
+        return True
+    try:
+        return target in parse_metadata(data).replicate_to
+    except ProtocolError:
+        return True
 
 
 MAY_GO: Final = bytes(int(may_go(flags)) for flags in range(256))

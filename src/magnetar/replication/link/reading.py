@@ -13,14 +13,12 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from magnetar.core.errors import ProtocolError
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Outbox, Read
-from magnetar.replication.link.policy import MAY_GO, may_go
+from magnetar.replication.link.policy import MAY_GO, goes_to
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.metadata import parse_metadata
 from magnetar.wire.positions import position_to_proto
 
 ENTRIES_MAX: Final = 20_000
@@ -32,7 +30,6 @@ LOOKED_MAX: Final = 200_000
 BRIDGE: Final = 32
 """Unwanted entries in a row that are read all the same: a read more would cost more than reading them."""
 
-_RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 _ALL: Final = bytes([1]) * 256
 _FOREIGN: Final = bytes(int(bool(flags & EntryFlags.REPLICATED)) for flags in range(256))
 
@@ -152,16 +149,7 @@ class Reading:
     def _for_link(self, entry: StoredEntry) -> bool:
         if self._origin:
             return entry.origin == self._origin and entry.first_index >= 0
-        if not self._to:
-            return True
-        if not may_go(entry.flags):
-            return False
-        if not entry.flags & _RESTRICTED:
-            return True
-        try:
-            return self._to in parse_metadata(entry.data).replicate_to
-        except ProtocolError:
-            return True  # the destination checks every entry, and says what is wrong with it
+        return not self._to or goes_to(entry.flags, entry.data, self._to)
 
     def _answer(self, blocked: str = "", message: str = "") -> None:
         response = pb.CommandGeoReadResponse(request_id=self._request_id, end=position_to_proto(self._end))

@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.link.policy import (
+    LOCAL_ONLY,
     MAY_GO,
+    goes_to,
     index_after,
     local_messages,
     may_go,
-    names_allow,
     targets,
     unlinked,
 )
@@ -36,9 +37,16 @@ def test_which_entries_go() -> None:
     assert may_go(EntryFlags.MARKER | EntryFlags.RESTRICTED)
     assert not may_go(EntryFlags.MARKER | EntryFlags.REPLICATED)
     assert [bool(MAY_GO[flags]) for flags in range(256)] == [may_go(flags) for flags in range(256)]
-    assert names_allow(0, [], "b")
-    assert names_allow(EntryFlags.RESTRICTED, ["b"], "b")
-    assert not names_allow(EntryFlags.RESTRICTED, ["__local__"], "b")
+
+
+def test_where_an_entry_goes() -> None:
+    everywhere, restricted, stays = message(), message(to=("b",)), message(to=(LOCAL_ONLY,))
+    assert goes_to(everywhere.flags, everywhere.data, "b")
+    assert goes_to(restricted.flags, restricted.data, "b")
+    assert not goes_to(restricted.flags, restricted.data, "c")
+    assert not goes_to(stays.flags, stays.data, "b")
+    assert not goes_to(restricted.flags | EntryFlags.REPLICATED, restricted.data, "b")
+    assert goes_to(EntryFlags.RESTRICTED, b"not to be parsed", "b"), "the destination says what is wrong with it"
 
 
 @given(
