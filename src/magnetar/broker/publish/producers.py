@@ -6,9 +6,9 @@
     WaitForExclusive      accepted            queued              queued                   queued behind
     ExclusiveWithFencing  accepted            they are closed     it is closed             all are closed
 
-Each time that a producer gets exclusive access, the topic's epoch goes up by one and the producer is told. It brings that
-epoch when it comes back: it keeps it if nobody else had exclusive access meanwhile, and is refused (fenced) otherwise.
-A name is used by one live producer at a time. The same connection may replace its own producer with a higher epoch (it
+Each time that a producer gets exclusive access, the topic epoch goes up by one and the producer is told. It brings that epoch
+when it comes back: it keeps it if no other producer had exclusive access meanwhile, and is refused (fenced) otherwise.
+A name is used by one live producer at a time. The same connection may replace its own producer with a higher producer epoch (it
 reconnected faster than it noticed). Of anybody else it is found out first whether the one that has the name lives. If so, the
 table holds, as in Pulsar: a standby of the same name waits for its turn. With shared access, and for whoever brings the epoch
 that holds (it comes back, and it is its own former self that has the name), the name is busy.

@@ -110,8 +110,8 @@ class Policy:
         follows: the policy whose value holds where this one is not set.
         no_default: what to do instead where `[policies]` of clusters.toml names it; "": it may have a default there.
         limits_only: a change of it concerns nothing but limits, expiry, quotas and access (`broker.catalog.policy_limits`,
-            `broker.catalog.maintenance`, `broker.security.access`). Links and the other parts of a broker are not told, which saves
-            four fifths of the time of a change where a namespace has ten thousand topics.
+            `broker.catalog.maintenance`, `broker.security.access`). Links and the other parts of a broker do not look at topics
+            then, which saves four fifths of the time of a change in a namespace of ten thousand topics.
         named_in_refusals: a refusal that is due to it says where its value comes from (`TopicLimits.sources`).
     """
 
