@@ -1,1 +1,1 @@
-"""Identities, names, errors and configuration: what every other part of Magnetar speaks in."""
+"""Names, message identities, errors and configuration: the basis of all other packages."""

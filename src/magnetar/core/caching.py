@@ -1,4 +1,6 @@
-"""A cache that is bounded by what its entries cost, not by how many there are: clients decide how large one of them is."""
+"""A cache that is bounded by the total cost of its entries, not by their number, because clients decide how large an
+entry is.
+"""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -7,14 +9,15 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 ENTRY_BYTES = 200
-"""What one entry costs beside its key and value: its place in two dictionaries, and the numbers in them."""
+"""The cost of one entry in addition to its key and value: the slots and numbers in two dictionaries."""
 
 
 class CostCache(Generic[Key, Value]):
-    """The values used last, as many as their costs together allow. One that is dearer than all of it is made and not kept.
+    """A least-recently-used cache whose entries together cost at most `bytes_max`. A value that costs more is made and
+    not kept.
 
     Args:
-        bytes_max: of all together.
+        bytes_max: limit on the total cost.
         make: a value from its key; what it raises is not kept.
         cost: bytes of a key and its value.
     """

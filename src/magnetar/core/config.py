@@ -1,9 +1,9 @@
-"""clusters.toml: which clusters there are, which links join them, and every limit with its default and its reason.
+"""Reading and checking clusters.toml: the clusters, the links between them, and all limits.
 
-`load` reads the file, `builtin` is what runs without one, `single` is one broker on its own. Whatever is wrong in a
-file ends in one `ConfigError` line that names the file, the key and what would be right. Tables are checked field by
-field rather than by one `msgspec.convert` of the whole file, because msgspec's path (`$.clusters[...].http`) does not
-say which cluster it means.
+`load` reads the file, `builtin` is the configuration without a file, `single` is one broker alone. Every mistake in a
+file is reported as one `ConfigError` line that names the file, the key and what would be right. Tables are checked
+field by field rather than by one `msgspec.convert` of the whole file, because msgspec's path (`$.clusters[...].http`)
+does not say which cluster it means.
 """
 
 import re
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 FILE_NAME: Final = "clusters.toml"
-"""What the commands look for in the working folder when no `-c` is given."""
+"""The file that commands look for in the working folder when no `-c` is given."""
 
 FILE_BYTES_MAX: Final = 1 << 20
 """A ceiling: a configuration this long is a wrong path (a log, a data file), better refused than parsed."""
@@ -101,7 +101,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """What to call this configuration in a message."""
+        """The name of this configuration in messages."""
         return str(self.path) if self.path else "the built-in configuration"
 
     def cluster(self, name: str) -> ClusterConfig:
@@ -120,7 +120,7 @@ class Config(Struct, frozen=True, kw_only=True):
         return self.data_dir / name
 
     def link_address(self, name: str) -> str:
-        """Where links reach a cluster: `host:port`, or a `pulsar+ssl://` URL that says whom to trust."""
+        """The address of a cluster for links: `host:port`, or a `pulsar+ssl://` URL that names the trusted CA."""
         cluster = self.cluster(name)
         if not self.replication.tls or not cluster.service_url_tls:
             return cluster.advertised
@@ -146,7 +146,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 _LISTENER: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
-"""What a listener may be called."""
+"""The allowed names of a listener."""
 
 
 class _ClusterTable(Struct, kw_only=True):
@@ -248,7 +248,9 @@ def parse(text: str, path: Path) -> Config:
 
 
 def builtin(data_dir: Path) -> Config:
-    """Three clusters on this machine, full mesh, everything else by default: what runs without a file."""
+    """Three clusters on this machine in a full mesh, with defaults for everything else: the configuration without a
+    file.
+    """
     tables = {
         name: {"pulsar": f"127.0.0.1:{BUILTIN_PULSAR_PORT + i}", "http": f"127.0.0.1:{BUILTIN_HTTP_PORT + i}"}
         for i, name in enumerate(BUILTIN_CLUSTERS)
@@ -267,7 +269,7 @@ def single(name: str, data_dir: Path, pulsar_port: int, http_port: int) -> Confi
 
 
 def _folders(data_dir: Path) -> dict[str, Any]:
-    """What depends on the data folder, for a configuration without a file."""
+    """The settings that depend on the data folder, for a configuration without a file."""
     folder = data_dir.expanduser().absolute()
     return {"data_dir": folder, "replication": _replication({}, folder, folder.parent)}
 
@@ -382,7 +384,7 @@ def _named(table: dict[str, str] | None, where: str, key: str) -> dict[str, str]
 
 
 def _advertised(text: str | None, listen: Address, where: str, key: str) -> str:
-    """What clients are told of a listener."""
+    """The address of a listener that clients receive."""
     if text is not None:
         advertised = _address(text, f"{where}.{key}")
         if advertised.wildcard:

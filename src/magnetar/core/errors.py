@@ -1,4 +1,4 @@
-"""Errors with a blame and a scope.
+"""The error classes: each says which side made the mistake, and whether it ends a request or a connection.
 
 Every error that can reach a user is a `MagnetarError` whose text is one line: what is wrong, where, and what would be
 right. `ProtocolError` is the peer's fault and ends its connection; `BrokerError` is the answer to one request.
@@ -55,10 +55,10 @@ class StorageError(MagnetarError):
 
 
 class BrokerError(MagnetarError):
-    """One request is refused; the connection goes on.
+    """One request is refused; the connection stays open.
 
     Args:
-        code: what the protocol calls it.
+        code: the protocol's error code.
         message: one line for the user.
     """
 

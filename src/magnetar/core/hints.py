@@ -1,7 +1,7 @@
-"""Commands that messages print: the way out of what they tell of.
+"""Commands that error messages print, to solve the problem that they report.
 
-They are copied into a shell, so every word is quoted as a shell needs it, and every one of them is complete: it says which
-cluster it speaks to. `tests/clients/test_hints.py` runs them.
+Users copy them into a shell. So every word is quoted for a shell, and every command names the cluster that it talks to.
+`tests/clients/test_hints.py` runs them.
 """
 
 import shlex

@@ -1,11 +1,11 @@
-"""Hosts and ports that somebody wrote as text."""
+"""Parsing of hosts and ports that a user wrote as text."""
 
 from typing import Final
 
 from magnetar.core.numbers import whole_number
 
 HOST_CHARACTERS_MAX: Final = 253
-"""Of a name in the domain name system."""
+"""The longest name in the domain name system."""
 
 
 def is_host(text: str) -> bool:
@@ -22,6 +22,6 @@ def is_host(text: str) -> bool:
 
 
 def port_of(text: str) -> int:
-    """A TCP port; 0 when a text is none."""
+    """The TCP port in a text; 0 if the text is not one."""
     number = whole_number(text) or 0
     return number if number < 65536 else 0

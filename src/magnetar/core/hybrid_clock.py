@@ -1,8 +1,9 @@
-"""A hybrid logical clock (Kulkarni et al., 2014): times follow the wall clock, and still order what follows from what."""
+"""A hybrid logical clock (Kulkarni et al., 2014): its times follow the wall clock and keep causal order."""
 
 
 class HybridClock:
-    """Gives times that are never behind the wall clock's reading and always above every time that the clock was shown.
+    """Gives times that are never earlier than the wall clock's reading and always later than every time that the clock
+    has seen.
 
     A change that is made after seeing another one therefore has the later time, however wrong a wall clock is. The clock does
     not care about the unit, as long as all its times have the same one. After a restart it has to be shown every time that
@@ -35,5 +36,5 @@ class HybridClock:
         return self.latest
 
     def ahead(self, now: int) -> int:
-        """How far the newest known time is ahead of the wall clock's reading; 0 if it is not."""
+        """The time by which the newest known time is ahead of the wall clock's reading; 0 if it is not ahead."""
         return max(0, self.latest - now)

@@ -1,16 +1,16 @@
 """Positions in one cluster's log, and the identity of a message in all clusters.
 
 A `Position` means something only within one cluster and one topic; positions of different clusters are never compared.
-What names a message everywhere, for ever, is `(origin cluster, topic incarnation, origin index)`.
+The name of a message in all clusters, for ever, is `(origin cluster, topic incarnation, origin index)`.
 """
 
 from typing import Final, NamedTuple
 
 
 class Position(NamedTuple):
-    """Where an entry stands in one cluster's log of one topic; ordered by ledger, then entry.
+    """The position of an entry in one cluster's log of one topic; ordered by ledger, then entry.
 
-    `(L, -1)` is legal and stands before the first entry of ledger L (as a mark-delete position).
+    `(L, -1)` is legal and comes before the first entry of ledger L (as a mark-delete position).
     """
 
     ledger: int
@@ -25,15 +25,18 @@ NONE: Final = Position(-1, -1)
 
 EARLIEST: Final = NONE
 LATEST: Final = Position(2**63 - 1, 2**63 - 1)
-"""Pulsar's "latest": behind everything."""
+"""Pulsar's "latest": after every entry."""
 
 
 LEDGER_MAX: Final = 253_402_300_799_999
-"""A ceiling on ledger ids, and so on incarnations, that another cluster may name: the year 9999. Ids follow the clock, and count
-on from the highest one that is known, for ever: what is named without a ceiling leaves no room for the next."""
+"""The highest ledger id, and so incarnation, that another cluster may name: the year 9999 in ms. Ids follow the clock
+and continue from the highest known id, so an unlimited id from elsewhere would leave no room for later ones.
+"""
 
 LEDGER_BELIEVED_MAX: Final = LEDGER_MAX - (1 << 40)
-"""Up to here a cluster leaves behind ids that others hold under its name: a trillion more ledgers fit below the ceiling."""
+"""The highest ledger id up to which a cluster skips ids that other clusters hold under its name: a trillion more
+ledgers fit below `LEDGER_MAX`.
+"""
 
 
 class OriginKey(NamedTuple):
@@ -57,7 +60,8 @@ class Identity(NamedTuple):
 
 
 class LinkCursor(NamedTuple):
-    """How far a link got in one topic of its source; always read and written as one (docs/design/links.md#chain-rule).
+    """The durable cursor of a link in one topic of its source. It is always read and written as a whole
+    (docs/design/links.md#chain-rule).
 
     Attributes:
         c: everything at or below is settled: sent and confirmed, filtered out, or trimmed.

@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from typing import Final
 
 INTERVAL_S_MIN: Final = 0.1
-"""A shorter interval goes on until the next look; no configuration looks so often."""
+"""The shortest interval. A shorter one continues until the next look; no configuration looks that often."""
 
 
 class Meter:
-    """What some counters grew by per second, over the last interval between two looks.
+    """The growth of some counters per second, over the last interval between two looks.
 
-    Like Pulsar's rates, zero until the first look, which ends an interval that began when what is counted did.
+    As Pulsar's rates, it is zero until the first look. The first look ends the interval that began with the counters
+    themselves.
 
     Args:
-        counters: how many there are.
-        began_ms: when they were zero; 0 if nobody knows: then the first look only begins an interval.
+        counters: number of counters.
+        began_ms: when they were zero; 0 if that is not known: then the first look only begins an interval.
 
     Attributes:
         per_s: in the order of the counters.
-        since_ms: when the interval began that is running.
+        since_ms: start of the current interval.
     """
 
     __slots__ = ("_before", "per_s", "since_ms")
@@ -32,7 +33,7 @@ class Meter:
         """The counters as they are now; an interval ends, another begins."""
         elapsed_s = (now_ms - self.since_ms) / 1000
         if self.since_ms and 0 <= elapsed_s < INTERVAL_S_MIN:
-            return  # of what has just begun: a message in a moment is no rate; it counts in the next interval
+            return  # a message in a moment is not a rate; it counts in the next interval
         if self.since_ms and elapsed_s > 0:
             self.per_s = tuple((new - old) / elapsed_s for new, old in zip(counters, self._before, strict=True))
         self.since_ms, self._before = now_ms, counters

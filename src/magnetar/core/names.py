@@ -1,8 +1,9 @@
-"""The grammar of every name, in one place.
+"""The grammar of all names.
 
 A topic is `persistent://tenant/namespace/local`; the short forms `local` and `tenant/namespace/local` are completed
 with `persistent://public/default/`. A partition is the topic name plus `-partition-N`. Names become keys of stores and
-parts of URLs, so what could be mistaken for a path (`.`, `..`, a backslash, a control character) is refused here, once.
+parts of URLs, so names that could be mistaken for a path (`.`, `..`, a backslash, a control character) are refused
+here, once.
 """
 
 import re
@@ -134,12 +135,12 @@ class TopicName(NamedTuple):
 def looked_up(text: str) -> TopicName:
     """The topic that a lookup names.
 
-    Java's clients look up a pattern as if it were a name, to find the broker that watches the list of what matches: behind
-    the namespace of a persistent topic may stand what no topic's name can hold, but for slashes: with one of these it
-    is no pattern for Java's clients either.
+    Java's clients look up a pattern as if it were a name, to find the broker that watches the matching topics. So the
+    part after the namespace of a persistent topic may have characters that no topic name can have, except slashes:
+    Java's clients do not accept a pattern with a slash either.
 
     Raises:
-        NameNotValid: it is neither.
+        NameNotValid: neither a topic's name nor a pattern.
     """
     try:
         return TopicName.parse(text)
@@ -211,7 +212,7 @@ def check_producer(text: str) -> str:
 
 
 def link_cursor_name(remote: str) -> str:
-    """The name of the cursor that keeps a link's place, as Pulsar's replicators name theirs."""
+    """The name of the cursor of a link, as Pulsar's replicators name theirs."""
     return f"pulsar.repl.{remote}"
 
 

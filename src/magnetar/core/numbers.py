@@ -1,4 +1,4 @@
-"""Numbers that somebody wrote as text."""
+"""Parsing of numbers that a user wrote as text."""
 
 from typing import Final
 

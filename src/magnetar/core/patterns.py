@@ -1,9 +1,9 @@
-"""Patterns of topics' names, as pattern consumers bring them: regular expressions of RE2, which are matched in one pass.
+"""Patterns of topic names, as pattern consumers send them: RE2 regular expressions, which are matched in one pass.
 
-A client's pattern is matched against every topic of a namespace, by the thread that serves everybody. Python's `re` goes
-back and tries again, exponentially often for patterns that are made for it; RE2 takes time in proportion to the name and,
-at worst, to the pattern. It is what Pulsar's brokers and Java's client match with; what it does not know (references back,
-looking ahead) is refused, and a client whose pattern is refused asks for the whole list as before.
+A client's pattern is matched against every topic of a namespace, by the thread that serves all clients. Python's `re`
+backtracks, exponentially often for malicious patterns; RE2 takes time in proportion to the name and, at worst, to the
+pattern. Pulsar's brokers and Java's client use RE2 as well. Constructs that it does not have (backreferences,
+lookahead) are refused, and a client whose pattern is refused asks for the whole list as before.
 """
 
 from typing import Final
@@ -17,10 +17,10 @@ MEMORY_BYTES: Final = 64 * 1024
 what a pattern of a thousand letters becomes that repeats nothing. A thousand patterns have 64 MB."""
 
 COMPILING_STEPS: Final = 200
-"""What it takes to make a pattern, beside its instructions; a step is about a microsecond."""
+"""The fixed cost of compiling a pattern, in addition to its instructions; a step is about a microsecond."""
 
 MATCHING_STEPS: Final = 4
-"""What it takes to match one name."""
+"""The fixed cost of matching one name."""
 
 STEP_INSTRUCTIONS: Final = 2
 """Instructions that a name takes one step for where RE2 finds no table of states that fits its memory: measured with names of
@@ -64,12 +64,12 @@ class TopicPattern:
 
     @property
     def making_steps(self) -> int:
-        """What it took to make it."""
+        """The cost of compiling the pattern."""
         return COMPILING_STEPS + self.instructions
 
     @property
     def matching_steps(self) -> int:
-        """What it takes to match one name, at worst."""
+        """The highest cost of matching one name."""
         return MATCHING_STEPS + self.instructions // STEP_INSTRUCTIONS
 
     def matches(self, text: str) -> bool:
@@ -82,7 +82,9 @@ def _shown(text: str) -> str:
 
 
 def _without_domain(text: str) -> str:
-    """Patterns are matched against names without `persistent://`, as clients do; what stands in front of that stays."""
+    """Remove `persistent://`: patterns are matched against names without it, as clients do. Text before the prefix
+    stays.
+    """
     before, separator, behind = text.partition(SCHEME)
     if not separator:
         return text

@@ -1,4 +1,4 @@
-"""Where metadata may be kept: the `store` of the `[metadata]` table."""
+"""The metadata stores that the `store` key of the `[metadata]` table may name."""
 
 from typing import Final
 

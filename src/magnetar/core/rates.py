@@ -2,9 +2,9 @@
 
     one token is one message, or one byte
     a bucket is filled evenly and holds one period's tokens at most: that is the burst after a pause
-    whoever finds a token may take as many as it needs: an entry goes whole, and the debt is waited for
+    a caller that finds a token may take as many as it needs: an entry is sent whole, and later callers wait for the debt
 
-So the rate holds in the long run whatever the size of batches, and nothing waits for a bucket that could never hold it.
+So the rate is kept in the long run for any size of batches, and no entry is too large for its bucket.
 
 A relative rate grows by what was published: the tokens of the last whole period's publishes are added to each period.
 Levels are integers in units of a token per millisecond of the period, so that no rate drifts by rounding.
@@ -21,7 +21,7 @@ class TokenBucket:
 
     Args:
         tokens: per period, above 0.
-        period_ms: of time.
+        period_ms: length of the period.
         now_ms: the clock; it never goes back.
     """
 
@@ -42,19 +42,19 @@ class TokenBucket:
         return self._level // self._period_ms
 
     def add(self, more: int, now_ms: int) -> None:
-        """From now on `tokens` and so many more per period; those of the time before were as many as they were."""
+        """Raise the rate to `tokens` plus `more` per period from now on. The periods before keep their rate."""
         self.room(now_ms)
         before, self._tokens = self._tokens, self.tokens + more
-        # What was given in the period that ended may still be taken in this one.
+        # Tokens of the period that ended may still be taken in this one.
         self._capacity = max(before, self._tokens) * self._period_ms
         self._level = min(self._level, self._capacity)
 
     def take(self, tokens: int) -> None:
-        """Take so many, also more than there are."""
+        """Take this number of tokens, also more than there are."""
         self._level -= tokens * self._period_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """Until there is a whole token; 0: now."""
+        """The time until there is a whole token; 0: there is one now."""
         if self.room(now_ms) > 0:
             return 0
         return -((self._level - self._period_ms) // self._tokens)
@@ -74,7 +74,7 @@ class Rate:
     Args:
         messages, bytes_: per period; 0 or below: no limit of that kind.
         period_ms, now_ms: see `TokenBucket`.
-        published: of a relative rate: what the topic was sent so far; None: the rate is absolute.
+        published: for a relative rate, what was published to the topic so far; None: the rate is absolute.
     """
 
     __slots__ = ("_bytes", "_counted", "_messages", "_period_ms", "_published", "_since_ms", "key")
@@ -89,7 +89,7 @@ class Rate:
         self._bytes = TokenBucket(bytes_, period_ms, now_ms) if bytes_ > 0 else None
 
     def _follow(self, now_ms: int) -> None:
-        """A period ended: what was published in it is added to the rate of the next one."""
+        """Add what was published in the periods that ended to the rate of the next one."""
         elapsed_ms = now_ms - self._since_ms
         if self._published is None or elapsed_ms < self._period_ms:
             return
@@ -126,18 +126,18 @@ class Rate:
             self._bytes.take(size)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Until something may go; 0: now."""
+        """The time until an entry may be sent; 0: now."""
         return max((one.wait_ms(now_ms) for one in (self._messages, self._bytes) if one is not None), default=0)
 
 
 def rate_of(
     messages: int, bytes_: int, period_ms: int, now_ms: int, before: Rate | None, published: Published | None = None
 ) -> Rate | None:
-    """The machine of a policy: None without a limit, `before` where nothing changed, for its debts stay.
+    """The `Rate` of a policy: None without a limit, and `before` if nothing changed, because its debts stay.
 
     Args:
         messages, bytes_, period_ms, now_ms, published: see `Rate`.
-        before: what there was.
+        before: the rate until now.
     """
     if messages <= 0 and bytes_ <= 0:
         return None

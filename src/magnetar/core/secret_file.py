@@ -11,7 +11,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 def file_state(path: str | Path) -> tuple[int, ...] | None:
-    """What differs when a file has changed, also in who may read it; None: it is not there."""
+    """The attributes of a file that differ after it has changed, permissions included; None: there is no such file."""
     try:
         status = os.stat(path)  # noqa: PTH116 - follows links, as secret managers swap them
     except OSError:
@@ -33,7 +33,7 @@ def read_file(path: str | Path, what: str, *, private: bool, group: bool = False
     """
     try:
         with Path(path).open("rb") as file:
-            # Of the opened file: the one that is read is the one that was looked at.
+            # Ask the opened file, not the path: the file that is read is the one that was checked.
             mode = os.fstat(file.fileno()).st_mode
             if private and mode & (0o007 if group else 0o077):
                 raise ConfigError(f"{what} {path} can be read by others: chmod 600 {path}")
@@ -69,7 +69,7 @@ def read_link_token(path: Path) -> str:
     try:
         there = path.exists()
     except OSError:
-        there = True  # as far as anybody may know: reading it says why not
+        there = True  # as far as is known here: reading the file reports why it cannot be read
     if not there:
         raise ConfigError(
             f"link token {path} does not exist; a broker makes it at its first start: copy it from a machine that has it, "

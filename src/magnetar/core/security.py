@@ -1,6 +1,6 @@
-"""What `[authentication]`, `[authorization]`, `[tls]` and `[client]` of clusters.toml become.
+"""The tables `[authentication]`, `[authorization]`, `[tls]` and `[client]` of clusters.toml as structs.
 
-No secret stands in the file itself: it names files and environment variables, and whoever needs one reads it there
+The file itself has no secrets: it names files and environment variables, which are read where they are used
 (`runtime.security.secrets`). So the configuration may be shown, copied and logged.
 """
 
@@ -83,7 +83,7 @@ class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody has to say who they are."""
+        """Whether clients have to authenticate."""
         return bool(self.methods)
 
 
@@ -136,7 +136,7 @@ class Security(Struct, frozen=True, kw_only=True):
 
     @property
     def trusted_ca(self) -> str:
-        """What links and commands trust, "" for the system's."""
+        """The CA file that links and commands trust, "" for the system's."""
         return self.client.ca_file or self.tls.ca_file
 
 

@@ -1,6 +1,6 @@
-"""What the tables of clusters.toml become: addresses, clusters, links, and every limit with its default and its reason.
+"""The tables of clusters.toml as structs: addresses, clusters, links, and every limit with its default and its reason.
 
-`core.config` reads the file and checks it; this module only says what there is.
+`core.config` reads and checks the file; this module only has the structs.
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ class Address(NamedTuple):
 
     @property
     def wildcard(self) -> bool:
-        """Whether it listens on every interface, so that nobody can be told to connect to it."""
+        """Whether it listens on every interface, so that the address is not one that clients can connect to."""
         return self.host in {"0.0.0.0", "::", "*"}  # noqa: S104 - recognised, not bound
 
     @property
@@ -95,12 +95,12 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def service_url(self) -> str:
-        """What a Pulsar client connects to."""
+        """The URL for Pulsar clients."""
         return f"pulsar://{self.advertised}"
 
     @property
     def service_url_tls(self) -> str:
-        """What a Pulsar client connects to by TLS, "" without."""
+        """The URL for Pulsar clients by TLS, "" without."""
         return f"pulsar+ssl://{self.advertised_tls}" if self.advertised_tls else ""
 
     def listener_urls(self) -> dict[str, tuple[str, str]]:
@@ -116,17 +116,19 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def admin_url(self) -> str:
-        """Where its REST interface answers, by TLS where it can; with the advertised host when it listens everywhere."""
+        """The URL of the REST interface, by TLS if it is configured; with the advertised host if it listens on every
+        interface.
+        """
         return self.web_url_tls or self.web_url
 
     @property
     def web_url_tls(self) -> str:
-        """Where its REST interface answers by TLS, "" without."""
+        """The URL of the REST interface by TLS, "" without."""
         return self._web_url("https", self.https, self.advertised_tls or self.advertised) if self.https else ""
 
     @property
     def web_url(self) -> str:
-        """Where its REST interface answers without TLS."""
+        """The URL of the REST interface without TLS."""
         return self._web_url("http", self.http, self.advertised)
 
     @staticmethod

@@ -1,4 +1,6 @@
-"""One table of clusters.toml against its struct: whatever is wrong is one line with the key and what would be right."""
+"""Checking one table of clusters.toml against its struct: every mistake is one line with the key and what would be
+right.
+"""
 
 import difflib
 import re

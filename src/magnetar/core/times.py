@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 
 def iso_time(time_ms: int) -> str:
-    """A time as Pulsar's statistics and headers write it: ISO 8601 with an offset. Clients of typed languages refuse a number.
+    """A time as in Pulsar's statistics and headers: ISO 8601 with an offset. Clients in typed languages refuse a
+    number.
 
-    A number that no calendar has, as clients may give one, stays a number.
+    A number outside the calendar's range, which clients may send, stays a number.
     """
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, tz=UTC)

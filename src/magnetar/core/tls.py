@@ -1,4 +1,4 @@
-"""Contexts of TLS from files: what to present, whom to trust, and what a client speaks. No sockets here."""
+"""TLS contexts from files: the certificate to present, the CA to trust, the protocol versions. No sockets here."""
 
 import ssl
 
@@ -33,7 +33,7 @@ def load_trust(context: ssl.SSLContext, ca_file: str) -> None:
 
 
 def client_context(ca_file: str = "", certificate_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """What a client speaks: checks the server's certificate and name, always.
+    """The context of a client. It always checks the server's certificate and name.
 
     Raises:
         ConfigError: a file is missing or wrong.

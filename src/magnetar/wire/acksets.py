@@ -1,8 +1,8 @@
 """Bodies of the markers of exact mode: acknowledged sets (110), a sought epoch (111), a request for full states (112).
 
-What they mean is `replication.acked_sets`'; here they are checked: after `parse_body` every name is one, every number is in its
-range, every bitmap is whole. The messages are in pulsar.proto (GeoAckedSets, GeoSoughtEpoch, GeoStateRequest); the
-marker types are ours, Apache Pulsar passes over types that it does not know.
+`replication.acked_sets` uses them; this module checks them: after `parse_body` every name is valid, every number is in
+its range and every bitmap is whole. The messages are in pulsar.proto (GeoAckedSets, GeoSoughtEpoch, GeoStateRequest);
+the marker types are Magnetar's own; Apache Pulsar ignores types that it does not know.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ SOUGHT_EPOCH: Final = 111
 STATE_REQUEST: Final = 112
 
 EXACT_KINDS: Final = frozenset((ACKED_SETS, STATE_REQUEST))
-"""What snapshot mode has no use for: the machine of exact mode reads them, beside it."""
+"""The marker types that only exact mode uses; snapshot mode ignores them."""
 
 ACK_MARKER_BYTES_MAX: Final = 8 << 20
 """A ceiling on what is read, above the largest message that links carry (5 MiB by default) with room for other settings."""
@@ -31,36 +31,43 @@ CLUSTERS_MAX: Final = 256
 """A ceiling on the clusters that one marker names: more than any mesh has."""
 
 ORIGINS_MAX: Final = 4096
-"""A ceiling on the (origin, incarnation) pairs of one set: 256 clusters that each made their topic anew 16 times."""
+"""A ceiling on the (origin, incarnation) pairs of one set: 256 clusters that each created their topic again 16 times.
+"""
 
 SETS_MAX: Final = 10_000
 """A ceiling on the subscriptions of one marker, far above what a topic has."""
 
 INDEX_MAX: Final = (1 << 62) - 1
-"""Origin indexes are below; a million messages a second for 146,000 years."""
+"""The highest origin index: enough for a million messages per second for 146,000 years."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """Epochs of a later time than the year 9999 are no clock's reading."""
 
 BELIEVED_MS_MAX: Final = TIME_MS_MAX - (1 << 40)
-"""What another cluster says is later than this, 34 years before the last time that there is, is believed only when it follows
-what is known: whatever is believed is exceeded by the next seek or failover here, which everybody has to be able to read."""
+"""A later time from another cluster, within 34 years of the highest possible time, is accepted only if it follows
+closely on known times. Reason: the next seek or failover here has to exceed every accepted time, and all clusters must
+be able to read the result.
+"""
 
 STEPS_MAX: Final = 1000
-"""How far it may be ahead of what is known then: as many seeks or failovers, of which this cluster has yet to hear."""
+"""The distance to the known time that is accepted then: the number of seeks or failovers that this cluster may not have
+seen yet.
+"""
 
 STAGE_BYTES_MAX: Final = 64
-"""Of the stage of a failover, a word."""
+"""A ceiling on the name of a failover's stage, a word."""
 
 
 class Epoch(NamedTuple):
-    """What orders the starting points of a subscription: creations share the lowest, of seeks the later one wins.
+    """The order of the starting points of a subscription: all creations share the lowest epoch, and the later of two
+    seeks wins.
 
     Attributes:
         kind: 0 by creation (the rest is 0 or ""), 1 by a seek.
-        time_ms: hybrid logical clock of the cluster that sought.
-        cluster: which.
-        incarnation: of its topic: a clock that was lost with a disk may repeat a time, an incarnation never comes twice.
+        time_ms: hybrid time of the cluster in which the seek was made.
+        cluster: the cluster in which the seek was made.
+        incarnation: of its topic. A clock that was lost with a disk may repeat a time; an incarnation is never
+            repeated.
     """
 
     kind: int
@@ -76,11 +83,11 @@ CREATION: Final = Epoch(0, 0, "", 0)
 
 
 def believable(time_ms: int, known_ms: int) -> bool:
-    """Whether a time that somebody gives for a seek or a failover leaves room for later ones.
+    """Whether another cluster's time of a seek or failover leaves room for later times.
 
     Args:
         time_ms: hybrid.
-        known_ms: the latest that is known here.
+        known_ms: the latest time that is known here.
     """
     return time_ms <= max(BELIEVED_MS_MAX, known_ms + STEPS_MAX)
 
@@ -94,7 +101,7 @@ class Mark(NamedTuple):
 
 
 class LowWater(NamedTuple):
-    """What a cluster retains nothing of, see GeoLowWater; `(incarnation, position)` is its version."""
+    """The messages of which a cluster retains none, see GeoLowWater; `(incarnation, position)` is its version."""
 
     cluster: str
     incarnation: int
@@ -118,11 +125,11 @@ class AckedSet(NamedTuple):
     """One subscription's part of a marker.
 
     Attributes:
-        subscription, epoch: of whose state it is a part.
-        full: whether the whole state is told (in all its parts together); else what is new.
+        subscription, epoch: the state that this is a part of.
+        full: whether all parts together have the whole state; otherwise they have only what is new.
         part, parts: numbered from 1. The acks of all parts are one union; the first has base and floor.
         acks: acknowledged since the epoch began.
-        base: what the epoch's starting point takes for consumed; None: not told.
+        base: what the epoch's starting point counts as consumed; None: not included.
         floor: per cluster, below which `base` states nothing; about clusters not named it states nothing at all.
         fence: the latest stage of a failover that the writer knows.
     """
@@ -142,10 +149,10 @@ class AckedSetsMarker(NamedTuple):
     """A marker of type 110.
 
     Attributes:
-        writer, incarnation: the cluster that wrote it, and its topic.
-        next_index: one above the highest origin index that the writer gave. Inline: what is to come here of those below
-            has come.
-        low: low-water marks, the writer's and those it was told.
+        writer, incarnation: the cluster that wrote it, and the incarnation of its topic.
+        next_index: one above the highest origin index that the writer gave. At the marker's position in the log, all
+            messages with lower indexes that will ever arrive have arrived.
+        low: low-water marks: the writer's own and those that it received.
         own: per origin the first own index that it retains, as the writer knows it.
         sets: by subscription.
     """
@@ -167,7 +174,7 @@ class SoughtEpoch(NamedTuple):
 
 
 class StateRequest(NamedTuple):
-    """A marker of type 112: whoever has these subscriptions is asked to write their full states."""
+    """A marker of type 112: clusters that have these subscriptions are asked to write their full states."""
 
     writer: str
     subscriptions: tuple[str, ...]
@@ -254,7 +261,7 @@ def encode_body(marker: AckMarker) -> tuple[int, bytes]:
 
 
 def parse_body(marker_type: int, body: bytes) -> AckMarker | None:
-    """What the body of a marker of these types says; None for other types.
+    """Decode the body of a marker of these types; None for other types.
 
     Raises:
         ProtocolError: too large, or not what the type asks for.
@@ -321,7 +328,7 @@ def read_set(message: pb.GeoAckedSet) -> AckedSet:
 
 
 def read_indexes(messages: Collection[pb.GeoIndexes]) -> dict[OriginKey, BitMap64]:
-    """A set, by origin; what is empty is left out.
+    """A set by origin, without empty bitmaps.
 
     Raises:
         ProtocolError: a bitmap is damaged, or says what cannot be.
@@ -339,7 +346,7 @@ def read_indexes(messages: Collection[pb.GeoIndexes]) -> dict[OriginKey, BitMap6
 
 
 def _bitmap(data: bytes) -> BitMap64:
-    """The deserializer checks the structure; bytes behind it, which it passes over, are none of ours."""
+    """Decode a bitmap. The deserializer checks the structure but ignores bytes after it; those are refused here."""
     try:
         bitmap = BitMap64.deserialize(data) if data else BitMap64()
     except (ValueError, IndexError):

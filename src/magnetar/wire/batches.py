@@ -19,7 +19,7 @@ _SIZE_BYTES: Final = 4
 
 
 def encode_batch(messages: Sequence[tuple[SingleMessageMetadata, bytes]]) -> bytes:
-    """The payload of a batch entry; `payload_size` is filled in (in a copy: what is passed in is not changed).
+    """The payload of a batch entry; `payload_size` is filled in, in a copy of the metadata.
 
     Raises:
         ValueError: no messages, or more than `MESSAGES_PER_BATCH_MAX`.

@@ -33,7 +33,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FRAME_BYTES_LEAST, bad_sizes, check_command, encode, encode_head
 
 RECEIVE_BYTES: Final = 256 << 10
-"""The receive buffer: what one call of the kernel may return while no large frame is under way.
+"""The receive buffer: the most that one call of the kernel returns while no large frame is being received.
 
 To hand out views into it instead of copies was slower: each buffer could be used only once, and new memory costs more than to
 copy (a frame of 128 KiB: 150 us instead of 90).
@@ -67,7 +67,7 @@ RESPONSE_OF: Final[dict[int, int]] = {
     pb.GEO_RESTORE: pb.GEO_RESTORE_RESPONSE,
     pb.GEO_SCHEMAS: pb.GEO_SCHEMAS_RESPONSE,
 }
-"""What a client may ask, and the command that answers it (ERROR answers any of them)."""
+"""The requests of a client, and the command that answers each (ERROR answers any of them)."""
 
 _FIELDS: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
 _REQUESTS: Final = {kind: _FIELDS[kind] for kind in RESPONSE_OF}
@@ -83,11 +83,13 @@ _PING_TYPE, _PONG_TYPE, _ERROR, _PRODUCER_SUCCESS = pb.PING, pb.PONG, pb.ERROR, 
 
 
 _ENTRIES: Final = frozenset((pb.MESSAGE, pb.SEND_RECEIPT))
-"""What comes for each entry, and answers no request: nothing is checked of them, and a number that they lack is 0."""
+"""The commands that come for each entry and answer no request: their required fields are not checked, and a missing
+number is 0.
+"""
 
 
 class ClientState(Enum):
-    """Of a connection, on the client."""
+    """The state of a connection, on the client."""
 
     NEW = "new"
     CONNECTING = "connecting"
@@ -142,10 +144,10 @@ Event = Connected | ConnectRefused | Response | Push
 
 
 class ClientFault(ProtocolError):
-    """What the broker sent is not Pulsar's protocol; the connection cannot go on.
+    """The broker sent something that is not Pulsar's protocol; the connection cannot continue.
 
     Attributes:
-        events: what came in front of the fault in the same call.
+        events: events before the fault in the same call.
     """
 
     def __init__(self, message: str, events: Sequence[Event] = ()) -> None:
@@ -162,9 +164,9 @@ class ClientConnection:
 
     Attributes:
         state: see the table above.
-        greeting: what the broker said of itself; None until it accepted CONNECT.
-        received_commands: how many commands came, of whatever kind.
-        unsent_bytes: of the frames that were not sent yet, those that wait for CONNECTED included.
+        greeting: the broker's CONNECTED command; None until it accepted CONNECT.
+        received_commands: number of commands received, of any kind.
+        unsent_bytes: bytes of the frames that were not sent yet, including those that wait for CONNECTED.
     """
 
     def __init__(self, frame_bytes_max: int, *, receive_bytes: int = RECEIVE_BYTES) -> None:
@@ -214,7 +216,7 @@ class ClientConnection:
         """Queue a command that has no answer.
 
         Args:
-            command: what to say.
+            command: the command to send.
             buffers: its payload; kept until it is sent, not copied.
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -259,7 +261,7 @@ class ClientConnection:
         return self._end - self._start
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes are to be written; never empty. Valid until the next call of `received`."""
+        """The buffer for the next received bytes; never empty. Valid until the next call of `received`."""
         return self._buffer[self._end :]
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
@@ -279,7 +281,7 @@ class ClientConnection:
         return events
 
     def received(self, count: int) -> list[Event]:
-        """Bytes were written into `get_buffer`: what they complete.
+        """Handle `count` bytes that were written into `get_buffer`, and return the events that they complete.
 
         Raises:
             ClientFault: the broker does not speak the protocol; raised again by every later call.
@@ -376,6 +378,6 @@ class ClientConnection:
         if self._pending.get(part.request_id) != kind and (kind != _ERROR or part.request_id not in self._pending):
             return False
         if kind == _PRODUCER_SUCCESS and isinstance(part, pb.CommandProducerSuccess) and not part.producer_ready:
-            return False  # it waits behind an exclusive producer, and the answer follows
+            return False  # it waits for an exclusive producer to leave, and the answer follows
         del self._pending[part.request_id]
         return True

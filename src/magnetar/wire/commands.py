@@ -1,4 +1,4 @@
-"""Framed bytes of what a broker says to a client; one small function a command.
+"""The framed bytes of the commands that a broker sends to a client; one small function per command.
 
 Rules that clients insist on (docs/design/pulsar.md#traps): `server_version`, the `response` of lookups and the `message`
 of errors are always there; ids of -1 travel as 2^64 - 1; commands that the C++ client does not know are never pushed to it.
@@ -67,7 +67,7 @@ def error(request_id: int, code: ErrorCode, message: str) -> bytes:
 
 
 def auth_challenge(protocol_version: int, method: str) -> bytes:
-    """AUTH_CHALLENGE: present yourself anew, for what was presented expires. The data is Pulsar's word for that."""
+    """AUTH_CHALLENGE: authenticate again, because the credentials expire. The data is Pulsar's word for that."""
     return encode(
         pb.BaseCommand(
             type=pb.AUTH_CHALLENGE,
@@ -103,7 +103,7 @@ def producer_success(
     ready: bool = True,
     topic_epoch: int | None = None,
 ) -> bytes:
-    """PRODUCER_SUCCESS; `ready=False` tells the client to wait for exclusive access."""
+    """PRODUCER_SUCCESS; with `ready=False` the client waits for exclusive access."""
     return encode(
         pb.BaseCommand(
             type=pb.PRODUCER_SUCCESS,
@@ -123,7 +123,7 @@ def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> by
     """SEND_RECEIPTs of one producer, in order, in one buffer.
 
     Args:
-        producer_id: whose.
+        producer_id: the producer.
         items: (sequence id, highest sequence id, ledger, entry) of each; ledger and entry -1 for a duplicate.
     """
     producer = b"\x08" + varint(producer_id) + b"\x10"
@@ -329,14 +329,14 @@ def close_consumer(consumer_id: int, url: str | None = None, url_tls: str = "") 
 
 
 def consumer_migrated(consumer_id: int, url: str, url_tls: str = "", *, named: bool) -> tuple[bytes, ...]:
-    """What sends one consumer to another cluster.
+    """The commands that move one consumer to another cluster.
 
-    It is CLOSE_CONSUMER that makes a client go, and to the assigned address at once, without a backoff. TOPIC_MIGRATED makes
-    it remember the address for its later connections.
+    CLOSE_CONSUMER makes a client reconnect to the assigned address at once, without a backoff. TOPIC_MIGRATED makes it
+    remember the address for its later connections.
 
     Args:
-        consumer_id: whom.
-        url, url_tls: where to, and where by TLS.
+        consumer_id: the consumer.
+        url, url_tls: the new address, and the new address by TLS.
         named: whether the client can be sent TOPIC_MIGRATED.
     """
     close = close_consumer(consumer_id, url, url_tls)

@@ -1,14 +1,17 @@
-"""Compressed payloads that were not checked by anybody: what a broker and a Spark worker ask of them before they allocate."""
+"""Sizes of compressed payloads that were not checked before: a broker and a Spark worker ask for them before they
+allocate memory.
+"""
 
 import zlib
 from typing import Final
 
 SNAPPY_RATIO_MAX: Final = 22
-"""Bytes that one byte of a Snappy payload can stand for at most: it copies 64 with 3."""
+"""The most bytes that one byte of a Snappy payload can decompress to: it copies 64 with 3."""
 
 
 def inflate(payload: bytes | memoryview, size: int) -> bytes:
-    """What a zlib payload holds; when that is more than `size` bytes, one byte more than that, which is enough to tell.
+    """Decompress a zlib payload. If the result would be longer than `size` bytes, return `size + 1` bytes, so that the
+    caller sees it.
 
     Raises:
         zlib.error: damaged, or its end is cut off.
@@ -21,9 +24,9 @@ def inflate(payload: bytes | memoryview, size: int) -> bytes:
 
 
 def snappy_size(payload: bytes | memoryview) -> int:
-    """How many bytes a Snappy payload itself says that it holds; -1 when it begins with no number.
+    """The decompressed size that a Snappy payload states in its head; -1 if it does not begin with a number.
 
-    Who decompresses it with room for more gets the rest of pyarrow's buffer, whatever was there.
+    Decompressing with a larger buffer would return the uninitialised rest of pyarrow's buffer.
     """
     size = 0
     for number, byte in enumerate(payload[:5]):

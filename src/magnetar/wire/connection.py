@@ -1,7 +1,8 @@
-"""The server's side of a connection's life, and who may say what in it (docs/design/pulsar.md#connection).
+"""The states of a connection on the server's side, and the commands that are allowed in each
+(docs/design/pulsar.md#connection).
 
-A peer says CONNECT, once and first. From then on it may send what clients send. What only a server sends is never legal
-from a client, in no state: it is the sign of a peer that mixed up its roles, or of bytes that are no Pulsar at all.
+A peer sends CONNECT first and once. After that it may send the commands of clients. Commands that only a server sends
+are illegal from a client in every state: the peer has mixed up its roles, or the bytes are not Pulsar's protocol.
 
     state      CONNECT              request of a client   request of a link            anything else
     ---------  -------------------  --------------------  ---------------------------  --------------
@@ -13,18 +14,19 @@ from a client, in no state: it is the sign of a peer that mixed up its roles, or
                                                           refuse
     CLOSED     end                  end                   end                          end
 
-PROVING is there only where there is authentication: who presents what is being checked (`proved` and `close` end it),
-and until then nothing else is heard, so that no command of a stranger is ever looked into.
+PROVING exists only with authentication: the peer's credentials are being checked (`proved` and `close` end this state).
+Until then no other command is accepted, so that no command of an unknown peer is ever decoded.
 
 "end" is a `ProtocolError`: the connection is closed without an answer. "refuse" is a `BrokerError`: the request is
-answered and the connection goes on (a refused CONNECT is answered, then closed). Both blame the peer; a mistake of this
-side is never reported through them.
+answered and the connection stays open (a refused CONNECT is answered, then the connection is closed). Both mean that
+the peer made a mistake; a mistake of this side is never reported through them.
 
-A **link peer** is a client that asked for it, by `auth_method_name = "magnetar-link"`, and may: without authentication
-because `auth_data` is the links' shared secret, with it because the role that it proved may replicate. A wrong token is
-refused at CONNECT, whoever presents it. Only link peers may send commands from 1000 up: `ServerHandshake.check` refuses the
-others, with NotAllowedError. What they SEND is judged as everybody's: markers and entries with `replicated_from` travel by
-those commands, whose handlers ask for `replicate` on each topic. And only to link peers CONNECTED carries a `GeoHello`.
+A **link peer** is a client that asked for this by `auth_method_name = "magnetar-link"` and is allowed to be one:
+without authentication its `auth_data` is the links' shared secret, with authentication its role has the permission to
+replicate. A wrong token is always refused at CONNECT. Only link peers may send commands from 1000 up:
+`ServerHandshake.check` refuses the others, with NotAllowedError. Their SEND commands are checked as those of any
+client: markers and entries with `replicated_from` travel by the commands from 1000 up, whose handlers check the
+permission `replicate` on each topic. Only link peers get a `GeoHello` in CONNECTED.
 """
 
 import hmac
@@ -36,7 +38,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.versions import agreed
 
 LINK_AUTH_METHOD: Final = "magnetar-link"
-"""How the link token is announced in CONNECT."""
+"""The `auth_method_name` in CONNECT that announces the link token."""
 
 CONNECT: Final = pb.CONNECT
 GEO_COMMANDS_FROM: Final = pb.GEO_TOPICS
@@ -75,7 +77,7 @@ CLIENT_COMMANDS: Final = frozenset(
         pb.WATCH_TOPIC_LIST_CLOSE,
     }
 )
-"""What a client may send after CONNECT; which of these are served is the broker's matter.
+"""The commands that a client may send after CONNECT. The broker decides which of them it serves.
 
 See docs/design/pulsar.md#commands.
 """
@@ -93,7 +95,7 @@ GEO_REQUESTS: Final = frozenset(
         pb.GEO_SCHEMAS_BROUGHT,
     }
 )
-"""What a link peer may send besides."""
+"""The additional commands that a link peer may send."""
 
 _WITH_REQUEST_ID: Final = {
     field.number: field.name
@@ -106,7 +108,7 @@ NO_REQUEST: Final = 2**64 - 1
 
 
 class State(Enum):
-    """Of a connection, on the server."""
+    """The state of a connection, on the server."""
 
     NEW = "new"
     PROVING = "proving"
@@ -126,9 +128,9 @@ class Accepted(NamedTuple):
     """A CONNECT that was accepted.
 
     Attributes:
-        protocol_version: that both speak.
-        link: whether it is a link peer; of one that has still to prove who it is, whether it wants to be one.
-        proving: whether it has still to prove who it is.
+        protocol_version: the version that both sides use.
+        link: whether it is a link peer; if `proving`, whether it asks to be one.
+        proving: whether its credentials are still to be checked.
     """
 
     protocol_version: int
@@ -137,15 +139,16 @@ class Accepted(NamedTuple):
 
 
 class ServerHandshake:
-    """Who the peer is and what it may send.
+    """The handshake on the server's side, and the check of every later command.
 
     Args:
-        link_token: the links' shared secret; empty: there are no links, every token is wrong. Unused with authentication.
-        authentication: whether everybody has to prove who they are.
+        link_token: the links' shared secret; empty: there are no links, and every token is wrong. Not used with
+            authentication.
+        authentication: whether every client has to authenticate.
 
     Attributes:
         state: see the table above.
-        protocol_version: the version both speak, once connected.
+        protocol_version: the version that both sides use, once connected.
         link: whether it is a link peer.
     """
 
@@ -178,7 +181,7 @@ class ServerHandshake:
             self.state = State.PROVING
             return Accepted(self.protocol_version, connect.auth_method_name == LINK_AUTH_METHOD, proving=True)
         if connect.auth_method_name == LINK_AUTH_METHOD:
-            # Compared in constant time: how long a refusal takes tells nothing about the token.
+            # Compared in constant time, so that the duration of a refusal reveals nothing about the token.
             if not self._token or not hmac.compare_digest(connect.auth_data, self._token):
                 self.state = State.CLOSED
                 raise BrokerError(
@@ -189,7 +192,7 @@ class ServerHandshake:
         return Accepted(self.protocol_version, self.link)
 
     def proved(self, *, link: bool) -> None:
-        """Who it is was found out; `link`: it wants to be a link peer and may."""
+        """The credentials were accepted; `link`: the peer asks to be a link peer and may be one."""
         assert self.state is State.PROVING, f"proved in state {self.state}"
         self.link = link
         self.state = State.CONNECTED
@@ -208,7 +211,7 @@ class ServerHandshake:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"command type {kind} is for links: it needs what links present")
 
     def close(self) -> None:
-        """Nothing is legal any more."""
+        """From now on no command is legal."""
         self.state = State.CLOSED
 
     def _illegal(self, kind: int) -> ProtocolError:
@@ -226,7 +229,8 @@ class ServerHandshake:
 def request_id_of(command: pb.BaseCommand) -> int:
     """The request id of any command that has one, else `NO_REQUEST`.
 
-    Of the command that the type says: a frame may hold others beside it, of which nobody waits for an answer.
+    It is taken from the sub-command that the type names. A frame may hold other sub-commands as well; their request ids
+    do not count.
     """
     field = _WITH_REQUEST_ID.get(command.type)
     return int(getattr(command, field).request_id) if field is not None else NO_REQUEST

@@ -1,9 +1,10 @@
-"""Long lists of message ids, taken in portions: ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES of hundreds of thousands of them.
+"""Splitting ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES commands with hundreds of thousands of message ids into portions.
 
-A consumer may have any number of messages to give back at once, and some clients name them all in one command; there is no limit
-that would not break one of them. So such a command is never decoded as a whole: it comes out as several, each with `PORTION_IDS`
-of its ids. `runtime.network.frame_slices` says why that is the same. First it is walked to its end, `WALKED_IDS` at a time:
-what stands behind the ids decides what all of it means (a transaction, the epoch of those that come back).
+A consumer may have any number of messages to give back at once, and some clients name them all in one command; there is
+no limit that would not break one of them. So such a command is never decoded as a whole: it is split into several
+commands, each with `PORTION_IDS` of its ids. `runtime.network.frame_slices` says why the effect is the same. First the
+command is scanned to its end, `WALKED_IDS` ids at a time, because the fields after the ids decide the meaning of the
+whole command (a transaction, the consumer epoch of redelivered messages).
 """
 
 from collections.abc import Iterator
@@ -22,25 +23,25 @@ WALKED_IDS: Final = 2_000
 """Message ids that are looked at in one go, some 0.5 ms."""
 
 TAIL_BYTES_MAX: Final = 1024
-"""What may stand behind the ids."""
+"""A ceiling on the fields after the ids."""
 
 _ACK: Final = 10
 _REDELIVER: Final = 20
 _BEGINNINGS: Final = {_ACK: b"\x08\x0a\x52", _REDELIVER: b"\x08\x14\xa2\x01"}
-"""How a command begins as every client writes it: its type, and the tag of its part."""
+"""The first bytes of such a command as every client writes them: its type, and the tag of its sub-command."""
 
 _IDS: Final = {_ACK: 0x1A, _REDELIVER: 0x12}
 """Type -> tag of its message ids."""
 
 _NUMBERS: Final = {_ACK: {0x08, 0x10}, _REDELIVER: {0x08}}
-"""Type -> tags of what stands in front of them: the consumer, and how it acknowledges."""
+"""Type -> tags of the fields before the ids: the consumer, and the kind of acknowledgement."""
 
 _ACK_TYPE: Final = 0x10
 _TRANSACTION: Final = frozenset({0x30, 0x38})
 
 
 def _number(raw: bytes, at: int) -> tuple[int, int]:
-    """A varint, and what is behind it."""
+    """A varint, and the offset of the next field."""
     value = shift = 0
     while raw[at] > 0x7F:
         value |= (raw[at] & 0x7F) << shift
@@ -50,7 +51,9 @@ def _number(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def names_ids(raw: bytes) -> int:
-    """Where the part of a command begins that is nothing but ACK or REDELIVER_UNACKNOWLEDGED_MESSAGES; 0 for any other."""
+    """The offset of the sub-command if the command is ACK or REDELIVER_UNACKNOWLEDGED_MESSAGES and nothing else; else
+    0.
+    """
     beginning = _BEGINNINGS.get(raw[1]) if len(raw) > 4 else None
     if beginning is None or not raw.startswith(beginning):
         return 0
@@ -110,7 +113,7 @@ def portions(raw: bytes) -> Iterator[bytes]:
     if cuts[-1] != stop:
         cuts.append(stop)
     for first, behind in pairwise(cuts):
-        # What an acknowledgement ends with is for its last portion: it wishes for one answer.
+        # The fields after the ids of an acknowledgement go into its last portion: the client expects one answer.
         more = tail if kind == _REDELIVER or behind == stop else b""
         body = b"".join((head, raw[first:behind], more))
         yield b"".join((_BEGINNINGS[kind], varint(len(body)), body))

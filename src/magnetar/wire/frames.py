@@ -1,20 +1,21 @@
 """Frames of Pulsar's binary protocol: bytes in, commands out, for any split of the bytes.
 
 A frame is `total size (4) | command size (4) | BaseCommand | payload`, big-endian; the total does not count itself
-(docs/design/pulsar.md#frames). The payload is what lies behind the command: for SEND and MESSAGE it starts at `0x0e01`,
-for GEO_APPEND and the GEO_READ response it is entries one after the other. This file never looks into it.
+(docs/design/pulsar.md#frames). The payload follows the command: for SEND and MESSAGE it starts at `0x0e01`, for
+GEO_APPEND and the GEO_READ response it is entries one after the other. This file never looks into it.
 
-What the decoder promises:
+The decoder guarantees:
 
 - the frames that come out do not depend on how the bytes were split;
 - a payload is copied once, out of the receive buffer;
 - memory is taken for bytes that came, not for sizes that a peer declared;
-- the only exception is `FrameError` (a `ProtocolError`); whole frames in front of the fault are in its `frames`;
+- the only exception is `FrameError` (a `ProtocolError`); whole frames before the fault are in its `frames`;
 - a command that comes out has every required field, and text where the protocol says text; if its type is one this
   file knows, the sub-message of that type is there. An unknown type comes out too: what to do with it is the caller's
   matter;
-- a broker's decoder (`FrameDecoder.limit`) decodes no command that breaks a limit of `wire.limits`: it comes out as `Refused`,
-  and the frames behind it go on. Long lists of message ids come out in portions (`wire.dividing`).
+- a broker's decoder (`FrameDecoder.limit`) decodes no command that breaks a limit of `wire.limits`: it comes out as
+  `Refused`, and decoding continues with the next frame. Long lists of message ids come out in portions
+  (`wire.dividing`).
 """
 
 import struct
@@ -34,7 +35,7 @@ MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
 """Pulsar's default `maxMessageSize`: metadata and payload of one entry."""
 
 FRAME_PADDING_BYTES: Final = 10 * 1024
-"""What a frame may have beside its message: the command. Pulsar's own allowance."""
+"""The allowance in a frame for the command, in addition to the message. The same as Pulsar's."""
 
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
 """A ceiling for an ordinary client's frames."""
@@ -43,10 +44,10 @@ BUFFER_BYTES_MIN: Final = 16 * 1024
 """A new connection's receive buffer: thousands of idle connections must cost little."""
 
 BUFFER_BYTES_BUSY: Final = 256 * 1024
-"""What the receive buffer of a busy connection grows to; measured: more per system call gains nothing."""
+"""The size to which the receive buffer of a busy connection grows; measured: more per system call gains nothing."""
 
 READ_BYTES_MIN: Final = 4 * 1024
-"""Less room than this is not worth a system call: what is left of a frame moves to the buffer's front first."""
+"""Less room than this is not worth a system call: the rest of a frame is moved to the buffer's front first."""
 
 _HEADER: Final = struct.Struct(">II")
 _HEADER_BYTES: Final = 8
@@ -60,7 +61,7 @@ _NO_TEXT: Final = frozenset((pb.SEND, pb.SEND_RECEIPT, pb.MESSAGE, pb.FLOW, pb.P
 
 
 class Frame(NamedTuple):
-    """One command and the bytes behind it (b"" if there are none)."""
+    """One command and the bytes after it (b"" if there are none)."""
 
     command: pb.BaseCommand
     payload: bytes
@@ -73,15 +74,15 @@ class Refused(Frame):
 
     @property
     def reason(self) -> str:
-        """Which limit."""
+        """The limit that was broken."""
         return self.payload.decode()
 
 
 class FrameError(ProtocolError):
-    """The bytes are not Pulsar's protocol; the connection cannot go on.
+    """The bytes are not Pulsar's protocol; the connection cannot continue.
 
     Attributes:
-        frames: the whole frames that came in front of the fault in the same call. They are valid and may be handled.
+        frames: the whole frames before the fault in the same call. They are valid and may be handled.
     """
 
     def __init__(self, message: str, frames: Sequence[Frame] = ()) -> None:
@@ -116,8 +117,8 @@ class FrameDecoder:
         """From the next frame on check commands for the limits of `wire.limits`.
 
         Args:
-            command_bytes_max: of a command, its payload not counted.
-            fields_max: that it may have.
+            command_bytes_max: largest size of a command, without its payload.
+            fields_max: most fields of a command.
         """
         self._command_bytes_max, self._fields_max = command_bytes_max, fields_max
 
@@ -156,7 +157,7 @@ class FrameDecoder:
         return frames
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the next bytes are to be written; never empty. Valid until the next call of any method."""
+        """The buffer for the next received bytes; never empty. Valid until the next call of any method."""
         if len(self._buffer) - self._end < READ_BYTES_MIN:
             self._make_room()
         return self._view[self._end :]
@@ -234,7 +235,7 @@ class FrameDecoder:
                 frames.append(Frame(command, view[behind:stop].tobytes() if behind != stop else b""))
                 start = stop
             else:
-                # Sizes that cannot be right are told as soon as the first four bytes are there, however they are split.
+                # Impossible sizes are reported as soon as the first four bytes are there, for any split of the bytes.
                 if end - start >= 4:
                     (total,) = _TOTAL.unpack_from(view, start)
                     if not FRAME_BYTES_LEAST <= total <= self.frame_bytes_max:
@@ -245,7 +246,7 @@ class FrameDecoder:
             self._start = start
 
     def _checked(self, raw: bytes) -> list[Frame] | None:
-        """What comes out instead of a command that breaks a limit, or is taken in portions; None: it is decoded."""
+        """The frames that replace a command that breaks a limit or is taken in portions; None: decode it as usual."""
         if names_ids(raw):
             if len(raw) <= FREE_IDS_BYTES:
                 return None
@@ -293,7 +294,7 @@ class FrameDecoder:
             self._resize(max(min(2 * capacity, self._wanted()), left + READ_BYTES_MIN))
 
     def _wanted(self) -> int:
-        """Room for the frame under way and a read behind it, and never less than a busy connection's buffer."""
+        """Room for the current frame and one read after it, and never less than a busy connection's buffer."""
         if self._end - self._start < 4:
             return BUFFER_BYTES_BUSY
         (total,) = _TOTAL.unpack_from(self._view, self._start)
@@ -309,10 +310,10 @@ class FrameDecoder:
 
 
 def _refused(raw: bytes, reason: str) -> Refused:
-    """What is left of a command that breaks a limit.
+    """A `Refused` for a command that breaks a limit.
 
     Raises:
-        FrameError: nobody waits for an answer to it, so that its client could not be told.
+        FrameError: the command has no answer, so the refusal could not be reported to the client.
     """
     command = heads(raw)
     kind = command.type if command is not None else 0
@@ -385,7 +386,7 @@ def encode_with_payload(command: pb.BaseCommand, payload: Sequence[bytes | memor
     """One frame as buffers to be written one after the other: header and command, then `payload` as it is, not copied.
 
     Args:
-        command: what the frame says.
+        command: the command.
         payload: byte buffers (a memoryview must be of format "B", so that its length is in bytes).
     """
     return [encode_head(command, sum(map(len, payload))), *payload]

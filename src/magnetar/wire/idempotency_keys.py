@@ -1,12 +1,12 @@
-"""Which idempotency keys an entry brings, and what is left of a batch of which some were seen before.
+"""Reading the idempotency keys of an entry, and removing known messages from a batch.
 
     one message     the key is a property of its metadata
     a batch         every message has its own; the ones that were seen are taken out, the others are stored as a smaller batch
     a chunk         all chunks of a message carry its key; it counts as stored with the last one, so that a message whose
                     sending broke off can be sent again
 
-A batch has to be opened for that, which is possible when it is not compressed, or with zlib, and not encrypted. A large one takes
-long, and is opened off the event loop (`takes_long`, `broker.publish.opening`).
+A batch has to be opened for this. It can be opened if it is not encrypted and is uncompressed or compressed with zlib.
+A large batch takes long and is opened outside the event loop (`takes_long`, `broker.publish.opening`).
 """
 
 import zlib
@@ -23,24 +23,27 @@ from magnetar.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMet
 from magnetar.wire.varint import varint
 
 FINGERPRINT_BYTES: Final = 9
-"""72 bits of BLAKE2b behind a secret: among 10 million keys a new one is taken for a known one once in some 10^14 times."""
+"""72 bits of BLAKE2b with a secret key: among 10 million keys a new one is taken for a known one once in some 10^14
+times.
+"""
 
 KEY_BYTES_MAX: Final = 1024
-"""A ceiling on one key: an identifier of a request is far shorter; whoever puts a document there has mixed something up."""
+"""A ceiling on one key. The identifier of a request is far shorter; a document as a key is a mistake."""
 
 BATCH_BYTES_MAX: Final = 16 << 20
 """A ceiling on a batch that is decompressed in the broker: three times the largest message that clients may send."""
 
 OPEN_BYTES_MAX: Final = 256 << 10
-"""Batches over so many bytes, compressed or not, are not inflated on the event loop: so many take 0.6 ms. Clients make
-batches of 128 KiB unless they are configured otherwise."""
+"""Batches over this size, compressed or not, are not decompressed on the event loop: this size takes 0.6 ms. Clients
+make batches of 128 KiB unless they are configured otherwise.
+"""
 
 OPEN_MESSAGES_MAX: Final = 2_000
 """Batches of more messages are not opened on the event loop: walking over that many takes 4 ms. Clients put 1,000 into one unless
 they are configured otherwise."""
 
 ENTRY_HEADER_BYTES: Final = 10
-"""Magic, checksum, size: the metadata begins behind them."""
+"""Magic, checksum, size: the metadata begins after them."""
 
 _PROPERTIES: Final = 4 << 3 | 2
 _SIZE_BYTES: Final = 4
@@ -117,7 +120,7 @@ class KeyProperty:
         self._size = len(self._start)
 
     def fingerprint(self, key: bytes | None) -> bytes | None:
-        """Of a key, if there is one."""
+        """The fingerprint of a key, if there is one."""
         if key is None:
             return None
         state = self._copy()
@@ -127,11 +130,11 @@ class KeyProperty:
     def easily(self, entries: Iterable[tuple[bytes, int]]) -> list[bytes | None]:
         """The fingerprints of the keys of single messages; None: none is easily found.
 
-        Every client writes name and value of a property one behind the other, so that the pair is found by its bytes. Who
-        hides such a pair within another field sends that key.
+        Every client writes name and value of a property one after the other, so that the pair is found by its bytes. A
+        client that hides such a pair within another field has sent that key.
 
         Args:
-            entries: bytes of each, and where its metadata ends in them.
+            entries: the bytes of each, and the offset at which its metadata ends.
         """
         start, room, copy = self._start, self._size + 1, self._copy
         found: list[bytes | None] = []
@@ -224,7 +227,7 @@ def takes_long(count: int, metadata: MessageMetadata, payload_bytes: int) -> boo
 
     Args:
         count, metadata: of the batch.
-        payload_bytes: behind its metadata, as stored.
+        payload_bytes: size of the part after its metadata, as stored.
     """
     compression = metadata.compression
     if count > OPEN_MESSAGES_MAX:
@@ -252,7 +255,7 @@ def uncompressed(metadata: MessageMetadata, payload: memoryview, bytes_max: int 
 
     Args:
         metadata, payload: of the entry.
-        bytes_max: so much is inflated at most.
+        bytes_max: largest decompressed size.
 
     Raises:
         BrokerError: NOT_ALLOWED: it cannot be opened here.
@@ -296,8 +299,8 @@ def open_entry(
         name: the property.
         flags, metadata: of the entry.
         data: its bytes.
-        metadata_end: where the metadata ends in them.
-        bytes_max: so much of a batch is inflated at most.
+        metadata_end: the offset at which the metadata ends.
+        bytes_max: largest decompressed size of a batch.
 
     Raises:
         BrokerError: NOT_ALLOWED: a key is too long, or a batch cannot be opened.
@@ -319,12 +322,12 @@ def open_entry(
 
 
 class Found(NamedTuple):
-    """What was found in an entry off the event loop.
+    """The result of opening an entry outside the event loop.
 
     Attributes:
         name: the property that was looked for.
         opened: see `open_entry`.
-        error: it cannot be opened.
+        error: why it cannot be opened.
     """
 
     name: KeyProperty

@@ -1,15 +1,15 @@
-"""How much every field of every command may hold, in one table, and the walk that checks it before anything is decoded.
+"""The limits on every field of every command, in one table, and the scan that checks them before a command is decoded.
 
-Protobuf makes an object of each field, so that a command of 5 MB of small fields stops a broker for half a second; and what
-clients put into a field is kept as long as their producer or consumer. So:
+Protobuf makes an object of each field, so a command of 5 MB of small fields would stop a broker for half a second. And
+the broker keeps the content of many fields as long as the producer or consumer exists. So:
 
 - every text, every run of bytes and everything repeated has a limit in `LIMITS`; `tests/unit/wire/test_limits.py` fails for a
   field that has none;
-- a command has `FIELDS_MAX` fields at most, of whatever kind, known or not;
-- a command of `FREE_BYTES` or fewer cannot break any of these, and is not walked: SEND, ACK and FLOW cost nothing more than
-  before. Neither are lists of message ids up to `FREE_IDS_BYTES`, as the official clients send them.
+- a command has at most `FIELDS_MAX` fields of any kind, known or not;
+- a command of `FREE_BYTES` or fewer cannot break any of these limits and is not scanned: SEND, ACK and FLOW cost
+  nothing more. The same holds for lists of message ids up to `FREE_IDS_BYTES`, as the official clients send them.
 
-The walk is over the bytes, one step a field; what is inside a part that is too small to break a limit is not looked at.
+The scan is over the bytes, one step per field. It does not enter a sub-message that is too small to break a limit.
 """
 
 from collections.abc import Mapping
@@ -28,36 +28,40 @@ FREE_IDS_BYTES: Final = 16 * 1024
 """The same for ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES: a thousand message ids, as the official clients gather them."""
 
 FIELDS_MAX: Final = 10_000
-"""Of a client's command: some 3 ms to walk and as much to decode. The largest that clients send have some hundred, but for lists
-of message ids, which are taken in portions (`wire.dividing`)."""
+"""The most fields of a client's command: scanning takes some 3 ms, and decoding as long. The largest that clients send
+have some hundred fields, except lists of message ids, which are taken in portions (`wire.dividing`).
+"""
 
 LINK_FIELDS_MAX: Final = 200_000
-"""Of a link's command: a handshake names 1,000 topics, with what each of up to 64 clusters retains."""
+"""The most fields of a link's command: a handshake names 1,000 topics, with what each of up to 64 clusters retains."""
 
 METADATA_FIELDS_MAX: Final = 5_000
-"""Of a message's metadata: properties above all, of which each counts as one. It takes 7 ms to walk and decode."""
+"""The most fields of a message's metadata: mainly properties, each of which counts as one. Scanning and decoding take 7
+ms.
+"""
 
 METADATA_FREE_BYTES: Final = 8 * 1024
 """Metadata up to this size is not walked: it decodes in less than a millisecond, whatever it holds."""
 
 UNKNOWN_BYTES_MAX: Final = 16 * 1024
-"""In fields that this broker does not know, together: room for what newer clients say."""
+"""The most bytes in fields that this broker does not know, together: room for the fields of newer clients."""
 
 NESTING_MAX: Final = 8
-"""Of parts within parts; the protocol's own go three deep."""
+"""The deepest nesting of sub-messages; the protocol's own are three deep."""
 
 COMMAND_BYTES_MAX: Final = 512 * 1024
 """Default of `command_bytes_max`."""
 
 LINK_COMMAND_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of a link's command, its entries not counted: 65,536 entries with all that is said of each, or a handshake of 1,000 topics of
-64 clusters."""
+"""The largest command of a link without its entries: the descriptions of 65,536 entries, or a handshake of 1,000 topics
+of 64 clusters.
+"""
 
 _NAME: Final = 512
 """Names that are shown and kept: of producers, consumers, clients."""
 
 _LOOKED_UP: Final = LOOKED_UP_BYTES_MAX
-"""Names of topics and subscriptions as they come; what is too long for a name is refused as such (`core.names`)."""
+"""Names of topics and subscriptions as received. A name that is too long is refused as such (`core.names`)."""
 
 _WORD: Final = 1024
 """Hashes, versions, listeners, clusters, uuids."""
@@ -73,7 +77,7 @@ _SCHEMA: Final = 1024 * 1024
 """A definition as it comes; one over 256 kB is refused as such (`schemas.registry`)."""
 
 _PROOF: Final = 2 * 1024 * 1024
-"""What is presented at a login: `token_bytes_max` is at most 1 MiB, and base64 makes it larger."""
+"""The credentials at a login: `token_bytes_max` is at most 1 MiB, and base64 makes it larger."""
 
 _TOPICS: Final = 10_000
 """Topics in a command of a link, which names 1,000 at once."""
@@ -88,10 +92,10 @@ _ACK_SET: Final = 16_384
 """Words of 64 messages of a batch: a million, more than fit into one."""
 
 _CLUSTERS: Final = 1_024
-"""Marks of clusters and of incarnations, of which there are 64."""
+"""Marks of clusters and of their topics' incarnations; there are 64 clusters."""
 
 LINK_METADATA_FIELDS_MAX: Final = 100_000
-"""The same of a message that a link brings: it was stored where it was published, perhaps without that limit."""
+"""The same for a message that a link carries: it was stored where it was published, perhaps without that limit."""
 
 _CONTENT: Final = 1 << 40
 """Part of a message, whose size is limited as a whole (`message_bytes_max`)."""
@@ -101,7 +105,7 @@ _RANGES: Final = 4_096
 """Ranges of hashes that one sticky consumer takes, of 65,536."""
 
 _PASSED_OVER: Final = 16 * 1024
-"""What is neither used nor kept: as much as a command that is not walked can hold."""
+"""Fields that are neither used nor kept: the size of a command that is not scanned."""
 
 LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "KeyValue": {"key": _TEXT, "value": _TEXT},
@@ -215,7 +219,7 @@ REQUESTS: Final = frozenset(
     | {50, 52, 54, 56, 58, 60, 62, 64, 67}
     | {1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017}
 )
-"""Types of commands that may come to a broker. What belongs to others counts as unknown."""
+"""Types of commands that a broker may receive. All other types count as unknown."""
 
 _SIZED: Final = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
 _PART: Final = FieldDescriptor.TYPE_MESSAGE
@@ -228,7 +232,7 @@ _FIXED: Final = {
     FieldDescriptor.TYPE_SFIXED32: 5,
 }
 _FIXED_BYTES: Final = (0, 8, 0, 0, 0, 4, 0, 0)
-"""By the form of a field; groups, which this protocol has none of, have their fields behind them."""
+"""The fixed size by wire type. The fields of a group, which this protocol does not use, follow it."""
 
 _UNFINISHED: Final = bytes(range(128, 256))
 """The bytes of a varint but for its last one."""
@@ -239,14 +243,14 @@ class OverLimit(Exception):
 
 
 class _Rule(NamedTuple):
-    """What holds for one field as it stands in the bytes.
+    """The limit of one field.
 
     Attributes:
         name: of message and field.
-        most: bytes, or items; 0: no limit of its own.
-        counts: whether it is items that are limited.
+        most: largest number of bytes or items; 0: no limit of its own.
+        counts: whether items are limited, not bytes.
         packed: whether it holds several numbers.
-        part: what is inside.
+        part: the plan of the sub-message.
     """
 
     name: str
@@ -256,10 +260,10 @@ class _Rule(NamedTuple):
     part: "Plan | None"
 
     def check(self, items: int, size: int) -> None:
-        """Whether so many items, or bytes, may be.
+        """Check a number of items, or of bytes.
 
         Raises:
-            OverLimit: they may not.
+            OverLimit: it is above the limit.
         """
         if self.counts:
             if items > self.most:
@@ -269,11 +273,11 @@ class _Rule(NamedTuple):
 
 
 class Plan:
-    """What is known of one kind of message.
+    """The limits of one kind of message.
 
     Args:
-        descriptor: of it.
-        plans: of those that are known already, by name.
+        descriptor: its protobuf descriptor.
+        plans: the plans that exist already, by name.
         only: numbers of the fields that count as known; None: all.
         content: it is part of a message, whose size is limited as a whole: its fields are counted, not measured.
 
@@ -337,10 +341,10 @@ class Walk:
         self._unknown = 0
 
     def check(self, plan: Plan) -> None:
-        """Whether it keeps all limits. What is no protobuf is left to the decoder.
+        """Check all limits of a message. Bytes that are not protobuf are left to the decoder.
 
         Raises:
-            OverLimit: it does not.
+            OverLimit: a limit is broken.
         """
         try:
             self._of(plan, 0, len(self._raw), 0)
@@ -391,12 +395,12 @@ class Walk:
 
 
 def _packed(raw: bytes | memoryview, most: int) -> int:
-    """How many numbers there are in one field; or bytes, if these are not more than may be."""
+    """The number of numbers in one packed field; or its bytes, if these are not above the limit."""
     return len(raw) if len(raw) <= most else len(bytes(raw).translate(None, _UNFINISHED))
 
 
 def _number(raw: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A varint, and what is behind it."""
+    """A varint, and the offset after it."""
     value = shift = 0
     while True:
         byte = raw[at]
@@ -410,7 +414,7 @@ def _number(raw: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def why_refused(raw: bytes, bytes_max: int, fields_max: int) -> str:
-    """Which limit a command breaks; "" if none."""
+    """The limit that a command breaks; "" if none."""
     if len(raw) > bytes_max:
         return f"it has {len(raw)} bytes, over {bytes_max} (command_bytes_max)"
     try:
@@ -434,10 +438,11 @@ _HEAD_FIELDS_MAX: Final = 64
 
 
 def heads(raw: bytes) -> pb.BaseCommand | None:
-    """What a refusal has to name of a command: its type, and the numbers at the beginning of its part.
+    """The beginning of a command that its refusal has to name: its type, and the numbers at the start of its
+    sub-command.
 
     Returns:
-        None when they do not stand where every client writes them.
+        None if they are not where every client writes them.
     """
     try:
         if raw[0] != 8:

@@ -1,10 +1,10 @@
 """Markers: internal entries that clusters write into a topic to agree on positions (PIP-33; docs/design/pulsar.md#markers).
 
 A marker is an entry whose metadata has a `marker_type`. It is never delivered, has no origin index, and travels over a
-link like any entry. Building and parsing is here; what they mean is the replicated subscriptions' matter (geo).
+link like any entry. This module builds and parses them; the replicated subscriptions act on them.
 
-The bodies of types 10 to 13 are Apache Pulsar's. What they say in addition, by identity and not by position, stands in
-fields from 1000 up, which Pulsar passes over (`round`, `held`, `Claim`). Types 110 to 112 are `wire.acksets`'.
+The bodies of types 10 to 13 are Apache Pulsar's. Magnetar adds fields from 1000 up, which name messages by identity
+instead of position and which Pulsar ignores (`round`, `held`, `Claim`). Types 110 to 112 are in `wire.acksets`.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -42,14 +42,14 @@ RANGES_MAX: Final = 8192
 early): usually there is one range an origin."""
 
 ORIGINS_MAX: Final = 1024
-"""A ceiling on the origins of one `Held`: 256 clusters that made their topic anew four times."""
+"""A ceiling on the origins of one `Held`: 256 clusters that created their topic again four times."""
 
 CLUSTERS_MAX: Final = 256
 """A ceiling on the clusters that one marker names: more than any mesh has."""
 
 
 class MarkerType(IntEnum):
-    """`marker_type` of the metadata (the text of PIP-33 says field 18; what clients write is field 20)."""
+    """`marker_type` of the metadata. The text of PIP-33 says field 18; clients write field 20."""
 
     SNAPSHOT_REQUEST = 10
     SNAPSHOT_RESPONSE = 11
@@ -66,7 +66,7 @@ class MarkerType(IntEnum):
 SNAPSHOT_KINDS: Final = frozenset(
     (MarkerType.SNAPSHOT_REQUEST, MarkerType.SNAPSHOT_RESPONSE, MarkerType.SNAPSHOT, MarkerType.UPDATE)
 )
-"""What exact mode has no use for: the machine of snapshot mode reads them, beside it."""
+"""The marker types that only snapshot mode uses; exact mode ignores them."""
 
 
 Held = Mapping[OriginKey, Sequence[tuple[int, int]]]
@@ -74,13 +74,14 @@ Held = Mapping[OriginKey, Sequence[tuple[int, int]]]
 
 
 class Claim(NamedTuple):
-    """What an update says by identity (GeoClaim).
+    """The part of an update that names messages by identity (GeoClaim).
 
     Attributes:
-        acked: acknowledged in the writer, by its consumers, operators, or because others told it.
-        base: what the subscription's starting point takes for consumed, nobody having acknowledged it; None: not told.
+        acked: acknowledged in the writer's cluster: by its consumers, by operators, or by updates of other clusters.
+        base: messages that the subscription's starting point counts as consumed without an acknowledgement; None: not
+            included.
         seeks: the latest seek in each cluster that the writer has heard of.
-        created: the subscription begins here, no snapshot was passed yet.
+        created: the subscription was created here, and it has passed no snapshot yet.
     """
 
     acked: Held
@@ -90,9 +91,9 @@ class Claim(NamedTuple):
 
 
 class SnapshotRequest(NamedTuple):
-    """The question where everybody is, from the cluster that takes a snapshot to all others.
+    """The request for the positions of all other clusters, from the cluster that takes a snapshot.
 
-    `round` counts from 1; 0 from a peer that knows no `Claim` (Apache Pulsar).
+    `round` counts from 1; it is 0 from a peer that does not know `Claim` (Apache Pulsar).
     """
 
     snapshot_id: str
@@ -119,7 +120,7 @@ class Snapshot(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A subscription got past a snapshot: what each cluster may take as acknowledged.
+    """A subscription has passed a snapshot: the messages that each cluster may take as acknowledged.
 
     With `claim` None it comes from a peer that only knows positions (Apache Pulsar).
     """
@@ -205,13 +206,13 @@ def _payload(marker: Marker) -> tuple[int, bytes]:
 
 
 def build_marker(marker: Marker, publish_time_ms: int, replicate_to: Sequence[str] = ()) -> bytes:
-    """A marker's entry, from the magic on.
+    """The bytes of a marker's entry, beginning with the magic.
 
     Args:
-        marker: what it says.
+        marker: its content.
         publish_time_ms: now.
         replicate_to: clusters that a link may carry it to; empty: all. (A REQUEST and an UPDATE go to all, a RESPONSE
-            to the asker, a SNAPSHOT to nobody: it names its own cluster.)
+            to the asker, a SNAPSHOT to none: it names its own cluster.)
 
     Raises:
         ValueError: it names more than `CLUSTERS_MAX` clusters, `RANGES_MAX` ranges or `ORIGINS_MAX` origins.
@@ -230,11 +231,11 @@ def build_marker(marker: Marker, publish_time_ms: int, replicate_to: Sequence[st
 
 
 def parse_marker(payload: bytes, without: Container[int] = ()) -> Marker | None:
-    """What a marker's entry says; None if it is of a kind that has no body here (transactions, unknown ones).
+    """Decode a marker's entry; None for a kind that has no body here (transactions, unknown ones).
 
     Args:
         payload: the entry from the magic on; its checksum was checked when it came in.
-        without: kinds whose bodies the caller does not want: None, as for unknown ones.
+        without: kinds whose bodies the caller does not want; they give None, as unknown kinds do.
 
     Raises:
         ProtocolError: not a marker, too large, or a body that cannot be decoded.
@@ -248,7 +249,7 @@ def parse_marker(payload: bytes, without: Container[int] = ()) -> Marker | None:
 
 
 def parse_body(marker_type: int, body: bytes) -> Marker | None:
-    """What a marker's payload says, see `parse_marker`.
+    """Decode a marker's payload, see `parse_marker`.
 
     Raises:
         ProtocolError: too large, or cannot be decoded.

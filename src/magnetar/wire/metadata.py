@@ -1,8 +1,8 @@
-"""What is behind a SEND or MESSAGE command: checksum, message metadata, payload (docs/design/pulsar.md#frames).
+"""The bytes after a SEND or MESSAGE command: checksum, message metadata, payload (docs/design/pulsar.md#frames).
 
     0x0e01 (2) | crc32c (4) | metadata size (4) | MessageMetadata | payload
 
-The checksum covers everything behind it. The producer's bytes are stored and served as they came; only a link's
+The checksum covers everything after it. The producer's bytes are stored and served as they came; only a link's
 destination rewrites metadata, by appending fields (in protobuf the last value of a field wins) and recomputing the
 checksum.
 """
@@ -40,7 +40,7 @@ _FLAGS_DELAYED: Final = int(EntryFlags.DELAYED)
 
 
 class Inspected(NamedTuple):
-    """What the broker has to know of an entry.
+    """An entry with the facts that the broker needs.
 
     Attributes:
         payload: the entry's bytes from the magic on, with a checksum in any case.
@@ -48,7 +48,7 @@ class Inspected(NamedTuple):
         count: messages, 1..65,536; 0 for a marker.
         publish_time: the client's clock, ms.
         metadata: parsed.
-        metadata_end: where the metadata ends in `payload`.
+        metadata_end: the offset in `payload` at which the metadata ends.
     """
 
     payload: bytes
@@ -60,7 +60,7 @@ class Inspected(NamedTuple):
 
 
 class ChecksumError(BrokerError):
-    """The bytes are not what was sent: the entry is refused, the connection goes on."""
+    """The checksum does not match the bytes: the entry is refused, the connection stays open."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CHECKSUM, message)
@@ -103,7 +103,7 @@ def normalise(payload: bytes) -> bytes:
 
 
 def split(payload: bytes) -> int:
-    """Where the metadata ends, of bytes that start with the magic; no checksum check.
+    """The offset at which the metadata ends, for bytes that start with the magic. The checksum is not checked.
 
     Raises:
         ProtocolError: the sizes do not fit.
@@ -136,7 +136,8 @@ def sender(payload: bytes) -> tuple[bytes, int] | None:
     bytes of each.
 
     Returns:
-        None when the fields do not stand there, or when it may carry a `highest_sequence_id`: decode it then.
+        None if the fields are not there, or if there may be a `highest_sequence_id`: then the metadata has to be
+            decoded.
     """
     end = _HEADER_BYTES + int.from_bytes(payload[6:10], "big")
     if payload[10] != 0x0A or payload[11] > 0x7F or payload.find(b"\xc0\x01", 12, end) >= 0:
@@ -219,12 +220,12 @@ def inspect(payload: bytes, *, message_bytes_max: int, fields_max: int = METADAT
         flags |= _FLAGS_KEYED
     if has("deliver_at_time"):
         flags |= _FLAGS_DELAYED
-    # Storage keeps the time in a signed word; a clock that runs wild must not break it.
+    # Storage keeps the time in a signed word; a client's wrong clock must not overflow it.
     return Inspected(payload, flags, count, min(seen.publish_time, _TIME_MAX), seen, end)
 
 
 def check_client_entry(seen: Inspected, *, marker: bool) -> None:
-    """Refuse what brokers alone write, whoever sends it: links bring such entries by commands of their own.
+    """Refuse entries that only brokers may write. Links send such entries by commands of their own.
 
     Args:
         seen: the entry.
@@ -302,7 +303,7 @@ def without_replication(payload: bytes) -> bytes:
 
 
 def readable(text: str | bytes) -> str:
-    """A text field that a client filled, to be shown: what is not UTF-8 in it is shown as such (U+FFFD)."""
+    """A text field that a client filled, for display: bytes that are not UTF-8 become U+FFFD."""
     return text if isinstance(text, str) else text.decode(errors="replace")
 
 
@@ -312,7 +313,8 @@ def text_bytes(text: str | bytes) -> bytes:
 
 
 def sticky_key(payload: bytes) -> bytes | None:
-    """What Key_Shared sorts by: the ordering key, else the partition key (decoded, if it travels as base64), else None.
+    """The key by which Key_Shared chooses a consumer: the ordering key, else the partition key (decoded, if it is sent
+    as base64), else None.
 
     Raises:
         ProtocolError: the metadata cannot be decoded.
@@ -334,8 +336,8 @@ def sticky_key(payload: bytes) -> bytes | None:
 def span(metadata: MessageMetadata) -> tuple[int, int]:
     """Lowest and highest sequence id of an entry.
 
-    The C++ clients do not send the highest id of a batch; ids grow by at least one a message, so that first + count - 1
-    is at most the true one, and a client that asks where it stopped is told the end of its last batch, not the start.
+    The C++ clients do not send the highest id of a batch; ids grow by at least one per message, so first + count - 1 is
+    at most the true one. A client that asks for its last sequence id gets the end of its last batch, not the start.
     """
     low = metadata.sequence_id
     return low, max(metadata.highest_sequence_id, low + metadata.num_messages_in_batch - 1)

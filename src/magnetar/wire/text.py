@@ -1,7 +1,7 @@
-"""Is all text of a message really text?
+"""Checking that all text fields of a message are text.
 
-The protobuf runtime hands out the text fields of a proto2 message as `bytes` where they are not UTF-8, at the moment of
-access: a topic name of the wrong type would surface deep in the broker. So text is checked once, where it comes in.
+The protobuf runtime returns a text field of a proto2 message as `bytes` if it is not UTF-8, at the moment of access: a
+topic name of the wrong type would be noticed deep in the broker. So text is checked once, when a command arrives.
 """
 
 from functools import cache
@@ -14,7 +14,9 @@ _TEXT: Final = FieldDescriptor.TYPE_STRING
 _MESSAGE: Final = FieldDescriptor.TYPE_MESSAGE
 
 _PARTS_MAX: Final = 8
-"""Of a kind of message with more parts than this only those that are set are looked at: to ask for each costs more."""
+"""For a kind of message with more sub-messages than this, only those that are set are checked: asking for each one
+costs more.
+"""
 
 
 @cache
@@ -34,7 +36,7 @@ def _search(descriptor: Descriptor | None, seen: set[str]) -> bool:
 
 
 class _Plan(NamedTuple):
-    """Where a kind of message holds text: names of fields, so that only these are looked at.
+    """The names of the text fields of a kind of message, so that only these are checked.
 
     Attributes:
         texts, lists: text fields, and repeated ones.

@@ -1,4 +1,4 @@
-"""Protobuf's variable-length numbers, for the few messages that are put together by hand."""
+"""Protobuf's variable-length numbers, for the few messages that are encoded by hand."""
 
 from typing import Final
 

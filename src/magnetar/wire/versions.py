@@ -1,7 +1,7 @@
-"""Protocol versions: what a peer of which version may be told (docs/design/pulsar.md#versions).
+"""Protocol versions: the commands that a peer of a version may be sent (docs/design/pulsar.md#versions).
 
-A version is a promise about what the peer understands; both sides speak the smaller of the two. Nothing here refuses an
-old client: what it does not understand is left out.
+A version says what the peer understands; both sides use the smaller of the two. No old client is refused: commands that
+it does not understand are not sent.
 """
 
 from typing import Final
@@ -10,7 +10,9 @@ PROTOCOL_VERSION: Final = 21
 """The newest version that Magnetar speaks."""
 
 LAST_MESSAGE_ID_VERSION: Final = 12
-"""From here on: GET_LAST_MESSAGE_ID, ACTIVE_CONSUMER_CHANGE, GET_TOPICS_OF_NAMESPACE, acknowledgements of many ids."""
+"""The lowest version with GET_LAST_MESSAGE_ID, ACTIVE_CONSUMER_CHANGE, GET_TOPICS_OF_NAMESPACE, and acknowledgements of
+many ids.
+"""
 
 AUTH_CHALLENGE_VERSION: Final = 14
 ACK_RECEIPT_VERSION: Final = 17
@@ -24,13 +26,15 @@ _PUSHED_FROM: Final[dict[int, int]] = {
 }
 
 _NEVER_PUSHED: Final = frozenset((27, 66))
-"""REACHED_END_OF_TOPIC and WATCH_TOPIC_UPDATE: the C++ client closes its connection when it meets them, and no version
-tells whether the peer is one (docs/design/pulsar.md#connection). A client's name may
-(`broker.connection.Connection.learns_end`), and so does that it asked for updates (WATCH_TOPIC_LIST)."""
+"""REACHED_END_OF_TOPIC and WATCH_TOPIC_UPDATE: the C++ client closes its connection when it receives them, and no
+version says whether the peer is a C++ client (docs/design/pulsar.md#connection). A client's name may say it
+(`broker.connection.Connection.learns_end`), and a client that asked for updates (WATCH_TOPIC_LIST)
+understands them.
+"""
 
 
 def agreed(peer_version: int) -> int:
-    """The version both sides speak; a nonsensical one counts as 0."""
+    """The version that both sides use; an impossible one counts as 0."""
     return max(0, min(peer_version, PROTOCOL_VERSION))
 
 
