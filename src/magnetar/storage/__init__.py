@@ -1,1 +1,1 @@
-"""The log and the cursors: formats, decisions, and the interfaces of what touches the disk."""
+"""The log and the cursors: formats and decisions, and the interfaces of the code that touches the disk."""

@@ -1,7 +1,7 @@
 """Recent entries in memory, bounded in bytes for the whole broker.
 
-Consumers and links at the tail are served from here without touching the disk. The oldest entries go first, whoever's
-they are: a topic that is read late is read from disk, which is what the disk is for.
+Consumers and links at the tail are served from here without touching the disk. The oldest entries of all topics are
+removed first: a topic that is read late is read from disk.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from collections import deque
 from magnetar.storage.entries import StoredEntry
 
 ENTRY_OVERHEAD_BYTES = 300
-"""What an entry costs in memory besides its bytes: the tuple, its numbers, its places in the tables."""
+"""The memory of one entry in addition to its bytes: the tuple, its numbers, its slots in the tables."""
 
 
 class EntryCache:
@@ -21,7 +21,7 @@ class EntryCache:
     Attributes:
         hits, hit_bytes: entries that readers took from here since the start, and their bytes.
         misses, miss_bytes: entries that they had to read from the disk instead.
-        evictions: how often entries went to make room; what was added together goes together.
+        evictions: how often entries were removed to make room. Entries that were added together are removed together.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -42,11 +42,13 @@ class EntryCache:
 
     @property
     def entries(self) -> int:
-        """How many are held; those of a ledger that was dropped count until their turn to go, and so do their bytes."""
+        """The number of entries held. Entries of a ledger that was dropped count, with their bytes, until they are the
+        oldest.
+        """
         return self._entries
 
     def add(self, ledger: int, entries: list[StoredEntry], size: int) -> None:
-        """Keep entries of one ledger that were just confirmed, one behind the other; `size` is the sum of their bytes."""
+        """Keep consecutive entries of one ledger that were just confirmed; `size` is the sum of their bytes."""
         size += ENTRY_OVERHEAD_BYTES * len(entries)
         kept = self._ledgers.get(ledger)
         if kept is None:

@@ -1,4 +1,5 @@
-"""What every `storage.files.Files` has to do, as tests: `class TestMine(FilesConformance)` with fixtures `files`, `folder`.
+"""The contract of every `storage.files.Files`, as tests: `class TestMine(FilesConformance)` with fixtures `files`,
+`folder`.
 
 The real file system and the one in memory pass the same suite, so that what is tested against the one holds for the other.
 """
@@ -35,7 +36,7 @@ class FilesConformance:
         file.close()
 
     def test_written_through(self, files: Files, folder: Path) -> None:
-        """Few buffers and more than the system takes in one call, behind what was there, in order."""
+        """Few buffers, and more than the system takes in one call, are appended in order."""
         few, many = [b"a", b"", b"bc" * 300_000], [b"%04d" % number for number in range(3000)]
         file = files.create(folder / "a")
         file.writev([b"start"])
@@ -47,7 +48,9 @@ class FilesConformance:
         file.close()
 
     def test_what_is_in_memory_is_read_at_once(self, files: Files, folder: Path) -> None:
-        """All of it or nothing; a system that does not tell says that it would wait."""
+        """All of the bytes or nothing; a system that cannot say whether they are in memory reports that it would
+        wait.
+        """
         file = files.create(folder / "a")
         file.write_through([b"0123456789" * 1_000])
         try:
@@ -113,7 +116,7 @@ class FilesConformance:
         files.sync_folder(folder)
 
     def test_a_file_takes_the_name_of_another(self, files: Files, folder: Path) -> None:
-        """Who writes a file anew leaves the old one or the new one, and goes on writing to it."""
+        """Writing a file again leaves either the old or the new one after a crash, and writing to it continues."""
         files.create(folder / "a").writev([b"old"])
         file = files.create(folder / "a.new")
         file.writev([b"new"])
@@ -132,7 +135,7 @@ class FilesConformance:
         file.close()
 
     def test_closing_twice_does_no_harm(self, files: Files, folder: Path) -> None:
-        """And above all closes nobody else's file."""
+        """Closing twice does no harm, and does not close another file."""
         first = files.create(folder / "a")
         first.close()
         second = files.create(folder / "b")

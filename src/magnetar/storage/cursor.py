@@ -1,12 +1,12 @@
-"""A subscription's place in a topic's log: what is acknowledged, and what is not.
+"""The cursor of a subscription in a topic's log: the messages that it has acknowledged.
 
     mark-delete   everything at or below is acknowledged (or is a marker, or is gone)
     acked         entries above it that are acknowledged one by one, never next to it
     partial       batches of which only some messages are acknowledged: one bit per message, 1 = not yet
 
-    ack of the entry behind mark-delete -> mark-delete moves over it, over the acknowledged run behind it, and over markers
-    ack of a later entry                -> acked
-    ack of some messages of a batch     -> partial (AND); none left -> ack of the entry
+    ack of the entry after mark-delete -> mark-delete moves over it, over the acknowledged run after it, and over markers
+    ack of a later entry               -> acked
+    ack of some messages of a batch    -> partial (AND); none left -> ack of the entry
 
 Mark-delete moves only forward, except by `reset` (a seek). Markers are stepped over as soon as they are next to it, and
 are never in `acked`: they make no holes and are no backlog (Pulsar #6437, #22926). That stepping is not stored; it is
@@ -27,19 +27,22 @@ from magnetar.storage.positions import ENTRY_MAX, PositionSet, count_runs
 
 RUNS_STORED_MAX: Final = 200_000
 """Ceiling on the stored runs of individually acknowledged entries, as Pulsar's managedLedgerMaxUnackedRangesToPersist.
-More than that is a consumer that lost something long ago; what is beyond stays in memory and comes again after a crash."""
+More runs mean that a consumer lost something long ago. Runs beyond the ceiling stay only in memory, and their messages
+are delivered again after a crash.
+"""
 
 PARTIALS_STORED_MAX: Final = 200_000
 """The same for partly acknowledged batches (Pulsar's managedLedgerMaxBatchDeletedIndexToPersist)."""
 
 BYTES_STORED_MAX: Final = 1 << 40
-"""Of runs and batches together: as many as there are, where the store does not say otherwise."""
+"""A ceiling on the bytes of runs and batches together: none in effect, unless the store has a limit."""
 
 EXPIRED_LEDGER: Final = "magnetar.expired.ledger"
 EXPIRED_ENTRY: Final = "magnetar.expired.entry"
-"""Properties: everything at or below has expired *here*. Expiry is no acknowledgement
-(docs/design/acknowledged-sets.md#expiry-is-local): it is not told to other clusters, and when one of their seeks brings
-messages back, those that expired here stay away."""
+"""Cursor properties: everything at or below this position has expired *here*. Expiry is not an acknowledgement
+(docs/design/acknowledged-sets.md#expiry-is-local): it is not sent to other clusters, and when a seek in another cluster
+makes messages unacknowledged again, those that expired here stay expired.
+"""
 
 USED: Final = "magnetar.used.ms"
 """Property: when a consumer was last there, where subscriptions expire."""
@@ -52,14 +55,14 @@ _WORD: Final = (1 << 64) - 1
 
 
 class CursorLog(Protocol):
-    """What a cursor asks of the topic's log (`storage.topiclog.TopicLog`)."""
+    """The part of the topic's log (`storage.topiclog.TopicLog`) that a cursor uses."""
 
     @property
     def last(self) -> Position:
         """The newest readable entry, or NONE."""
 
     def next_after(self, position: Position) -> Position | None:
-        """The first entry behind a position, or None."""
+        """The first entry after a position, or None."""
 
     def position_before(self, position: Position) -> Position:
         """The entry in front of a position, or a position before everything retained."""
@@ -103,7 +106,7 @@ def words_of(bits: int) -> list[int]:
 
 
 class Tally(NamedTuple):
-    """How far a cursor is: `above` counts the messages behind `mark_delete` that are acknowledged."""
+    """The progress of a cursor: `above` counts the acknowledged messages after `mark_delete`."""
 
     mark_delete: Position
     above: int
@@ -117,18 +120,19 @@ class Partial(NamedTuple):
 
 
 class Cursor:
-    """What one subscription acknowledged in one topic.
+    """The acknowledged messages of one subscription in one topic.
 
     Args:
         log: the topic's.
-        mark_delete: where it starts: everything at or below counts as acknowledged.
+        mark_delete: its start: everything at or below counts as acknowledged.
         properties: numbers kept with it (Pulsar's cursor properties, such as the mark of a replicated subscription).
         labels: texts kept with it (Pulsar's subscription properties).
 
     Attributes:
         dirty: changed since the last `encode`.
-        runs_left_out, partials_left_out: what the last `encode` had no room for (RUNS_STORED_MAX, PARTIALS_STORED_MAX).
-        runs_bytes: of what was stored last, the part that runs take.
+        runs_left_out, partials_left_out: the runs and partial batches that the last `encode` left out (RUNS_STORED_MAX,
+            PARTIALS_STORED_MAX).
+        runs_bytes: bytes of the runs in what was stored last.
     """
 
     def __init__(
@@ -190,7 +194,7 @@ class Cursor:
         return self._log.messages_between(self.mark_delete, last) - self._acked_messages - self._partial_messages
 
     def tally(self) -> Tally:
-        """What is acknowledged now, for `acknowledged_since`."""
+        """The current progress, for `acknowledged_since`."""
         return Tally(self.mark_delete, self._acked_messages + self._partial_messages)
 
     def acknowledged_since(self, then: Tally) -> int:
@@ -219,10 +223,10 @@ class Cursor:
     # --------------------------------------------------------------------------------------------- acknowledgements
 
     def ack(self, positions: Iterable[Position]) -> int:
-        """Acknowledge entries. What is no entry, a marker, or acknowledged already is passed over.
+        """Acknowledge entries. Positions without an entry, markers and acknowledged entries are ignored.
 
         Returns:
-            How many entries were not acknowledged before.
+            The number of entries that were not acknowledged before.
         """
         log = self._log
         acked = self.acked
@@ -235,7 +239,7 @@ class Cursor:
             ledger, entry = position
             at = self.mark_delete
             if ledger == at.ledger and entry == at.entry + 1:
-                # In order, the usual case: no bitmap is touched.
+                # The entries are in order, as usual: no bitmap is touched.
                 self.mark_delete = position
             else:
                 acked.add(ledger, entry)
@@ -275,7 +279,7 @@ class Cursor:
         """Acknowledge everything at or below a position; with `bits`, of its own batch only the messages with bit 0.
 
         Returns:
-            Whether anything changed. A position behind the newest entry is refused: nothing changes.
+            Whether anything changed. A position after the newest entry is refused: nothing changes.
         """
         if position > self._log.last or position <= self.mark_delete:
             return False
@@ -304,10 +308,10 @@ class Cursor:
         return self.mark_delete != before
 
     def reset(self, position: Position, bits: int = 0) -> None:
-        """Seek: the next entry is the one at `position`, or the next there is; what was acknowledged above is forgotten.
+        """Seek: the next entry is the one at `position`, or the next there is; acknowledgements above it are forgotten.
 
-        EARLIEST and LATEST are the first entry and behind the last. `bits`, if not 0, marks the messages of the entry at
-        `position` whose bit is 0 as acknowledged.
+        EARLIEST is the first entry and LATEST the position after the last. `bits`, if not 0, marks the messages of the
+        entry at `position` whose bit is 0 as acknowledged.
         """
         self.acked.clear()
         self.partial.clear()
@@ -322,7 +326,7 @@ class Cursor:
         """Acknowledge many entries at once; a run costs no object per entry.
 
         Returns:
-            Those that were not acknowledged before. What is no entry, or a marker, is passed over.
+            The entries that were not acknowledged before. Positions without an entry and markers are ignored.
         """
         fresh = PositionSet()
         for ledger, wanted in entries.ledgers.items():
@@ -353,10 +357,11 @@ class Cursor:
         return found if acked is None else found - acked
 
     def replace(self, acked: PositionSet, partial: Mapping[Position, int], floor: Position = NONE) -> None:
-        """Cover exactly this, wherever the cursor was: consumed messages came back (an adopted seek of another cluster).
+        """Replace the acknowledged messages by exactly these, at any state of the cursor: used when a seek of another
+        cluster takes effect here.
 
         Args:
-            acked: whole entries. What is no entry, or a marker, is passed over.
+            acked: whole entries. Positions without an entry and markers are ignored.
             partial: per batch a bit set of its acknowledged messages (1 = acknowledged).
             floor: everything at or below is acknowledged, too.
         """
@@ -469,7 +474,7 @@ class Cursor:
             if room == 0:
                 break
             starts = entries - entries.shift(1)
-            # By select and cut: a loop over so many runs would hold up the broker at each commit.
+            # By select and cut: a loop over that many runs would block the broker at each commit.
             low = entries & BitMap(range(starts[room])) if len(starts) > room else entries
             room -= min(room, len(starts))
             kept.append((ledger, low))
@@ -478,14 +483,14 @@ class Cursor:
     # ------------------------------------------------------------------------------------------------------ internal
 
     def _normal(self, position: Position) -> Position:
-        """The same point of the log, written so that the entry behind it is the one with the next number, if any."""
+        """The same point of the log, written so that the next entry has the next entry id, if there is one."""
         if self._log.valid(position):
             return position
         following = self._log.next_after(position)
         return self._log.last if following is None else Position(following.ledger, following.entry - 1)
 
     def _advance(self) -> None:
-        """Move mark-delete over what is acknowledged behind it, and over markers."""
+        """Move mark-delete over the acknowledged entries after it, and over markers."""
         log = self._log
         acked = self.acked
         while True:
@@ -552,7 +557,7 @@ class Cursor:
 def before(log: CursorLog, position: Position) -> Position:
     """The mark-delete position of a cursor whose next entry is the one at `position`, or the next there is.
 
-    EARLIEST stands before everything, LATEST behind everything (rules of a reset in Pulsar).
+    EARLIEST comes before every entry, LATEST after every entry (Pulsar's rules of a reset).
     """
     if position == NONE:
         return NONE

@@ -1,7 +1,7 @@
-"""What is stored of an entry, and what is asked to be stored.
+"""The types of a stored entry, and of the request to store entries.
 
-The client's bytes (`data`) start at the checksum magic `0x0e01` and are kept verbatim. Everything the broker knows about
-an entry lives beside them, in the header of our own log record.
+The client's bytes (`data`) start at the checksum magic `0x0e01` and are kept verbatim. Everything else that the broker
+knows about an entry is in the header of Magnetar's own log record.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from magnetar.core.ids import NONE, Position
 
 
 class EntryFlags(IntFlag):
-    """What a reader must know of an entry without opening it."""
+    """The facts about an entry that a reader needs without decoding it."""
 
     REPLICATED = 1
     """Has `replicated_from`: it came over a link and is never sent on."""
@@ -60,11 +60,11 @@ class NewEntry(NamedTuple):
 class StoredEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry as read back from the log or from the cache of recent entries.
 
-    For entries first published in this cluster `origin` is "" and `incarnation` 0: it is the topic's.
+    For entries first published in this cluster `origin` is "" and `incarnation` 0: it is that of the topic.
 
-    No tuple: the cache holds hundreds of thousands, and Python's collector would walk through all of them again and again,
-    50 ms at a time, in which the broker answers nobody. These it does not see (`gc=False`: they refer to nothing that could
-    refer back).
+    It is not a tuple: the cache holds hundreds of thousands, and Python's garbage collector would scan all of them
+    again and again, 50 ms at a time, in which the broker answers no client. The collector does not see these objects
+    (`gc=False`: they refer to nothing that could refer back).
     """
 
     ledger: int
@@ -81,7 +81,7 @@ class StoredEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def position(self) -> Position:
-        """Where it stands in this cluster's log."""
+        """The entry's position in this cluster's log."""
         return Position(self.ledger, self.entry)
 
     def _replace(self, **changes: Any) -> "StoredEntry":
@@ -90,7 +90,7 @@ class StoredEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Location(NamedTuple):
-    """Where a record lies: segment number and offset of its first byte."""
+    """The location of a record on disk: segment number and offset of its first byte."""
 
     segment: int
     offset: int
@@ -103,22 +103,23 @@ class Append:
     Made by `TopicLog.stage`; the log answers with exactly one of appended / failed, in the order of submission.
 
     Attributes:
-        topic: name, for the reports.
+        topic: name of the topic, for the log's answers.
         records: buffers to be written one after the other.
-        sizes: bytes of each record (a record may be several buffers); records that are no entries come first.
-        entries: the entries with the positions they will have.
-        preamble: how many of `sizes` are no entries (a ledger's opening).
+        sizes: bytes of each record (a record may be several buffers); records that are not entries come first.
+        entries: the entries with the positions that they will have.
+        preamble: number of the `sizes` that do not belong to entries (a ledger's opening).
         durable: the answer must wait for the sync, whatever the broker's `fsync` setting says.
-        token: opaque to storage; the broker's note of whom to answer.
-        connection, client_bytes: opaque to storage; of a client's messages the number of its connection and their bytes, which
-            count until the append is answered.
-        behind: opaque to storage; what the broker answers right behind the answer to this append, if the log holds it.
-        answered: opaque to storage; what the broker does behind all of these answers, whatever they are.
-        write_epoch: which of the topic's times between two failures it was staged in. What was staged before its topic was
-            told of a failure must not be written after it: its positions and origin indexes are void.
-        asked_s: opaque to storage; when the broker asked for it, by its clock that only measures.
-        large: for the lane of large appends, where the log has one.
-        next_index: the topic's next origin index behind it.
+        token: opaque to storage; names the client that the broker has to answer.
+        connection, client_bytes: opaque to storage; for a client's messages, the number of its connection and their
+            bytes, which count until the append is answered.
+        behind: opaque to storage; what the broker answers directly after the answer to this append, if the log stored
+            it.
+        answered: opaque to storage; what the broker does after all these answers, for any result.
+        write_epoch: the number of failures of the topic's log when it was staged. An append that was staged before its topic
+            learned of a failure must not be written after it: its positions and origin indexes are void.
+        asked_s: opaque to storage; when the broker asked for it, by its monotonic clock.
+        large: whether it goes to the lane of large appends, if the log has one.
+        next_index: the topic's next origin index after it.
     """
 
     topic: str

@@ -1,4 +1,6 @@
-"""The seam between the log and the disk: everything the log does to files goes through here, so tests can break it."""
+"""The interface between the log and the file system: all file operations of the log go through it, so that tests can
+inject failures.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ class LogFile(Protocol):
         """`writev` and `sync`, in one call of the system where it has one and everything before is durable already.
 
         Raises:
-            OSError: as either of them; it is not known which.
+            OSError: one of the two failed; it is not known which.
         """
 
     def sync(self) -> None:
@@ -30,27 +32,28 @@ class LogFile(Protocol):
         """
 
     def renew(self, offset: int, end: int) -> None:
-        """Write what is there once more as it is, so that the next sync is about it.
+        """Write bytes of the file once more unchanged, so that the next sync covers them.
 
-        Of a sync that failed the system may remember nothing: what it was about passes for clean, and another sync succeeds.
-        Not of a file that `create` opened.
+        After a failed sync the system may mark the pages as clean, so that another sync succeeds without writing them.
+        Not for a file that `create` opened.
 
         Args:
-            offset, end: which bytes; `end` is not past the end.
+            offset, end: the range of bytes; `end` is not past the end of the file.
 
         Raises:
-            OSError: the file is as it was, for all that can be read of it.
+            OSError: it failed; everything that can be read of the file is unchanged.
         """
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read; fewer bytes only at the end of the file."""
 
     def pread_now(self, offset: int, size: int) -> bytes | bytearray:
-        """Read what the system holds in memory.
+        """Read bytes only if the system has them in memory.
 
         Raises:
-            BlockingIOError: it does not hold all of it, or does not tell: `pread` may wait for the disk.
-            OSError: as of `pread`.
+            BlockingIOError: it does not have all of them, or does not say whether it has: `pread` may wait for the
+                disk.
+            OSError: as `pread`.
         """
 
     def truncate(self, size: int) -> None:
@@ -73,7 +76,7 @@ class Files(Protocol):
         """Bytes."""
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """The names of the files in a folder."""
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder with its parents, durably, if it is not there."""

@@ -1,7 +1,7 @@
-"""One ledger of one topic, as an index in memory: about 33 bytes an entry, no object per entry.
+"""One ledger of one topic as an index in memory: about 33 bytes per entry, without an object for each.
 
-The index is derived from the log. It answers where an entry lies and what kind it is without reading it; what a message
-says is only in the log.
+The index is derived from the log. It has the location and kind of each entry; the content of messages is only in the
+log.
 
 The *origin index map* (docs/design/links.md#origin-index-map) is kept as runs: consecutive entries of one origin whose
 indexes follow each other extend a run; inside a run an index is the run's first plus the messages in between.
@@ -28,22 +28,22 @@ _MARKER = int(EntryFlags.MARKER)
 
 
 class Ledger:
-    """Entries 0..n-1 of one ledger, those that are confirmed.
+    """The confirmed entries 0..n-1 of one ledger.
 
     Attributes:
         ledger: its id.
         created_ms: when it was opened.
-        closed: no entries are added any more.
-        locations: of each record, see `SEGMENT_SHIFT`.
-        sizes: of each record, bytes.
-        flags: of each entry.
+        closed: whether no more entries are added.
+        locations: location of each record, see `SEGMENT_SHIFT`.
+        sizes: size of each record, bytes.
+        flags: flags of each entry.
         messages: messages in the ledger up to and with each entry.
-        publish_times: of each entry, ms.
+        publish_times: publish time of each entry, ms.
         markers: entry ids of markers, ascending.
-        bytes: of all records.
+        bytes: size of all records.
         newest_ms: broker time of the last entry.
         newest_publish: highest publish time, ms.
-        missing: entries that damage took; their record size is 0.
+        missing: number of entries lost to damage; their record size is 0.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Ledger:
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """The number of entries."""
         return len(self.flags)
 
     def add(
@@ -112,7 +112,7 @@ class Ledger:
             self.newest_publish = publish_time
 
     def begin_run(self, entry: int, origin: OriginKey | None, first_index: int) -> None:
-        """From `entry` on the origin indexes count from `first_index`; `origin` None: there are none."""
+        """Count origin indexes from `first_index` beginning with the entry `entry`; `origin` None: no indexes."""
         self.run_entries.append(entry)
         self.run_origins.append(origin)
         self.run_firsts.append(first_index)
@@ -183,7 +183,7 @@ class Ledger:
         return superseded
 
     def _miss(self) -> None:
-        """One entry that damage took. It keeps its place, so that whoever reads it is told."""
+        """Add one entry that was lost to damage. It keeps its entry id, so that a reader of it gets an error."""
         if not self.run_origins or self.run_origins[-1] is not None:
             self.begin_run(self.entries, None, -1)
         self.add(0, 0, 0, 1, self.publish_times[-1] if self.publish_times else 0, 0, marker=False)
@@ -249,10 +249,10 @@ class Ledger:
 
 
 def find(ids: Sequence[int], ledger: int) -> int:
-    """The place of a ledger in ascending ids, or of the first one above it."""
+    """The index of a ledger in ascending ids, or of the first one above it."""
     return bisect_left(ids, ledger)
 
 
 def find_after(ids: Sequence[int], ledger: int) -> int:
-    """The place of the first ledger above."""
+    """The index of the first ledger above."""
     return bisect_right(ids, ledger)

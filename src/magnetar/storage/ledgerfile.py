@@ -1,15 +1,17 @@
-"""Which ledgers the log holds, and how far: kept outside of the log, so that a segment that is missing or cut is noticed.
+"""The list of the log's ledgers with their lengths, kept outside the log, so that a missing or cut segment is noticed.
 
-The log says what is there; only this file says what should be. It lies beside the log's folder, which may be missing as a whole.
+The log says what is there; only this file says what should be there. It is next to the log's folder, because that
+folder may be missing as a whole.
 
     magic (12), then frames: length u32 | crc32c u32 | MessagePack [openings, marks, dropped]
 
     opening   (ledger, incarnation, created ms, topic)
-    mark      (ledger, entries, next origin index): so many entries were on the disk when this was written
-    dropped   ledgers that nobody needs any more
+    mark      (ledger, entries, next origin index): number of entries that were on the disk when this was written
+    dropped   ledgers that are no longer needed
 
-A mark is written behind the sync of what it tells of, and without a sync of its own: it may be behind the log, as after a power
-cut, and is never ahead of it. The first frame that is not whole ends the file. A start writes it anew, durably.
+A mark is written after the sync of the entries that it counts, and without a sync of its own: it may lag behind the
+log, as after a power cut, and is never ahead of it. The first frame that is not whole ends the file. Each start of the
+broker writes the file again, durably.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +26,7 @@ from magnetar.storage.files import Files, LogFile
 
 MAGIC: Final = b"MAGNETARL\x00\x00\x01"
 REWRITE_BYTES_MIN: Final = 8 << 20
-"""A ceiling on what is appended before the file is written anew, or four times what it held then, if that is more."""
+"""The file is rewritten after this many bytes were appended, or after four times its last size, if that is more."""
 
 EARLY_MAX: Final = 10_000
 """A ceiling on marks that wait for an opening: those of ledgers that were dropped meanwhile never see one."""
@@ -35,12 +37,12 @@ _LEDGERS_PER_FRAME: Final = 4_096
 
 
 class Known(msgspec.Struct, gc=False):
-    """What should be in the log of one ledger.
+    """The expected content of one ledger.
 
     Attributes:
-        topic, incarnation, created_ms: of its opening.
-        entries: so many were stored.
-        next_index: the origin index behind the last of them.
+        topic, incarnation, created_ms: as in its opening.
+        entries: number of stored entries.
+        next_index: the origin index after the last of them.
     """
 
     topic: str
@@ -90,7 +92,7 @@ class LedgerFile:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def read(self) -> dict[int, Known]:
-        """What it says, by ledger; nothing if it is missing or damaged.
+        """Read the file: its content by ledger, or nothing if it is missing or damaged.
 
         Raises:
             OSError: it cannot be read.
@@ -126,10 +128,10 @@ class LedgerFile:
     # --------------------------------------------------------------------------------------------------------- writing
 
     def begin(self, known: Mapping[int, Known]) -> None:
-        """Write it anew, durably; what is told from now on is appended.
+        """Write the file again, durably; later records are appended.
 
         Raises:
-            OSError: it cannot be written; the one that was there still is.
+            OSError: it cannot be written; the former file is unchanged.
         """
         with self._lock:
             self._known = dict(known)
@@ -161,10 +163,10 @@ class LedgerFile:
         self._size = self._base
 
     def tell(self, openings: Iterable[Opening], marks: Iterable[LedgerMark], dropped: Iterable[int] = ()) -> None:
-        """What the log did, and made durable.
+        """Record what the log has done and made durable.
 
         Raises:
-            OSError: it is not told; nothing of the log is harmed.
+            OSError: the record was not written; the log itself is not affected.
         """
         with self._lock:
             gone = [ledger for ledger in dropped if ledger in self._known]
@@ -192,7 +194,7 @@ class LedgerFile:
 
 
 def _take(known: dict[int, Known], early: dict[int, LedgerMark], frame: _Frame) -> None:
-    """Add a frame; `early` are marks that came before the opening of their ledger, which the other lane tells."""
+    """Add a frame; `early` has marks that came before the opening of their ledger, which the other lane records."""
     marks = frame.marks
     for ledger, incarnation, created_ms, topic in frame.openings:
         if ledger not in known:

@@ -2,7 +2,7 @@
 
 
 class LedgerIds:
-    """Gives every ledger of a broker its id: never the same twice, also after deletions and after a lost disk.
+    """Gives every ledger of a broker its id, never the same one twice, also after deletions and after a lost disk.
 
     Args:
         last: the highest id known; -1 on an empty disk.

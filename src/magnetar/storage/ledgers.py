@@ -1,4 +1,6 @@
-"""The ledgers of one topic as one ordered sequence of entries: what comes after what, how many lie in between."""
+"""The ledgers of one topic as one ordered sequence of entries: the next entry after a position, and the number of
+entries between two positions.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -51,7 +53,7 @@ class Ledgers:
         return ledger is not None and 0 <= position[1] < ledger.entries
 
     def next_after(self, position: Position) -> Position | None:
-        """The first entry behind a position (any position, also of a ledger that is gone), or None."""
+        """The first entry after a position (any position, also of a ledger that is gone), or None."""
         ledger_id, entry = position
         at = find(self._ids, ledger_id)
         if at < len(self._ids) and self._ids[at] == ledger_id:
@@ -124,7 +126,7 @@ class Ledgers:
         return self._ledgers[position[0]].count(position[1])
 
     def size_at(self, position: Position) -> int:
-        """Bytes of the data of an entry that is here, as far as the index tells (a link's header counts as data)."""
+        """The bytes of the data of an entry that is here, according to the index (a link's header counts as data)."""
         return self._ledgers[position[0]].sizes[position[1]] - LOCAL_HEADER_BYTES
 
     def time_at(self, position: Position) -> int:
@@ -132,8 +134,8 @@ class Ledgers:
         return self._ledgers[position[0]].publish_times[position[1]]
 
     def stored_by(self, position: Position) -> int:
-        """When an entry that is here was there at the latest, ms: when it was published, by its producer's clock, or when the
-        last of its ledger was stored, by the broker's.
+        """The latest time, in ms, at which an entry can have been stored: its publish time by the producer's clock, or
+        the time at which the last entry of its ledger was stored, by the broker's clock.
         """
         ledger = self._ledgers[position[0]]
         return min(ledger.publish_times[position[1]], ledger.newest_ms)
@@ -163,7 +165,7 @@ class Ledgers:
     def first_since(self, time_ms: int) -> Position:
         """The first message that was not there before `time_ms` (`stored_by`); LATEST when there is none.
 
-        Not `seek_time`: a producer whose clock is ahead would keep everything behind its message from getting old.
+        Not `seek_time`: with it, a producer whose clock is ahead would keep all later messages from expiring.
         """
         return self._first_since(time_ms, lambda ledger: min(ledger.newest_publish, ledger.newest_ms))
 
@@ -181,9 +183,10 @@ class Ledgers:
     # ---------------------------------------------------------------------------------------------------------- origin
 
     def identity_of(self, position: Position) -> Identity | None:
-        """What names the first message of an entry everywhere; the others of a batch follow it.
+        """The identity of the first message of an entry; the others of a batch follow it.
 
-        The cluster is "" for entries published here. None: no such entry, or a marker, or lost to damage.
+        The cluster is "" for entries published here. None: there is no such entry, or it is a marker, or it was lost to
+        damage.
         """
         ledger = self._ledgers.get(position[0])
         if ledger is None or not 0 <= position[1] < ledger.entries:

@@ -1,17 +1,19 @@
-"""The broker's log as a sequence of segments: what is written where, what is durable, what a failure leaves.
+"""The broker's log as a sequence of segments: writing, syncing, and handling failures of both.
 
 No thread and no clock: `runtime.log.thread` calls it from the thread that owns the files. Four offsets of the open
 segment matter:
 
     checked <= synced <= offset      written and recorded as durable / durable / written
-    answered                         somebody was told that it is stored
+    answered                         reported as stored
 
-With `fsync = "always"` nothing is answered that is not synced. Otherwise `answered` may be ahead of `synced`; a failure
-then seals behind `answered`, not behind `synced`: what was answered is not thrown away by us, only by the disk.
+With `fsync = "always"` nothing is reported as stored before it is synced. Otherwise `answered` may be ahead of
+`synced`; after a failure the seal is then put at `answered`, not at `synced`: only the disk may lose entries that were
+reported as stored, the broker does not discard them.
 
-A log may have two *lanes*, each with an open segment of its own: one for large appends beside the one for everything else,
-so that a publish of 100 bytes does not wait until a megabyte is on the disk. They share the numbers of segments. All that is
-on its way of a topic is in one lane (`TopicLog.stage`): what a crash leaves of it is a beginning, as in a log of one lane.
+A log may have two *lanes*, each with an open segment of its own: one for large appends and one for all others, so that
+a publish of 100 bytes does not wait until a megabyte is on the disk. They share the numbering of segments. All
+unconfirmed appends of a topic are in one lane (`TopicLog.stage`): so a crash leaves a prefix of them, as in a log with
+one lane.
 """
 
 import contextlib
@@ -44,14 +46,17 @@ HEAL_FRACTION: Final = 4
 """The log is taken up again when `disk_free_bytes_min` and a quarter more is free, so that it does not flap."""
 
 RESERVE_PART: Final = 2
-"""On a full disk one part in so many of what is left may go to copies; seals, cursors and metadata have the rest."""
+"""Copies may use one part in this many of the space that is left on a full disk; the rest is for seals, cursors and
+metadata.
+"""
 
 ROOM_PART: Final = 4
-"""A batch larger than this part of the room that was left when somebody looked is a reason to look again."""
+"""The free space is checked again before a batch that is larger than this part of the space at the last check."""
 
 PIECE_BYTES: Final = 256 * 1024
-"""What the lane of large appends writes and syncs at a time while the other one has work, too: the disk takes that one's syncs
-in between. By itself it writes all at once, which is up to 1.7 times as fast."""
+"""The lane of large appends writes and syncs this many bytes at a time while the other lane has work too: the disk can
+do the other lane's syncs in between. Alone it writes everything at once, which is up to 1.7 times as fast.
+"""
 
 
 class SegmentNumbers:
@@ -85,15 +90,15 @@ class SegmentLog:
 
     Args:
         files: the file system.
-        folder: of the segments.
+        folder: folder of the segments.
         segment_bytes: a segment is closed at this size.
-        disk_free_bytes_min: nothing is appended below this much free room, so that seals, cursors and metadata fit.
+        disk_free_bytes_min: nothing is appended below this much free space, so that seals, cursors and metadata fit.
         discard: deletes a file soon, in the order of calls; by default at once.
         salt: gives 8 random bytes for each segment, see `storage.records`.
-        numbers: for its segments; shared by the lanes of a log.
+        numbers: the numbering of segments, shared by the lanes of a log.
         large: whether this is the lane of large appends.
-        shares: whether it shall leave the disk to others in between.
-        ledgers: is told what is stored and what was dropped.
+        shares: whether the other lane has work too, so that it has to leave the disk free in between.
+        ledgers: records what is stored and what was dropped.
     """
 
     def __init__(
@@ -147,7 +152,7 @@ class SegmentLog:
     # ----------------------------------------------------------------------------------------------------------- start
 
     def begin(self, recovered: Recovered) -> None:
-        """Go on behind what was recovered, in a new segment.
+        """Continue after the recovered entries, in a new segment.
 
         Raises:
             OSError: it cannot be made.
@@ -157,8 +162,8 @@ class SegmentLog:
         self._live = recovered.segment_ledgers
         self.sizes = dict(recovered.segment_sizes)
         for index in recovered.unindexed:
-            # Durably: in a log lane that is not used the same segment is the last one at start after start. What is found damaged
-            # in it one day must not pass for torn by a crash.
+            # Durably: in a log lane that is not used for some starts of the broker the same segment is the last one again
+            # and again. Later damage in it must not be mistaken for a torn tail of a crash.
             self.write_index(index, durable=True)
         self._next_segment()
 
@@ -235,7 +240,7 @@ class SegmentLog:
         self._room = 0
 
     def _take_room(self, size: int) -> None:
-        """Look how much room is left, unless it was much more than this when somebody last looked.
+        """Check the free space, unless it was much larger than `size` at the last check.
 
         Raises:
             OSError: ENOSPC.
@@ -299,7 +304,7 @@ class SegmentLog:
         self._now_durable()
 
     def _now_durable(self) -> None:
-        """What was written may be told of."""
+        """Report what was written as durable."""
         self._marks.update(self._written)
         self._written.clear()
         self._openings += self._opened
@@ -311,10 +316,10 @@ class SegmentLog:
         return bool(self._marks) and self._ledgers is not None
 
     def mark(self) -> None:
-        """Tell the file of ledgers what is durable.
+        """Record in the ledger file what is durable.
 
         Raises:
-            OSError: it could not be told; the log is as it was.
+            OSError: the ledger file could not be written; the log is unchanged.
         """
         try:
             if self._ledgers is not None:
@@ -383,10 +388,12 @@ class SegmentLog:
     # -------------------------------------------------------------------------------------------------------- failures
 
     def fail(self, *, sync_failed: bool) -> None:
-        """A write or a sync failed: nothing more goes to this segment, and it is sealed behind what was answered.
+        """A write or a sync failed: nothing more goes to this segment, and it is sealed after the last entry that was
+        reported as stored.
 
         Args:
-            sync_failed: then nothing is synced again on this file; after a failed write what was answered before it is.
+            sync_failed: then this file is not synced again. After a failed write, the entries before it that were
+                reported as stored are synced.
         """
         self.failures += 1
         held = self._live.setdefault(self.segment, {})
@@ -400,7 +407,8 @@ class SegmentLog:
         good = self.answered
         if self._file is not None:
             if good > self.synced and not sync_failed:
-                # If it fails: what was answered without being durable is what the operator chose with `fsync`.
+                # If this fails: the operator chose with `fsync` that entries are reported as stored before they are
+                # durable.
                 with contextlib.suppress(OSError):
                     self._file.sync()
             self._seals.setdefault(self.segment, good)
@@ -429,12 +437,12 @@ class SegmentLog:
     # ---------------------------------------------------------------------------------------------------------- giving back
 
     def release(self, ledgers: Iterable[int]) -> list[int]:
-        """Nobody needs these ledgers any more; the segments in which nothing else lives."""
+        """Note that these ledgers are no longer needed; returns the segments that have nothing else in them."""
         gone = set(ledgers)
         if self._ledgers is not None and gone:
             for ledger in gone & self._marks.keys():
                 del self._marks[ledger]
-            with contextlib.suppress(OSError):  # a start finds out by itself
+            with contextlib.suppress(OSError):  # the next start finds out
                 self._ledgers.tell(map(_opening, self._openings), (), gone)
             self._openings = []
         empty: list[int] = []
@@ -458,7 +466,7 @@ class SegmentLog:
         return number != self.segment and number not in held_back
 
     def pin(self, number: int) -> None:
-        """Keep a segment although nothing lives in it yet."""
+        """Keep a segment although it has no entries that are needed yet."""
         self._pinned.add(number)
 
     def unpin(self, number: int) -> None:
@@ -479,11 +487,11 @@ class SegmentLog:
         delete(self._folder / index_name(number))
 
     def live_in(self, number: int) -> dict[int, int]:
-        """Bytes of each ledger that lives in a segment."""
+        """The bytes of each ledger in a segment that are still needed."""
         return self._live.get(number, {})
 
     def moved(self, number: int, copies: dict[int, dict[int, int]]) -> None:
-        """All that lives in a segment was copied, durably: `copies` are bytes by new segment and ledger."""
+        """Note that everything needed in a segment was copied durably: `copies` are bytes by new segment and ledger."""
         self._live[number] = {}
         for segment, held in copies.items():
             live = self._live.setdefault(segment, {})
@@ -512,10 +520,10 @@ class SegmentLog:
         return self._files.free_bytes(self._folder) < self._heal_min
 
     def room_for_copies(self, size: int) -> bool:
-        """Whether so many bytes may be copied to give back a segment of which they are a small part.
+        """Whether this many bytes may be copied in order to delete the segment that they are a small part of.
 
-        Copies are not why publishes are refused. Where these are refused anyway, or about to be, a part of the room that is
-        kept free is well spent on them: they give back more than twice what they take.
+        Copies must not be the reason that publishes are refused. When publishes are refused anyway, or will be soon, a
+        part of the space that is kept free may be used for copies: they free more than twice as much as they take.
 
         Raises:
             OSError: the disk does not answer.

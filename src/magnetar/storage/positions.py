@@ -1,7 +1,7 @@
 """A set of positions, small and ordered: one compressed bitmap of entry ids per ledger.
 
 Both the acknowledged entries of a cursor and the entries that a dispatcher has to send again are such sets. Entry ids
-of a ledger are dense, so that runs cost a few bytes whatever their length.
+of a ledger are dense, so a run of any length costs a few bytes.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def runs_of(entries: BitMap) -> Iterator[tuple[int, int]]:
 
 
 def count_runs(entries: BitMap) -> int:
-    """How many maximal runs of consecutive numbers there are."""
+    """The number of maximal runs of consecutive numbers."""
     return len(entries) - entries.intersection_cardinality(entries.shift(1))
 
 
@@ -80,7 +80,9 @@ class PositionSet:
         return Position(ledger, self.ledgers[ledger].min())
 
     def take_run_after(self, ledger: int, entry: int) -> int:
-        """Remove the run that begins right behind (ledger, entry); its last entry id, or `entry` when there is none."""
+        """Remove the run that begins directly after (ledger, entry), and return its last entry id, or `entry` if there
+        is none.
+        """
         entries = self.ledgers.get(ledger)
         if entries is None or entry + 1 not in entries:
             return entry
@@ -94,7 +96,7 @@ class PositionSet:
         return last
 
     def take_up_to(self, position: Position) -> dict[int, BitMap]:
-        """Remove everything at or below `position`; what was removed, by ledger."""
+        """Remove everything at or below `position`, and return the removed entries by ledger."""
         taken: dict[int, BitMap] = {}
         for ledger in [ledger for ledger in self.ledgers if ledger <= position.ledger]:
             entries = self.ledgers[ledger]
@@ -116,7 +118,7 @@ class PositionSet:
                 yield Position(ledger, first), Position(ledger, last)
 
     def count_runs(self) -> int:
-        """How many maximal runs within ledgers there are."""
+        """The number of maximal runs within ledgers."""
         return sum(map(count_runs, self.ledgers.values()))
 
     def clear(self) -> None:

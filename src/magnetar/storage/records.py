@@ -1,6 +1,6 @@
-"""Records of the log: the format on disk.
+"""The format of the log's records on disk.
 
-A segment starts with a magic (format version inside) and goes on with records, one behind the other:
+A segment starts with a magic, which contains the format version. Records follow it:
 
     length (4) | crc32c (4) | type (1) | body (length - 1)
 
@@ -9,14 +9,14 @@ little-endian; the checksum covers the length, the type and the body. Types:
     1 entry published here      ledger 8, entry 4, flags 1, count 4, publish time 8, broker time 8, first index 8, data
     2 entry from a link         as 1, then incarnation 8, source ledger 8, source entry 8, origin (1 + n), data
     3 opening of a ledger       ledger 8, incarnation 8, created 8, topic (2 + n)
-    4 seal                      segment 8, good offset 8: what lies behind that offset in that segment never happened
+    4 seal                      segment 8, good offset 8: the bytes after that offset in that segment do not count
     5 start                     segment 8, salt 8, highest ledger id so far 8: the first record of a segment
-    6 check                     salt 8, offset 8: what lies in front of that offset was durable when this was written
+    6 check                     salt 8, offset 8: everything before that offset was durable when this was written
 
-A segment's magic, start and seals are durable before anything is written behind them. A check stands at the head of
-what a cycle writes, so that recovery can tell a torn tail (behind the last check) from damage (in front of it). The
-salt is random and told to nobody: what looks like a check inside a client's bytes is none. A *damaged* stretch is
-left by its record's length if a whole record follows there, else by the next check, never by a guess.
+A segment's magic, start and seals are durable before anything is written after them. Each cycle of writing begins with
+a check, so that recovery can distinguish a torn tail (after the last check) from damage (before it). The salt is random
+and secret: bytes of a client that look like a check are not one. Recovery skips a *damaged* stretch by the length in
+its record if a whole record follows there, else it continues at the next check. It never guesses.
 
 Times are ms. An entry's data are the client's bytes from the checksum magic on, verbatim.
 """
@@ -32,8 +32,10 @@ from magnetar.storage.entries import StoredEntry
 
 SEGMENT_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x01"
 LARGE_MAGIC: Final = b"MAGNETAR\x00\x00\x00\x02"
-"""Version 2 is a segment of the lane of large appends (`storage.log`), and otherwise as version 1. A broker that knows of no
-lanes refuses it: it would take one of the two that a crash may have torn for damaged."""
+"""Version 2 is a segment of the lane of large appends (`storage.log`), and otherwise as version 1. A broker that does
+not know lanes refuses it: after a crash the last segments of both lanes may be torn, and such a broker would report one
+of them as damaged.
+"""
 PREFIX_BYTES: Final = 8
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 """A ceiling far above any message: a length beyond it is damage."""
@@ -96,7 +98,7 @@ class Checked(NamedTuple):
 
 
 class EntryHead(NamedTuple):
-    """What recovery needs of an entry without its data."""
+    """The head of an entry without its data, as recovery needs it."""
 
     ledger: int
     entry: int
@@ -161,7 +163,7 @@ def pack_check(salt: bytes, offset: int) -> bytes:
 
 
 def check_pattern(salt: bytes) -> bytes:
-    """What a check of a segment looks like behind its prefix, for finding one among damage."""
+    """The bytes of a check of a segment after its prefix, for finding one among damage."""
     return bytes([CHECK]) + salt
 
 

@@ -1,25 +1,26 @@
-"""What a broker's segments hold, read back after a restart.
+"""Recovery: reading a broker's segments after a restart.
 
 Rules (docs/design/storage.md#recovery):
 
-- what a seal names is cut: it never happened, whatever the disk says;
-- the *tail*, the last segment of its lane that was begun, may be torn by the crash: the first record behind its last check
-  that is not whole ends it, and the rest is cut off durably before anything new is written. What is left is synced before it
-  counts: its process may have been killed between write and sync, and then only the system's memory holds it. There are two
-  lanes (`storage.log`); a segment's version tells its lane, and one that lost that may
-  be of either: it makes no other one pass for whole;
-- damage anywhere else is reported with its place, and the rest is served: an entry whose record is damaged keeps its
-  place, so that reading it says so;
-- a segment that is no larger than a start with a seal, and whose start is not whole, was never begun: its start is synced
-  before anything is written behind it. Where more lies there, or a sidecar tells of it, the start was lost: that is damage;
-- a ledger whose opening is in no segment was deleted: a segment goes when nothing lives in it, so the opening's went with
-  the ledger, while other segments that hold some of its entries stay for what else they hold. Not so where anything is
-  damaged: then the opening may be what was lost, and the entries are kept for whoever can tell.
+- the part of a segment that a seal names is cut off: it does not count, whatever the disk contains;
+- the *tail*, the last segment of its lane that was begun, may be torn by the crash: it ends at the first record after
+  its last check that is not whole, and the rest is cut off durably before anything new is written. The remaining part
+  is synced before it counts: the process may have been killed between write and sync, and then only the system's memory
+  has it. There are two lanes (`storage.log`). The version in a segment's magic names its lane. A segment without a
+  readable magic may be of either lane, so it is never taken as the proof that an earlier segment is complete;
+- damage anywhere else is reported with its location, and the rest is served: an entry whose record is damaged keeps its
+  position, so that reading it gives an error;
+- a segment that is not larger than a start with a seal, and whose start is not whole, was never begun: its start is
+  synced before anything is written after it. If the file is larger, or a sidecar exists for it, the start was lost:
+  that is damage;
+- a ledger whose opening is in no segment was deleted: a segment is deleted when nothing in it is needed, so the segment
+  with the opening was deleted with the ledger, while other segments that hold some of its entries stay for their other
+  content. This does not hold if anything is damaged: then the opening may be what was lost, and the entries are kept.
 
-Closed segments are read from their sidecar; those without one are scanned, which is all that a crash costs.
+Closed segments are read from their sidecar; those without one are scanned, which is the whole cost of a crash.
 
-What the disk does not give back (EIO) is damage as well, page by page, but not in the tail: what cannot be read there would pass
-for torn, and be cut.
+Bytes that the disk cannot read (EIO) are damage as well, page by page, but not in the tail: unreadable bytes there
+would be mistaken for a torn end and cut off.
 """
 
 import errno
@@ -51,23 +52,27 @@ from magnetar.storage.topiclog import RecoveredTopic
 
 SEGMENT_SUFFIX: Final = ".seg"
 PROBLEMS_MAX: Final = 1000
-"""A ceiling on damage that is told one by one; a disk that lost more is told as a number."""
+"""A ceiling on the damages that are reported one by one; more are reported as a number."""
 
 _MAGICS: Final = (SEGMENT_MAGIC, LARGE_MAGIC)
 
 _HEAD_BYTES: Final = 64 * 1024
-"""Start and seals of a segment: 25 bytes a seal, and seals are few."""
+"""The size that is read of a segment's head, its start and seals: 25 bytes per seal, and seals are few."""
 
 _PAGE_BYTES: Final = 4096
-"""What a disk fails to give back at a time."""
+"""The unit in which a disk fails to read."""
 
 _UNBEGUN_BYTES_MAX: Final = len(SEGMENT_MAGIC) + START_RECORD_BYTES + SEAL_RECORD_BYTES
-"""What may lie in a segment that was never begun: a segment is begun with one seal at most, that of the one that failed."""
+"""The largest size of a segment that was never begun: a segment is begun with one seal at most, that of the segment
+that failed.
+"""
 
 
 _NUMBER: Final = re.compile(r"[0-9]{20}")
 _NUMBERS_SKIPPED_MAX: Final = 1_000
-"""A file whose head does not confirm its number may be ahead by so many, of attempts on a full disk. Numbers go on behind it."""
+"""The distance by which the number of a file whose head does not confirm it may be ahead, after attempts on a full
+disk. The numbering continues after it.
+"""
 
 
 def segment_name(number: int) -> str:
@@ -91,21 +96,21 @@ def index_name(number: int) -> str:
 
 @dataclass
 class Recovered:
-    """What the log holds.
+    """The content of the log after recovery.
 
     Attributes:
         topics: by (topic, incarnation).
         last_ledger: the highest ledger id seen, -1 if none.
         last_segment: the highest segment number in use, 0 if none.
-        segments: how many files of segments were found.
-        known: what should be in the log, by ledger; what is there counts if it is more.
+        segments: number of segment files found.
+        known: the expected content of the log by ledger; the content found counts if it is more.
         taken: numbers above it that no segment may get, because a file of that name is in the way.
-        segment_ledgers: bytes of each ledger in each segment, for giving room back.
+        segment_ledgers: bytes of each ledger in each segment, for freeing space.
         segment_sizes: bytes of each segment's file.
-        unindexed: what was scanned and has no sidecar yet.
+        unindexed: segments that were scanned and have no sidecar yet.
         problems: one line for each damage found.
-        notes: one line for each thing that a crash leaves and that is no damage.
-        odd: one line for each file that has the suffix of a segment and is none; they are left alone.
+        notes: one line for each remnant of a crash that is not damage.
+        odd: one line for each file that has the suffix of a segment and is not one; these files are not touched.
     """
 
     topics: dict[tuple[str, int], RecoveredTopic] = field(default_factory=dict)
@@ -127,9 +132,9 @@ class _Found(NamedTuple):
 
     Attributes:
         number, size: of its file.
-        started, seals: what its head says.
-        hollow: nothing else in it is whole, so perhaps it was never synced.
-        large: it is of the lane of large appends; None: it lost what tells.
+        started, seals: content of its head.
+        hollow: nothing else in it is whole, so it may never have been synced.
+        large: it is of the lane of large appends; None: unknown, because its magic is damaged.
     """
 
     number: int
@@ -141,7 +146,7 @@ class _Found(NamedTuple):
 
 
 class _Recovery:
-    """One pass over a folder."""
+    """The recovery of one folder."""
 
     def __init__(self, files: Files, folder: Path, known: dict[int, Known]) -> None:
         self._files = files
@@ -155,7 +160,8 @@ class _Recovery:
         for segment in found:
             for seal in segment.seals:
                 cuts[seal.segment] = min(seal.offset, cuts.get(seal.segment, seal.offset))
-        # One that lost its magic may be of either lane: it must not make another pass for one with a later one behind it.
+        # A segment that lost its magic may be of either lane: it must not prove that another segment has a later one in
+        # its lane.
         last: dict[bool, int] = {}
         solid: dict[bool, int] = {}
         for segment in found:
@@ -248,7 +254,8 @@ class _Recovery:
         end = segment.size if cut is None else min(segment.size, max(cut, len(SEGMENT_MAGIC)))
         path = self._folder / segment_name(number)
         lost = f"segment {number}, offset 0: its start is damaged"
-        # The last one may have been torn behind its sidecar; where the start is lost, a sidecar tells more than a scan.
+        # The last one may have been torn after its sidecar was written; if the start is lost, a sidecar has more than a
+        # scan.
         torn = last and cut is None and segment.started is not None
         if index_name(number) in names and end == segment.size and not torn:
             index = self._sidecar(number, end)
@@ -258,7 +265,8 @@ class _Recovery:
                 return index
         file = self._files.open(path)
         try:
-            # Without its start nobody can tell the checks of a segment: what is whole there is believed, nothing is cut.
+            # Without its start the checks of a segment cannot be recognised: whole records in it count, and nothing is
+            # cut.
             torn_end = tail and cut is None and segment.started is not None
             read: Callable[[int, int], bytes] = file.pread if torn_end else partial(_pread, file)
             scanner = Scanner(number, read, end, tail=torn_end)
@@ -282,7 +290,7 @@ class _Recovery:
         return index
 
     def _told_of(self, index: SegmentIndex, torn: int) -> bool:
-        """Whether an entry lies behind a torn place that is known to have been durable: the place is damage, then."""
+        """Whether an entry that is known to have been durable lies after a torn point: then it is damage."""
         for piece in index.pieces:
             known = self.result.known.get(piece.ledger)
             if known is not None and piece.first < known.entries:
@@ -293,7 +301,7 @@ class _Recovery:
 
     @staticmethod
     def _settle(file: LogFile, size: int, end: int, durable: int) -> None:
-        """What is taken from a segment is on the disk before anybody is told of it, and what is not taken is gone."""
+        """Make what is taken from a segment durable before it is reported, and cut off the rest."""
         if end < size:
             # Cut for good: the segment that holds the seal may be deleted some day, and the next tail is another one.
             file.truncate(end)
@@ -316,7 +324,7 @@ class _Recovery:
         return index if index is not None and index.end == end else None
 
     def _remove_empty(self, indexes: list[SegmentIndex]) -> None:
-        """Segments in which nothing lives are deleted: every start of a broker begins one."""
+        """Delete segments that have no needed content: every start of a broker begins one."""
         for index in indexes:
             held = self.result.segment_ledgers.get(index.number)
             if held or index.problems:
@@ -354,7 +362,7 @@ class Assembly:
             for placed in index.openings:
                 self._opened(*placed.opened)
         for ledger, told in result.known.items():
-            # An opening that is lost with its segment; a ledger without one would be taken for deleted.
+            # An opening that is lost with its segment: a ledger without one would be mistaken for a deleted one.
             self._opened(ledger, told.incarnation, told.created_ms, told.topic)
             topic = self._owners[ledger]
             topic.next_index = max(topic.next_index, told.next_index)
@@ -378,7 +386,7 @@ class Assembly:
             result.notes.append(f"{len(self._deleted)} deleted ledgers have entries in segments that are still there")
 
     def _know(self) -> None:
-        """What the next start should find: what this one found, and what it missed."""
+        """Write the ledger file for the next start: what this one found, and what it missed."""
         known = self._result.known
         for (topic, incarnation), owner in self._result.topics.items():
             for ledger in owner.ledgers.values():
@@ -430,7 +438,7 @@ class Assembly:
 
 
 def _pread(file: LogFile, offset: int, size: int) -> bytes:
-    """Read; what the disk does not give back is zeros, which are no record.
+    """Read; bytes that the disk cannot read become zeros, which are never a valid record.
 
     Raises:
         OSError: anything but EIO.
@@ -470,7 +478,7 @@ def _start(head: bytes) -> Started | None:
 
 
 def _seals(head: bytes) -> list[Sealed]:
-    """The seals behind the start of a segment, whether or not that is whole."""
+    """The seals after the start of a segment, whether or not the start is whole."""
     seals: list[Sealed] = []
     buffer = memoryview(head)
     at = len(SEGMENT_MAGIC) + START_RECORD_BYTES
@@ -503,8 +511,8 @@ def recover(files: Files, folder: Path, known: Mapping[int, Known] | None = None
 
     Args:
         files: the file system.
-        folder: of the segments.
-        known: what should be in it, by ledger.
+        folder: folder of the segments.
+        known: the expected content, by ledger.
 
     Raises:
         StorageError: a segment is of another version, cannot be read, or cannot be cut or synced.

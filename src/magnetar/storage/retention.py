@@ -1,9 +1,9 @@
-"""Which ledgers of a topic may be deleted. Pulsar's rule, as a pure function.
+"""The rule by which ledgers of a topic are deleted: Pulsar's rule, as a pure function.
 
-A ledger may go when everything in it is behind the slowest *durable* cursor (docs/design/links.md#durable-cursor), and
-then when it is older than the retention time or the topic is larger than the retention size. Ledgers go from the oldest
-on; the last one stays, but where nothing can be stored: a full disk may be full of last ledgers. Then the end of the
-topic is stored in its place, so that a topic never forgets where it ends.
+A ledger may be deleted when all durable cursors have passed everything in it (docs/design/links.md#durable-cursor), and
+it is older than the retention time or the topic is larger than the retention size. The oldest ledgers are deleted
+first. The last ledger stays, except when nothing can be stored: a full disk may be full of last ledgers. Then the end
+position of the topic is stored instead, so that a topic never forgets it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,9 @@ from magnetar.storage.ledger import Ledger
 
 
 class Retention(NamedTuple):
-    """How long acknowledged messages stay: until *either* is exceeded; -1 is for ever, 0 at once (Pulsar's rule)."""
+    """The time and size for which acknowledged messages stay, until *either* is exceeded; -1 is for ever, 0 is not at
+    all (Pulsar's rule).
+    """
 
     time_ms: int
     size_bytes: int
@@ -34,16 +36,17 @@ class Trim(NamedTuple):
 def deletable(
     closed: Sequence[Ledger], size_bytes: int, keep_after: Position | None, now_ms: int, retention: Retention
 ) -> list[int]:
-    """Ids of the ledgers that may go.
+    """The ids of the ledgers that may be deleted.
 
     Args:
-        closed: all ledgers to which nothing is added any more, ascending.
-        size_bytes: of the whole topic.
-        keep_after: somebody needs everything behind this durable position; None: nobody needs anything.
+        closed: all closed ledgers, ascending.
+        size_bytes: size of the whole topic.
+        keep_after: everything after this durable position is needed; None: nothing is needed.
         now_ms: the clock.
-        retention: how long what nobody needs stays all the same.
+        retention: how long entries stay that are not needed.
     """
-    # What follows was stored later, whatever a clock said that was wrong: one ledger of the future must not keep all others.
+    # Later entries were stored later, whatever a wrong clock said: one ledger with a time in the future must not keep
+    # all others.
     newest = list(accumulate((ledger.newest_ms for ledger in reversed(closed)), min))[::-1]
     going: list[int] = []
     for ledger, newest_ms in zip(closed, newest, strict=True):

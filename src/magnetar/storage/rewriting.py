@@ -1,7 +1,7 @@
-"""Which records of a mostly dead segment are copied to the end of the log, slice by slice.
+"""Rewriting a mostly unneeded segment: choosing the records that are copied to the end of the log, slice by slice.
 
-The copies are identical; of two copies of an entry recovery takes the one in the later segment. The old segment may be
-deleted when all copies are durable.
+The copies are identical. If an entry is in two segments, recovery takes the later one. The old segment may be deleted
+when all copies are durable.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from magnetar.storage.records import whole
 from magnetar.storage.segmentindex import SegmentIndex
 
 LIVE_FRACTION_MAX: Final = 0.3
-"""A closed segment is rewritten when less than this part of it lives: at most 0.3 is written to give back 0.7."""
+"""A closed segment is rewritten when less than this fraction of it is needed: at most 0.3 is written to free 0.7."""
 
 REWRITE_BYTES_MIN: Final = 1024 * 1024
 """Smaller segments give back too little room to be worth a rewrite."""
@@ -63,7 +63,7 @@ class Rewrite:
         return taken
 
     def copied(self, locations: list[Location]) -> None:
-        """The last slice was written to these places."""
+        """Note the locations to which the last slice was written."""
         records = self._records[self._at : self._at + len(locations)]
         for (offset, size, ledger), location in zip(records, locations, strict=True):
             self.places[offset] = location

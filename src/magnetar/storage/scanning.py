@@ -1,11 +1,12 @@
 """Reading a segment from front to back, in steps, into a `SegmentIndex`.
 
-Three kinds of end:
+There are three kinds of segments:
 
-- a closed or sealed segment is whole up to its end: whatever is not is damage, reported with its place;
-- the *tail* of the log (the last segment after a crash) may be torn: behind the last check that can be found nothing was
-  durable, so the first record there that is not whole ends the segment. In front of that check it is damage;
-- a segment that this very process wrote is trusted (`verify=False`): only where its records lie is wanted.
+- a closed or sealed segment is whole up to its end: any other content is damage, reported with its location;
+- the *tail* of the log (the last segment after a crash) may be torn: nothing after the last check that can be found is
+  known to be durable, so the first record there that is not whole ends the segment. Before that check such a record is
+  damage;
+- a segment that this process wrote itself is trusted (`verify=False`): only the locations of its records are wanted.
 """
 
 from collections.abc import Callable
@@ -34,26 +35,28 @@ from magnetar.storage.records import (
 from magnetar.storage.segmentindex import Piece, Placed, Run, SegmentIndex
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Of a segment at a time: large enough to be sequential, small enough for the memory."""
+"""The bytes of a segment that are read at a time: enough to be sequential, and little memory."""
 
 HEAD_BYTES: Final = 4 * 1024
-"""Of a record whose data are not wanted: more than its head can have, and one page of the file."""
+"""The bytes that are read of a record whose data are not wanted: more than its head can have, and one page of the
+file.
+"""
 
 _COUNT_MAX: Final = 65_536
 
 
 class Scanner:
-    """One pass over one segment.
+    """One scan of one segment.
 
     Args:
         number: of the segment.
         pread: reads (offset, size).
-        end: the size of the segment, or where a seal cuts it.
+        end: the size of the segment, or the offset at which a seal cuts it.
         tail: the segment may be torn.
         verify: compare checksums.
 
     Attributes:
-        durable: so far the segment was on the disk when its last check was written.
+        durable: up to this offset the segment was on the disk when its last check was written.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Scanner:
         return self.index
 
     def step(self, bytes_max: int) -> None:
-        """Scan some more: about so many bytes, at least a record."""
+        """Scan about this many more bytes, at least one record."""
         block = HEAD_BYTES if self._heads else bytes_max
         buffer = memoryview(self._pread(self.offset, min(block, self._end - self.offset)))
         at = self._records(buffer)
@@ -139,7 +142,9 @@ class Scanner:
         return at
 
     def _entry_without_data(self, buffer: memoryview, at: int) -> int:
-        """Take in an entry that begins in a block and ends behind it, by its head; where it ends, or `at` if there is none."""
+        """Add an entry that begins in a block and ends after it, by its head. Returns its end, or `at` if it is not an
+        entry.
+        """
         if len(buffer) - at < HEAD_BYTES - CHECK_RECORD_BYTES or buffer[at + PREFIX_BYTES] not in (LOCAL, REPLICATED):
             return at
         length = int.from_bytes(buffer[at : at + 4], "little")
@@ -175,7 +180,7 @@ class Scanner:
     # ---------------------------------------------------------------------------------------------------------- damage
 
     def _damaged(self) -> None:
-        """What lies at `offset` is no record."""
+        """Handle bytes at `offset` that are not a record."""
         checks = self._checks_behind()
         durable = max([offset for _, offset in checks], default=0) if self._tail else self._end
         if self.offset >= durable:
@@ -205,9 +210,9 @@ class Scanner:
         return whole(memoryview(self._pread(offset, size)), 0, check=True) > 0
 
     def _name(self, offset: int, size: int) -> str:
-        """Which entry a damaged record seems to be.
+        """The entry that a damaged record seems to be.
 
-        It takes its place in the index if that is the next of its ledger, so that whoever reads it is told.
+        It is added to the index if it is the next of its ledger, so that a reader of it gets an error.
         """
         buffer = memoryview(self._pread(offset, size))
         try:
@@ -234,7 +239,7 @@ class Scanner:
         return f": entry {head.ledger}:{head.entry}"
 
     def _checks_behind(self) -> list[tuple[int, int]]:
-        """(place, durable offset) of the first and of the last check behind `offset`."""
+        """(location, durable offset) of the first and of the last check after `offset`."""
         if not self._salt:
             return []
         pattern = check_pattern(self._salt)

@@ -1,7 +1,8 @@
-"""What one segment holds, without its data: made by scanning it, kept beside it so that a restart need not scan again.
+"""The index of one segment, without its data: made by a scan and kept in a sidecar file, so that a restart need not
+scan again.
 
-A *piece* is a run of consecutive entries of one ledger in one segment, in parallel arrays. A ledger is put together from
-its pieces, whichever segments they lie in, in whatever order (`Ledger` does it).
+A *piece* is a run of consecutive entries of one ledger in one segment, in parallel arrays. `Ledger` puts a ledger
+together from its pieces, from any segments and in any order.
 
 The sidecar file `<number>.idx` of a closed segment:
 
@@ -53,7 +54,7 @@ class Placed(NamedTuple):
 
 
 class Piece:
-    """Entries first..first+n-1 of a ledger that lie in one segment."""
+    """The entries first..first+n-1 of a ledger that are in one segment."""
 
     __slots__ = (
         "counts",
@@ -91,7 +92,7 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """The entry id behind the last."""
+        """The entry id after the last."""
         return self.first + len(self.flags)
 
     def add_local(
@@ -144,13 +145,13 @@ class Piece:
 
 @dataclass
 class SegmentIndex:
-    """What one segment holds.
+    """The index of one segment.
 
     Attributes:
-        number: of the segment.
-        end: what lies at or behind this offset is no part of it.
+        number: number of the segment.
+        end: bytes at or after this offset are not part of it.
         ledger_high: highest ledger id of the log when the segment was started.
-        openings: of ledgers.
+        openings: openings of ledgers.
         pieces: runs of entries.
         problems: damage found, one line each.
     """

@@ -1,7 +1,7 @@
-"""A file system in memory that breaks on purpose; `storage.files.Files` for tests and the simulator.
+"""A file system in memory that fails on purpose: the `storage.files.Files` of tests and the simulator.
 
-What was written and not synced is *volatile*: `crash` keeps any prefix of it, or garbage, or nothing, as the random source
-says. A file exists durably only after its folder was synced.
+Bytes that were written and not synced are *volatile*: `crash` keeps any prefix of it, or garbage, or nothing, as the
+random source says. A file exists durably only after its folder was synced.
 """
 
 import errno
@@ -15,7 +15,7 @@ from magnetar.storage.files import LogFile
 
 
 class MemoryFile:
-    """One file: durable bytes, and what was written behind them."""
+    """One file: its durable bytes, and the volatile bytes written after them."""
 
     def __init__(self, files: "MemoryFiles", path: Path) -> None:
         self._files = files
@@ -25,7 +25,7 @@ class MemoryFile:
         self.spoiled = False
 
     def writev(self, buffers: Sequence[bytes]) -> int:
-        """Append; a fault may leave a part of it behind."""
+        """Append; a fault may leave a part of the bytes written."""
         with self._files.lock:
             joined = b"".join(buffers)
             fault = self._files.fault("write", self.path)
@@ -45,7 +45,7 @@ class MemoryFile:
         return count
 
     def sync(self) -> None:
-        """Make durable; a failed sync leaves it unknown for ever which part was."""
+        """Make everything durable; after a failed sync it is unknown for ever which part is durable."""
         with self._files.lock:
             fault = self._files.fault("sync", self.path)
             if fault is not None:
@@ -56,7 +56,7 @@ class MemoryFile:
             self.synced = len(self.data)
 
     def renew(self, offset: int, end: int) -> None:
-        """What is not durable is dirty again, if all of it is written."""
+        """Mark what is not durable as dirty again, if all of it is written."""
         with self._files.lock:
             fault = self._files.fault("write", self.path)
             if fault is not None:
@@ -74,7 +74,7 @@ class MemoryFile:
             return bytes(self.data[offset : offset + size])
 
     def pread_now(self, offset: int, size: int) -> bytes:
-        """Read, if the bytes are there; a fault of kind "wait" says that it would wait."""
+        """Read bytes that are there; a fault of kind "wait" raises as if it had to wait."""
         with self._files.lock:
             fault = self._files.fault("wait", self.path)
             if fault is not None:
@@ -120,8 +120,8 @@ class MemoryFiles:
     # --------------------------------------------------------------------------------------------------------- faults
 
     def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read, and "wait" before a read of
-        what is in memory; what it returns is raised.
+        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read, and "wait" before a
+        read of bytes that are in memory. The error that it returns is raised.
         """
         self._faults.append(rule)
 
@@ -137,7 +137,7 @@ class MemoryFiles:
         self._faults.append(once)
 
     def fault(self, operation: str, path: Path) -> OSError | None:
-        """What breaks now, if anything."""
+        """The fault for this operation, if any."""
         for rule in list(self._faults):
             error = rule(operation, path)
             if error is not None:
@@ -147,7 +147,7 @@ class MemoryFiles:
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
-        """Nothing breaks for as long as the block runs: somebody looks from outside."""
+        """Inject no faults while the block runs: the caller inspects the files from outside."""
         faults, self._faults = self._faults, []
         try:
             yield
@@ -215,7 +215,7 @@ class MemoryFiles:
             return len(self._files[path].data)
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """The names of the files in a folder."""
         with self.lock:
             return [path.name for path in self._files if path.parent == folder]
 
@@ -231,7 +231,7 @@ class MemoryFiles:
             self._durable.discard(path)
 
     def unlink(self, path: Path) -> None:
-        """Delete; until its folder is synced a crash may bring it back."""
+        """Delete; until its folder is synced a crash may restore it."""
         with self.lock:
             fault = self.fault("unlink", path)
             if fault is not None:

@@ -1,16 +1,16 @@
-r"""The log of one topic: which entries it has, where they lie, which positions and origin indexes come next.
+r"""The log of one topic: its entries with their locations, and the next position and origin index.
 
     stage -> (written and synced by the log thread) -> confirm      now readable
                                                    \-> fail         never was
 
-Between stage and confirm an entry has a position that nobody is told of. After a failed write everything staged is
-forgotten, and the next entry goes to a *new* ledger: a position that may be half on disk is never given again. Origin
-indexes are given again, which is safe because the log seals the failed part off first
+Between stage and confirm an entry has a position that is not reported yet. After a failed write all staged entries are
+forgotten, and the next entry goes to a *new* ledger: a position that may be half on disk is never used again. Origin
+indexes are used again, which is safe because the log first seals the failed part off
 (docs/design/storage.md#failed-writes).
 
 Every entry that this cluster publishes takes `count` origin indexes: 0, 1, 2, ... dense, per topic incarnation. Entries
-from links keep their origin's; their source position moves the watermark of that source, twice: staged ("pushed") and
-confirmed ("persisted").
+from links keep their origin's indexes; their source position moves the watermark of that source, twice: staged
+("pushed") and confirmed ("persisted").
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,8 +29,9 @@ from magnetar.storage.retention import Retention, Trim, deletable
 __all__ = ["EntryCache", "LedgerIds", "RecoveredTopic", "Retention", "Span", "TopicLog", "Trim"]
 
 LARGE_BYTES = 256 * 1024
-"""An append of so many goes by a lane of its own: it is on its way to the disk for a millisecond or more, and others need not
-wait for that."""
+"""Appends of at least this size use a lane of their own: writing them takes a millisecond or more, and other appends
+need not wait for that.
+"""
 
 _MARKER = int(EntryFlags.MARKER)
 _REPLICATED = int(EntryFlags.REPLICATED)
@@ -38,7 +39,7 @@ _REPLICATED = int(EntryFlags.REPLICATED)
 
 @dataclass
 class RecoveredTopic:
-    """What the log holds of one incarnation of a topic.
+    """The recovered log of one incarnation of a topic.
 
     Attributes:
         ledgers: by id, with their entries.
@@ -56,7 +57,7 @@ class RecoveredTopic:
 
 
 class SavedTopic(Protocol):
-    """What the metadata store knows of a topic (`metadata.topic_records.TopicRecord`)."""
+    """The topic's record in the metadata store (`metadata.topic_records.TopicRecord`), as far as the log needs it."""
 
     first_ledger: int
     """The oldest that retention left: not the incarnation, which is the first that the topic ever had."""
@@ -66,11 +67,11 @@ class SavedTopic(Protocol):
         """Per source cluster."""
 
     def end_position(self) -> Position:
-        """Of the newest entry when all were deleted at last, NONE if they never were."""
+        """The position of the newest entry when all entries were deleted last, NONE if they never were."""
 
 
 class Span(NamedTuple):
-    """Where one record lies, and which entry it has to be."""
+    """The location of one record, and the entry that it has to be."""
 
     segment: int
     offset: int
@@ -85,16 +86,16 @@ class TopicLog(Ledgers):
     Args:
         name: of the topic.
         incarnation: its first ledger id.
-        ledger_ids: of the broker.
-        cache: of the broker.
+        ledger_ids: the broker's ledger ids.
+        cache: the broker's cache.
         ledger_entries_max, ledger_bytes_max, ledger_age_ms_max: when a ledger is closed.
-        recovered: what the log holds, after a restart.
-        saved: what the metadata store knows.
-        fresh: the topic was created just now, so its first ledger is its incarnation; after a restart even an empty
-            topic starts a new ledger, because nobody can tell what was half written to the first.
+        recovered: what recovery found, after a restart.
+        saved: its record in the metadata store.
+        fresh: the topic was just created, so its first ledger is its incarnation; after a restart even an empty topic
+            starts a new ledger, because an entry may be half written to the first.
 
     Attributes:
-        cached_bytes: of all entries that `cached` gave last.
+        cached_bytes: bytes of all entries of the last result of `cached`.
         read_entries: entries that were read from the disk since the broker's start.
     """
 
@@ -128,8 +129,8 @@ class TopicLog(Ledgers):
         self.bytes_retained = sum(ledger.bytes for ledger in self._ledgers.values())
         self.last = max(self._find_last(), saved.end_position() if saved is not None else NONE)
         self.unsynced = False
-        """What is confirmed may not be on the disk although it has to be by now: links wait until it is."""
-        # What is staged and not confirmed. A topic that never had a ledger takes its incarnation as the first.
+        """Whether confirmed entries may not be on the disk although they have to be: links wait until they are."""
+        # The staged, unconfirmed state. A topic that never had a ledger takes its incarnation as the first.
         self._opening = 0
         self._opening_ms = 0
         self._staged_in: int | None = None
@@ -225,7 +226,8 @@ class TopicLog(Ledgers):
         self._staged_index = index
         self.staged_last = Position(ledger_id, at - 1)
         if not self._in_flight and not self._doomed:
-            # Else behind what is on its way: in two lanes the later one could be stored, and the earlier one lost.
+            # Otherwise the lane of the appends that are not confirmed yet: if two lanes were used, the later append
+            # could be stored and the earlier one lost.
             self._large = total >= LARGE_BYTES
         self._in_flight += 1
         return Append(
@@ -243,7 +245,7 @@ class TopicLog(Ledgers):
         )
 
     def sync_began(self) -> None:
-        """What is confirmed may not be on the disk, although it has to be by now: links wait."""
+        """Note that confirmed entries may not be on the disk although they have to be: links wait."""
         self.unsynced = True
 
     def synced(self) -> None:
@@ -252,7 +254,9 @@ class TopicLog(Ledgers):
 
     @property
     def write_epoch(self) -> int:
-        """Of appends that are valid: what was staged in an earlier one was given up after a failure."""
+        """The current number of failures, which valid appends have: those that were staged under an earlier one were
+        given up after a failure.
+        """
         return self._write_epoch
 
     def _full(self, now_ms: int) -> bool:
@@ -335,13 +339,13 @@ class TopicLog(Ledgers):
         return not entry.origin or key.incarnation == entry.incarnation
 
     def fail(self) -> bool:
-        """An append failed: everything staged and not confirmed never was; the next entry opens a new ledger.
+        """Handle a failed append: staged, unconfirmed entries are forgotten, and the next entry opens a new ledger.
 
         To be called once for each failed append.
 
         Returns:
-            Whether that is news. One that was already given up because an earlier one failed changes nothing more: what was
-            staged since then lives.
+            Whether this changed anything. An append that was already given up because an earlier one failed changes
+                nothing: entries that were staged since then stay valid.
         """
         if self._doomed:
             self._doomed -= 1
@@ -365,7 +369,7 @@ class TopicLog(Ledgers):
         self._fresh = False
 
     def incarnation_used(self, incarnation: int) -> None:
-        """The topic once had this incarnation: no later one gets it, although the clock may be behind it.
+        """Note that this topic existed with this incarnation: no later one gets it, although the clock may be earlier.
 
         See docs/design/links.md#ledger-ids-grow.
         """
@@ -397,7 +401,7 @@ class TopicLog(Ledgers):
         return found
 
     def count_hits(self, entries: int, size: int) -> None:
-        """A reader took so many entries, of so many bytes, from memory."""
+        """Count entries and bytes that a reader took from memory."""
         self._cache.hits += entries
         self._cache.hit_bytes += size
 
@@ -412,7 +416,7 @@ class TopicLog(Ledgers):
         return self._cache.at(position[0], position[1])
 
     def locations(self, start: Position, entries_max: int, bytes_max: int) -> list[Span]:
-        """Where the entries from `start` on lie, in order, for the reader."""
+        """The locations of the entries from `start` on, in order, for the reader."""
         position = start if self.valid(start) else self.next_after(Position(start[0], start[1] - 1))
         spans: list[Span] = []
         size = 0
@@ -430,11 +434,11 @@ class TopicLog(Ledgers):
         return spans
 
     def locations_of(self, positions: Iterable[Position], bytes_max: int) -> list[Span]:
-        """Where these entries lie, in order, for the reader; those that are gone are left out.
+        """The locations of these entries, in order, for the reader; entries that are gone are left out.
 
         Args:
             positions: any.
-            bytes_max: of all of them; one is given even if it is larger.
+            bytes_max: ceiling on all of them; one is returned even if it is larger.
         """
         spans: list[Span] = []
         size = 0
@@ -470,17 +474,17 @@ class TopicLog(Ledgers):
     def trim(
         self, keep_after: Position | None, now_ms: int, retention: Retention, *, whole: bool = False
     ) -> Trim | None:
-        """Which ledgers may go.
+        """The ledgers that may be deleted.
 
         Args:
-            keep_after: somebody needs everything behind this *durable* position (docs/design/links.md#durable-cursor);
-                None: nobody needs anything.
+            keep_after: everything after this *durable* position is needed (docs/design/links.md#durable-cursor); None:
+                nothing is needed.
             now_ms: the clock.
-            retention: how long what nobody needs stays all the same.
-            whole: the last ledger may go too, if nothing is on its way to it: it is closed then.
+            retention: how long entries stay that are not needed.
+            whole: the last ledger may be deleted too, if it has no unconfirmed appends: it is closed then.
 
         Returns:
-            None when nothing may go.
+            None if there is nothing to delete.
         """
         whole = whole and not self._in_flight
         closed = [self._ledgers[ledger_id] for ledger_id in (self._ids if whole else self._ids[:-1])]
@@ -494,7 +498,7 @@ class TopicLog(Ledgers):
         return Trim(going, going[-1] + 1, self.next_index, dict(self._watermarks), self.last)
 
     def forget(self, trim: Trim) -> None:
-        """What `trim` named is durable elsewhere: its ledgers are gone."""
+        """Remove the ledgers of a `trim` that was made durable elsewhere."""
         for ledger_id in trim.ledgers:
             ledger = self._ledgers.pop(ledger_id, None)
             if ledger is not None:
