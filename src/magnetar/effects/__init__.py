@@ -1,1 +1,3 @@
-"""What machines ask of the world: writes, reads, timers, sends. The driver (`magnetar.runtime.driver`) carries them out."""
+"""The effects that machines ask for: writes, reads, timers, sends. The driver (`magnetar.runtime.driver`) carries them
+out.
+"""

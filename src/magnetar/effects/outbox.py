@@ -1,10 +1,10 @@
-"""What the broker's machines ask the world to do.
+"""The effects that the broker's machines ask for.
 
-The machines never touch a socket, a file or a clock. They put effects into an `Outbox`; the driver (`runtime.driver`, or
-the simulator) carries them out and answers with events. Order inside one outbox is order of execution.
+The machines never touch a socket, a file or a clock. They put effects into an `Outbox`; the driver (`runtime.driver`,
+or the simulator) carries them out and answers with events. Effects of one outbox are carried out in its order.
 
-What must be durable before what is sent is in the data flow, not in anybody's care: a receipt is put into an outbox only
-while handling the *appended* event, a reply to a change of metadata only while handling the *stored* event.
+The data flow guarantees that something is durable before its answer is sent: a receipt is put into an outbox only while
+the *appended* event is handled, and a reply to a change of metadata only while the *stored* event is handled.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Close(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Stop (or go on) reading from a connection: back-pressure on a publisher. What it sends stays in its socket."""
+    """Stop (or resume) reading from a connection: back-pressure on a publisher. Its unread bytes stay in its socket."""
 
     connection: int
     hold: bool
@@ -58,7 +58,7 @@ class Sync(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """These ledgers hold nothing that anyone needs any more; the log may reclaim their room."""
+    """These ledgers are no longer needed; the log may free their space."""
 
     ledgers: tuple[int, ...]
 
@@ -75,8 +75,8 @@ class Read(NamedTuple):
     Answered by calling `then(entries, error)` on the machine's own thread; `error` is one line or "".
 
     Attributes:
-        only: when not empty, these entries alone (ascending, `start` is the first): what lies near together is brought
-            by one access to the disk, whatever lies between. Those that are gone are left out.
+        only: when not empty, only these entries (ascending, `start` is the first). Entries close together are read by
+            one access to the disk, including the bytes between them. Entries that are gone are left out.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class Read(NamedTuple):
     only: Sequence[Position] = ()
 
     def find(self, log: TopicLog) -> tuple[list[StoredEntry], list[Span]]:
-        """The entries, when recent ones in memory will do; else none, and where on the disk they lie."""
+        """The entries, if the recent ones in memory suffice; else none, and their locations on the disk."""
         if not self.only:
             cached = log.cached(self.start, self.entries_max, self.bytes_max)
             if cached:
@@ -116,10 +116,10 @@ class Timer(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """Run `work` where it holds nobody up, then `then(what it returned)` on the machine's own thread.
+    """Run `work` on another thread, then `then(result)` on the machine's own thread.
 
-    For what takes the processor for long by design (password hashes), or because a client made it so (large batches).
-    `work` is pure and catches its own errors.
+    For work that takes long by design (password hashes), or because a client made it large (batches). `work` is pure
+    and catches its own errors.
     """
 
     work: Callable[[], Any]
@@ -138,12 +138,14 @@ Effect = Send | Close | Hold | FrameLimit | Write | Sync | Drop | Read | Store |
 
 @dataclass(slots=True)
 class Outbox:
-    """Where one broker's machines put their effects, and the only way they know the time.
+    """The effects of one broker's machines, and their only source of the time.
 
     Attributes:
         now_ms: wall clock in ms, set by the driver before each event; never goes back within a run.
-        ahead_ms: how far that is ahead of the time of day that is believed: the system's clock was set back, or jumped ahead.
-        moment_s: a finer clock, set likewise, of which only differences mean anything. It measures; nothing is decided by it.
+        ahead_ms: the distance by which `now_ms` is ahead of the accepted time of day, after the system's clock was set
+            back or jumped ahead.
+        moment_s: a finer clock, set likewise, of which only differences have a meaning. It is for measurements; no
+            decision depends on it.
         effects: since the last drain.
         wake: called by the driver's owner when effects were added outside an event (never by machines).
     """
@@ -155,10 +157,10 @@ class Outbox:
 
     @property
     def day_ms(self) -> int:
-        """The time of day, ms: what the times of messages, tokens and other clusters are compared with. It may go back.
+        """The time of day, ms, for comparison with the times of messages, tokens and other clusters. It may go back.
 
-        Timers, pauses and rates go by `now_ms`. What deletes, delivers or refuses by age, and what others will compare with
-        their clocks, goes by this.
+        Timers, pauses and rates use `now_ms`. Code that deletes, delivers or refuses by age, and times that other
+        clusters compare with their clocks, use this.
         """
         return self.now_ms - self.ahead_ms
 

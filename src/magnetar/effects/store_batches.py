@@ -1,6 +1,6 @@
-"""Cuts what is stored into transactions that every metadata store takes: cursors, all the time, and what is very much at once.
+"""Cutting writes to the metadata store into transactions of a size that every store accepts.
 
-ZooKeeper refuses a request of 1 MiB whole, and would do so at every repetition: of thousands of cursors that are dirty at
+ZooKeeper refuses a request of 1 MiB as a whole, and would refuse every repetition: if thousands of cursors changed at
 once, none would ever be durable.
 """
 
@@ -10,26 +10,29 @@ from typing import Final, NamedTuple
 from magnetar.effects.outbox import Outbox, Store
 
 STORE_BYTES_MAX: Final = 300_000
-"""Of one transaction, as `weight` counts: a third of what ZooKeeper takes (`runtime.stores.znodes.TRANSACTION_BYTES_MAX`)."""
+"""The most bytes of one transaction, counted by `weight`: a third of ZooKeeper's limit
+(`runtime.stores.znodes.TRANSACTION_BYTES_MAX`).
+"""
 
 STORE_KEYS_MAX: Final = 500
-"""Of one transaction: some milliseconds of the store's time, which others wait for."""
+"""The most keys of one transaction: some milliseconds of the store's time, for which other writes wait."""
 
 WHOLE_BYTES_MAX: Final = 800_000
-"""Of what ought to be one transaction although it is large: what ZooKeeper takes, less a little."""
+"""The most bytes of a large piece that still goes in one transaction: ZooKeeper's limit, less a little."""
 
 CURSOR_BYTES_MAX: Final = 600_000
-"""Of the acknowledgements out of order in a cursor in ZooKeeper, so that its transaction has room for what is stored with it. One
-that is refused whole would be refused at every repetition, and no acknowledgement would be durable any more."""
+"""The most bytes of out-of-order acknowledgements of a cursor in ZooKeeper, so that its transaction has room for other
+values. A larger cursor would be refused at every repetition, and no acknowledgement of it would be durable.
+"""
 
 _KEY_BYTES: Final = 60
 
 
 class Piece(NamedTuple):
-    """What has to be in one transaction.
+    """Writes that have to be in one transaction.
 
     Attributes:
-        names: for whoever cuts: what is stored with it.
+        names: names for the caller of what is stored with it.
         puts, deletes: keys.
     """
 
@@ -39,12 +42,12 @@ class Piece(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """How many it writes."""
+        """The number of keys that it writes."""
         return len(self.puts) + len(self.deletes)
 
     @property
     def weight(self) -> int:
-        """Its bytes in a request to ZooKeeper, where a key stands in a path, percent-encoded, and in a list."""
+        """Its bytes in a request to ZooKeeper, where a key is in a path, percent-encoded, and in a list."""
         size = sum(4 * len(key) + len(value) + _KEY_BYTES for key, value in self.puts.items())
         return size + sum(4 * len(key) + _KEY_BYTES for key in self.deletes)
 
@@ -55,7 +58,7 @@ class Piece(NamedTuple):
 
 
 def merged(pieces: Iterable[Piece]) -> Piece:
-    """One piece of several; what one of them deletes is not put by another."""
+    """One piece from several; a key that one of them deletes is not put by another."""
     names: list[str] = []
     puts: dict[str, bytes] = {}
     deletes: dict[str, None] = {}
@@ -69,7 +72,9 @@ def merged(pieces: Iterable[Piece]) -> Piece:
 
 
 def cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Transactions out of pieces, in their order. A piece over the limits goes alone: it can hold up nobody else."""
+    """Transactions made of pieces, in their order. A piece over the limits is alone in its transaction: it can delay no
+    other.
+    """
     batch: list[Piece] = []
     keys = weight = 0
     for piece in pieces:
@@ -84,13 +89,15 @@ def cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def whole_or_cut(pieces: Sequence[Piece], last: Piece) -> list[Piece]:
-    """What ought to be one transaction, as one if every store takes it, else as several; `last` is in the last."""
+    """Pieces that should be one transaction: as one if every store accepts it, else as several, the last of which has
+    `last`.
+    """
     whole = merged([last, *pieces])
     return [whole] if whole.weight <= WHOLE_BYTES_MAX else [*cut(pieces), last]
 
 
 def store_in_turn(outbox: Outbox, batches: Sequence[Piece], then: Callable[[str, Sequence[Piece]], None]) -> None:
-    """Store one batch after the other; `then` is told why one was refused, or "", and which ones are stored."""
+    """Store one batch after the other; `then` gets the error of a refusal, or "", and the batches that are stored."""
 
     def store(at: int) -> None:
         def stored(error: str) -> None:

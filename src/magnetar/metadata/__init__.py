@@ -1,1 +1,1 @@
-"""What is kept about tenants, namespaces, topics and cursors: the store, and the resources over it."""
+"""Metadata of tenants, namespaces, topics and cursors: the store, and the resources in it."""

@@ -1,4 +1,4 @@
-"""What a broker stores of clusters.toml before it serves clients."""
+"""The resources that a broker creates from clusters.toml before it serves clients."""
 
 import msgspec
 
@@ -19,17 +19,18 @@ from magnetar.metadata.tables import ResourceTables
 
 
 def bootstrap(tables: ResourceTables, local: str, config: Config, uuid: str = "") -> Change:
-    """What a start has to store and `Resources.apply` before any client is served; often nothing (no `change.keys`).
+    """The change that a start has to store and apply (`Resources.apply`) before any client is served; often empty (no
+    `change.keys`).
 
-    Every start: the clusters of the file get entries with the file's addresses (addresses are the file's matter,
-    everything else of an entry stays). A cluster that was never seen before may be named by the tenants `public` and
-    `pulsar`. First start only: those tenants, `pulsar/system`, and the namespaces of the file.
+    At every start, the clusters of the file get entries with the file's addresses (the rest of an entry stays). A
+    cluster that was never seen before is added to the allowed clusters of the tenants `public` and `pulsar`. Created at
+    the first start only: those tenants, `pulsar/system`, and the namespaces of the file.
 
     Args:
         tables: loaded from the store.
         local: the name of this cluster.
         config: clusters.toml.
-        uuid: of this cluster's data folder.
+        uuid: uuid of this cluster's data folder.
     """
     puts: dict[str, bytes] = {}
     for name, cluster in config.clusters.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to store, all or nothing, so that one administrative request is done.
+    """The writes of one administrative request, all or nothing.
 
     Made by `Resources`, which validated it against its state; it has no effect before `Resources.apply`.
 

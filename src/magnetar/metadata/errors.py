@@ -1,6 +1,7 @@
-"""Why an administrative request is refused, in the words of HTTP, which Pulsar's admin interface uses.
+"""Reasons to refuse an administrative request, as HTTP statuses, which Pulsar's admin interface uses.
 
-Raised while a change is validated, before anything is stored. One line each: what is wrong, where, what would be right.
+They are raised while a change is validated, before anything is stored. Each is one line: what is wrong, where, what
+would be right.
 """
 
 from typing import ClassVar
@@ -51,7 +52,9 @@ class Conflict(Refused):
 
 
 class InFlight(Conflict):
-    """It is just being changed by somebody else (409): by another request, or by synchronisation; soon over."""
+    """It is being changed right now (409), by another request or by synchronisation. The request can be repeated
+    soon.
+    """
 
 
 class PreconditionFailed(Refused):

@@ -1,4 +1,4 @@
-"""Changes that are on their way to the store, and the order between them."""
+"""Changes that are being stored, and the order between them."""
 
 from collections.abc import Callable
 

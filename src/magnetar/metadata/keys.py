@@ -1,4 +1,4 @@
-"""Where resources are stored: the keys of the metadata store that `Resources` reads and writes."""
+"""The keys of the metadata store that `Resources` reads and writes."""
 
 from typing import Final
 
@@ -10,27 +10,27 @@ NAMESPACE_PREFIX: Final = "namespaces/"
 PARTITIONED_PREFIX: Final = "partitioned/"
 
 PUBLIC: Final = NamespaceName("public", "default")
-"""Where a short topic name belongs; exists out of the box, in every cluster of the file."""
+"""The namespace of short topic names; it exists from the first start, in every cluster of the file."""
 
 SYSTEM: Final = NamespaceName("pulsar", "system")
-"""For the broker's own topics; cannot be deleted."""
+"""The namespace of the broker's own topics; it cannot be deleted."""
 
 
 def cluster_key(name: str) -> str:
-    """Where a cluster's entry is stored."""
+    """The key of a cluster's entry."""
     return CLUSTER_PREFIX + name
 
 
 def tenant_key(name: str) -> str:
-    """Where a tenant is stored."""
+    """The key of a tenant."""
     return TENANT_PREFIX + name
 
 
 def namespace_key(namespace: NamespaceName) -> str:
-    """Where a namespace's policies are stored."""
+    """The key of a namespace's policies."""
     return f"{NAMESPACE_PREFIX}{namespace}"
 
 
 def partitioned_key(topic: TopicName) -> str:
-    """Where a partitioned topic's metadata is stored."""
+    """The key of a partitioned topic's metadata."""
     return f"{PARTITIONED_PREFIX}{topic}"

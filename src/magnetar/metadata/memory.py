@@ -15,7 +15,7 @@ class MemoryStore:
 
     @property
     def version(self) -> int:
-        """Of the last transaction."""
+        """The version of the last transaction."""
         return self._version
 
     def load(self) -> dict[str, tuple[bytes, int]]:

@@ -1,4 +1,4 @@
-"""How many partitions the partitioned topics have: part of `Resources`, under `partitioned/<full name>`."""
+"""The numbers of partitions of partitioned topics: part of `Resources`, under `partitioned/<full name>`."""
 
 from collections.abc import Mapping
 
@@ -24,10 +24,11 @@ def check_partitions(number: int) -> int:
 
 
 def check_names(topic: TopicName, partitions: int) -> None:
-    """Refuse a partitioned topic whose last partition has no valid name: nobody could open it, and no broker load it.
+    """Refuse a partitioned topic whose last partition has no valid name: no client could open it, and no broker could
+    load it.
 
     Raises:
-        PreconditionFailed: the name is too long for so many partitions.
+        PreconditionFailed: the name is too long for this number of partitions.
     """
     try:
         TopicName.parse(str(topic.with_partition(partitions - 1)))
@@ -42,7 +43,7 @@ class Partitions:
         self._topics: dict[str, PartitionedTopic] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """Take one stored value; keys of other parts are passed over.
+        """Load one stored value; other keys are ignored.
 
         Raises:
             StorageError: it is damaged.
@@ -55,12 +56,12 @@ class Partitions:
             raise StorageError(f"the stored value of {key} is damaged: {error}") from error
 
     def delete(self, key: str) -> None:
-        """A stored value is gone; keys of other parts are passed over."""
+        """Remove a deleted value; other keys are ignored."""
         if key.startswith(PARTITIONED_PREFIX):
             self._topics.pop(key.removeprefix(PARTITIONED_PREFIX), None)
 
     def count(self, topic: TopicName) -> int | None:
-        """How many partitions; None when the name is not that of a partitioned topic."""
+        """The number of partitions; None if the name is not that of a partitioned topic."""
         found = self._topics.get(str(topic))
         return found.partitions if found else None
 
@@ -95,11 +96,11 @@ class Partitions:
         return _change(topic, PartitionedTopic(partitions, check_properties(dict(properties))))
 
     def grow(self, topic: TopicName, partitions: int) -> Change:
-        """More partitions: they never become fewer, for messages would be lost and keys would move.
+        """Raise the number of partitions. It is never lowered, because messages would be lost and keys would move.
 
         Raises:
-            NotFound. NotAcceptable: the number. Unprocessable: not more than there are. PreconditionFailed: the name is too
-                long for so many.
+            NotFound. NotAcceptable: the number. Unprocessable: not more than there are. PreconditionFailed: the name is
+                too long for this number.
         """
         old = self._get(topic)
         check_partitions(partitions)

@@ -1,17 +1,18 @@
-"""Who may do what in a namespace or with a topic: part of `Resources`, one key for each role and scope.
+"""Permissions of roles in namespaces, for topics and for subscriptions: part of `Resources`, one key for each role and
+scope.
 
     permissions/namespaces/<tenant>/<namespace>/<role>
     permissions/topics/<domain>/<tenant>/<namespace>/<topic>/<role>
     permissions/subscriptions/<tenant>/<namespace>/<subscription>/<role>
 
-A key for each role, not a document for each namespace: two administrators who grant to different roles at the same time,
-in whichever clusters, both succeed. The role and the topic's own name are percent-encoded.
+There is a key for each role, not a document for each namespace: two administrators who grant to different roles at the
+same time, in any clusters, both succeed. The role and the topic's own name are percent-encoded.
 
 Permissions of a partitioned topic belong to its name without a number and hold for all its partitions. They add up: a
 role may do what its namespace's permissions or the topic's own say. Tenants' administrators need none.
 
-Those of a subscription take away instead: where a subscription of a namespace's topics has any, only the roles that have one
-use it, and they need `consume` all the same. Without any it is everybody's who may consume, as in Pulsar.
+Permissions of a subscription restrict instead: if a subscription of a namespace's topics has any, only those roles may
+use it, and they still need `consume`. Without any, every role that may consume may use it, as in Pulsar.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,11 +42,12 @@ SUBSCRIPTIONS_PER_NAMESPACE_MAX: Final = 1_000
 
 
 class Action(StrEnum):
-    """What a permission allows.
+    """The actions that a permission allows.
 
-    `replicate` and `admin` are ours: acting as a link (geo-replication), and administering that namespace or topic alone,
-    which Pulsar knows for whole tenants only. `functions`, `sources`, `sinks` and `packages` are kept for Pulsar's tools, which
-    grant them together with the others: what they are about is not built, and they allow nothing.
+    `replicate` and `admin` are Magnetar's own: acting as a link (geo-replication), and administering only that
+    namespace or topic, which Pulsar has for whole tenants only. `functions`, `sources`, `sinks` and `packages` exist
+    because Pulsar's tools grant them together with the others. Magnetar has no such features, and these actions allow
+    nothing.
     """
 
     PRODUCE = "produce"
@@ -79,13 +81,13 @@ class SubscriptionScope(NamedTuple):
 
 
 Scope = NamespaceName | TopicName | SubscriptionScope
-"""What permissions are given for: a namespace, a topic (of which only the name without a partition counts), a subscription."""
+"""The scope of a permission: a namespace, a topic (only the name without a partition counts), or a subscription."""
 
 NOTHING: Final[frozenset[Action]] = frozenset()
 
 
 def permission_prefix(scope: Scope) -> str:
-    """Where the permissions of a scope are stored; the role follows."""
+    """The prefix of the keys of a scope's permissions; the role follows."""
     if isinstance(scope, NamespaceName):
         return f"{_NAMESPACES}{scope.tenant}/{scope.local}/"
     if isinstance(scope, SubscriptionScope):
@@ -113,13 +115,13 @@ class PermissionTable:
             names = msgspec.json.decode(value, type=list[str])
         except msgspec.DecodeError as error:
             raise StorageError(f"the stored value of {key} is damaged: {error}") from error
-        # A later version may know more actions: what this one does not know it does not allow.
+        # A later version may have more actions: unknown ones allow nothing here.
         known = frozenset(action for action in Action if action in names)
         self._scopes.setdefault(prefix, {})[role] = known
         return True
 
     def delete(self, key: str) -> None:
-        """A stored value is gone; keys of other parts are passed over."""
+        """Remove a deleted value; other keys are ignored."""
         if key.startswith(PERMISSION_PREFIX):
             prefix, role = _split(key)
             roles = self._scopes.get(prefix, {})
@@ -132,7 +134,9 @@ class PermissionTable:
         return self._scopes.get(permission_prefix(scope), {})
 
     def actions(self, role: str, scope: Scope) -> frozenset[Action]:
-        """What a role may do there: for a topic, what its namespace and the topic itself allow together."""
+        """The actions that a role may do in a scope: for a topic, the actions of its namespace and of the topic
+        together.
+        """
         found = self.of(scope).get(role, NOTHING)
         if isinstance(scope, TopicName):
             found = found | self.of(scope.namespace_name).get(role, NOTHING)
@@ -153,7 +157,7 @@ class PermissionTable:
         return found
 
     def users_of(self, scope: SubscriptionScope) -> frozenset[str]:
-        """The only roles that may use a subscription; empty: whoever may consume."""
+        """The roles that alone may use a subscription; empty: all roles that may consume."""
         return frozenset(self._scopes.get(permission_prefix(scope), ()))
 
     def subscriptions_of(self, namespace: NamespaceName) -> dict[str, list[str]]:
@@ -184,7 +188,7 @@ class PermissionTable:
 
 
 class PermissionContext(Protocol):
-    """What giving and taking permissions needs of `Resources`."""
+    """The part of `Resources` that granting and revoking permissions needs."""
 
     @property
     def permissions(self) -> PermissionTable:
@@ -236,7 +240,7 @@ def revoke(resources: PermissionContext, scope: Scope, role: str) -> Change:
 
 
 def reserve(resources: PermissionContext, scope: SubscriptionScope, roles: Iterable[str]) -> Change:
-    """Let exactly these roles use a subscription; none: whoever may consume.
+    """Let exactly these roles use a subscription; none: all roles that may consume.
 
     Raises:
         NotFound: the namespace. PreconditionFailed: not a role, too many of them, or too many such subscriptions.

@@ -7,10 +7,10 @@ The order of a change, which makes it safe without a lock:
     ... stored durably ...
     resources.apply(change)    or    resources.abort(change)
 
-`begin` is what makes validation hold until the store answered: between two changes of one key, or of a key and one that
-its validation relied on, the second is refused (409) and can be repeated.
+`begin` keeps the validation true until the store has answered: of two changes of one key, or of a key and one that its
+validation relied on, the second is refused (409) and can be repeated.
 
-Policies never delete data: a cluster taken out of a namespace stops receiving, what it has stays.
+Policies never delete data: a cluster that is removed from a namespace stops receiving, and its data stay.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,14 +62,14 @@ NO_NAMESPACE: Final = Policies()
 
 
 class Resources:
-    """What administration manages in one cluster: reading it, validated changes of it, and which policies hold.
+    """The resources of one cluster that administrators manage: reading them, validated changes, and effective policies.
 
     Args:
-        cluster: the name of this cluster; may be left to `first_start`.
-        defaults: the broker's policies (`[policies]`), for what a namespace does not say.
+        cluster: the name of this cluster; `first_start` may set it later.
+        defaults: the broker's policies (`[policies]`), for values that a namespace does not set.
 
     Attributes:
-        permissions: of all roles.
+        permissions: the permissions of all roles.
     """
 
     def __init__(self, cluster: str = "", defaults: Policies = NO_NAMESPACE) -> None:
@@ -81,7 +81,7 @@ class Resources:
 
     @classmethod
     def load(cls, entries: Mapping[str, bytes], cluster: str = "", defaults: Policies = NO_NAMESPACE) -> Self:
-        """What the store holds; keys of other parts are passed over.
+        """Load from the store; other keys are ignored.
 
         Raises:
             StorageError: a value is damaged; names its key.
@@ -92,13 +92,13 @@ class Resources:
         return resources
 
     def first_start(self, config: Config, cluster: str, uuid: str) -> Change:
-        """What has to be stored and applied at each start before anybody is served; see `bootstrap`."""
+        """The change that each start has to store and apply before it serves clients; see `bootstrap`."""
         self.cluster = cluster
         return bootstrap(self._tables, cluster, config, uuid)
 
     @property
     def permissions(self) -> PermissionTable:
-        """Who may do what."""
+        """The permissions of all roles."""
         return self._tables.permissions
 
     # ------------------------------------------------------------------------------------------------------- changes
@@ -116,7 +116,9 @@ class Resources:
         return self._in_flight.is_deleting(key)
 
     def when_one_ended(self, then: Callable[[], None]) -> None:
-        """Call back once, as soon as any change in flight has ended: what was refused because of one may be tried again."""
+        """Call back once, as soon as any change in flight has ended: a change that was refused because of it may be
+        tried again.
+        """
         self._in_flight.when_one_ended(then)
 
     def abort(self, change: Change) -> None:
@@ -202,7 +204,7 @@ class Resources:
         )
 
     def delete_cluster(self, name: str) -> Change:
-        """Forget a cluster that nothing names any more.
+        """Delete a cluster that nothing refers to.
 
         Raises:
             NotFound. PreconditionFailed: it is this one, or a tenant, namespace or cluster names it.
@@ -351,8 +353,8 @@ class Resources:
         """Delete a namespace without topics.
 
         Args:
-            namespace: which.
-            topics: what the broker says is in it.
+            namespace: its name.
+            topics: its topics, according to the broker.
 
         Raises:
             NotFound. Conflict: it has topics. PreconditionFailed: it is the broker's own.
@@ -388,10 +390,10 @@ class Resources:
         return self._policy_change(namespace, policies)
 
     def set_allowed(self, namespace: NamespaceName, clusters: Sequence[str]) -> Change:
-        """Say where topics of a namespace may exist (PIP-321).
+        """Set the clusters in which topics of a namespace may exist (PIP-321).
 
         Raises:
-            As `set_replication`; BadRequest when a replication cluster would not be allowed any more.
+            As `set_replication`; BadRequest if a replication cluster would no longer be allowed.
         """
         if not clusters:
             raise PreconditionFailed(f"namespace {namespace} needs at least one allowed cluster")
@@ -399,7 +401,7 @@ class Resources:
         return self._policy_change(namespace, policies)
 
     def set_backlog_quota(self, namespace: NamespaceName, kind: BacklogQuotaType, quota: BacklogQuota | None) -> Change:
-        """Limit how far consumers may fall behind; None: no limit of this kind.
+        """Limit the backlog of consumers; None: no limit of this kind.
 
         Raises:
             NotFound. PreconditionFailed: as `set_retention`.
@@ -432,7 +434,7 @@ class Resources:
     # ------------------------------------------------------------------------------------------------ topic policies
 
     def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """What a topic (or the partitioned topic that it belongs to) has of its own."""
+        """The own policies of a topic, or of the partitioned topic that it belongs to."""
         return self._tables.topic_policies.of(topic)
 
     def set_topic_policies(self, topic: TopicName, policies: TopicPolicies) -> Change:
@@ -462,12 +464,12 @@ class Resources:
         return self.set_topic_policies(topic, replace(self.topic_policies(topic), **fields))
 
     def topic_deleted(self, topic: TopicName, shared: Callable[[str], bool]) -> Change:
-        """What goes with a topic, as in Pulsar: the policies and permissions that it has of its own.
+        """The change that removes a deleted topic's own policies and permissions, as in Pulsar.
 
         Args:
-            topic: which; of a partition nothing goes, for what it has is the partitioned topic's.
-            shared: whether other clusters have the document of a key, too. Deleting a topic is this cluster's affair: that
-                document stays.
+            topic: the topic; for a partition the change is empty, because its policies belong to the partitioned topic.
+            shared: whether other clusters have the document of a key too. Such documents stay, because a topic is
+                deleted in this cluster only.
         """
         if topic.partition >= 0:
             return Change()
@@ -479,12 +481,12 @@ class Resources:
     # -------------------------------------------------------------------------------------------- partitioned topics
 
     def partitions(self, topic: TopicName) -> int | None:
-        """How many partitions a partitioned topic has; None for any other name."""
+        """The number of partitions of a partitioned topic; None for any other name."""
         return self._tables.partitions.count(topic)
 
     def comes_when_opened(self, topic: TopicName, otherwise: bool) -> bool:
-        """Whether a topic comes into being when a client opens it: a partition if its topic has so many, any other name as
-        `creates_topics` says.
+        """Whether a topic is created when a client opens it: a partition if its number is below that of its topic's
+        partitions, any other name as `creates_topics` says.
         """
         if topic.partition >= 0:
             return topic.partition < (self.partitions(topic.base) or 0)
@@ -529,7 +531,7 @@ class Resources:
         return tuple(name for name in names if name != self.cluster)
 
     def serves(self, namespace: NamespaceName) -> bool:
-        """Whether topics of this namespace may exist here: nobody creates others, neither a client nor a link (PIP-321)."""
+        """Whether topics of this namespace may exist here: neither clients nor links create others (PIP-321)."""
         policies = self._tables.namespaces.get(namespace)
         return policies is not None and self.cluster in (policies.allowed_clusters or policies.replication_clusters)
 
@@ -541,12 +543,12 @@ class Resources:
         return tuple(name for name in own if name != self.cluster)
 
     def creates_topics(self, namespace: NamespaceName, otherwise: bool) -> bool:
-        """Whether topics come into being when clients open them: what the namespace says, or the broker's setting."""
+        """Whether topics are created when clients open them: as the namespace says, or else the broker's setting."""
         own = self._tables.namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
         return otherwise if own is None else own.allow
 
     def new_partitions(self, namespace: NamespaceName) -> int:
-        """How many partitions a topic has that comes into being when a client asks for it; 0: it is not partitioned."""
+        """The number of partitions of a topic that is created when a client asks for it; 0: it is not partitioned."""
         own = self._tables.namespaces.get(namespace, NO_NAMESPACE).auto_topic_creation
         return (own.partitions or 0) if own is not None and own.allow and own.kind == "partitioned" else 0
 
@@ -555,9 +557,10 @@ class Resources:
         return self._tables.namespaces.get(namespace, NO_NAMESPACE)
 
     def shared_policies(self, namespace: NamespaceName) -> Policies:
-        """What holds in a namespace: its policies, and the broker's defaults where it has none.
+        """The effective policies of a namespace: its own, and the broker's defaults for the others.
 
-        The same object for as long as its policies are the same. A namespace that does not exist (any more) has no policies.
+        The same object is returned as long as its policies are unchanged. A namespace that does not exist has no
+        policies.
         """
         own = self._tables.namespaces.get(namespace, NO_NAMESPACE)
         if self.defaults is NO_NAMESPACE or namespace == SYSTEM:
@@ -570,22 +573,22 @@ class Resources:
         return known[1]
 
     def retention(self, topic: TopicName) -> RetentionPolicies:
-        """How long acknowledged messages stay; Pulsar's default, not at all, unless somebody says otherwise."""
+        """The retention of acknowledged messages; Pulsar's default, none at all, if no policy is set."""
         own = self._tables.topic_policies.of(topic).retention_policies
         return own or self.shared_policies(topic.namespace_name).retention_policies or NO_RETENTION
 
     def message_ttl_s(self, topic: TopicName) -> int:
-        """After how many seconds messages expire; 0: never."""
+        """The time in seconds after which messages expire; 0: never."""
         own = self._tables.topic_policies.of(topic).message_ttl_in_seconds
         return (self.shared_policies(topic.namespace_name).message_ttl_in_seconds or 0) if own is None else own
 
     def compaction_threshold(self, topic: TopicName) -> int:
-        """After how many more bytes a topic is compacted; 0: never by itself."""
+        """The number of new bytes after which a topic is compacted; 0: never automatically."""
         own = self._tables.topic_policies.of(topic).compaction_threshold
         return (self.shared_policies(topic.namespace_name).compaction_threshold or 0) if own is None else own
 
     def compaction_delete_retention_s(self, topic: TopicName) -> int:
-        """For how many seconds deletions stay in the compacted topic; -1: for ever."""
+        """The time in seconds for which deletions stay in the compacted topic; -1: for ever."""
         own = self._tables.topic_policies.of(topic).compaction_delete_retention_seconds
         if own is None:
             own = self.shared_policies(topic.namespace_name).compaction_delete_retention_seconds
@@ -597,18 +600,18 @@ class Resources:
         return BY_NAME[policy].source(own, self.own_policies(topic.namespace_name))
 
     def backlog_quotas(self, topic: TopicName) -> Mapping[BacklogQuotaType, BacklogQuota]:
-        """How far subscriptions may lag, by kind: the topic's own before its namespace's; empty: as far as they like."""
+        """The backlog quotas by kind: the topic's own before its namespace's; empty: no limit."""
         own = self._tables.topic_policies.of(topic).backlog_quota_map
         shared = self.shared_policies(topic.namespace_name).backlog_quota_map
         return shared | own if own else shared
 
     def subscription_mode(self, namespace: NamespaceName) -> SubscriptionMode | None:
-        """How replicated subscriptions follow; None: the broker's default."""
+        """The mode of replicated subscriptions; None: the broker's default."""
         policies = self._tables.namespaces.get(namespace)
         return policies.subscription_mode if policies else None
 
     def replicate_subscription_state(self, topic: TopicName) -> bool | None:
-        """Whether every durable subscription of a topic is replicated; None: nobody said so."""
+        """Whether every durable subscription of a topic is replicated; None: no policy is set."""
         own = self._tables.topic_policies.of(topic).replicate_subscription_state
         if own is not None:
             return own
@@ -616,7 +619,7 @@ class Resources:
         return policies.replicate_subscription_state if policies else None
 
     def replication_start(self, namespace: NamespaceName) -> ReplicationStart:
-        """Where a new link begins."""
+        """The start position of a new link."""
         policies = self._tables.namespaces.get(namespace)
         return policies.replication_start if policies else "earliest"
 
@@ -633,7 +636,9 @@ class Resources:
         )
 
     def schema_rules(self, topic: TopicName) -> tuple[SchemaStrategy, bool, bool]:
-        """The strategy of a topic's schemas (UNDEFINED: nobody said), whether producers may bring new ones, and must have one."""
+        """The strategy of a topic's schemas (UNDEFINED: none is set), whether producers may register new ones, and
+        whether producers must have one.
+        """
         own, policies = self._tables.topic_policies.of(topic), self.shared_policies(topic.namespace_name)
         allowed, enforced = policies.is_allow_auto_update_schema, own.schema_validation_enforced
         return (
@@ -643,7 +648,7 @@ class Resources:
         )
 
     def schema_update_over_links(self, topic: TopicName) -> bool:
-        """Whether links may bring new schemas of a topic: as its namespace says, else as producers may (PIP-433)."""
+        """Whether links may register new schemas of a topic: as its namespace says, else as producers may (PIP-433)."""
         policies = self.shared_policies(topic.namespace_name)
         over_links, by_producers = (
             policies.is_allow_auto_update_schema_with_replicator,
@@ -652,7 +657,7 @@ class Resources:
         return over_links if over_links is not None else by_producers is not False
 
     def schema_replication(self, topic: TopicName) -> SchemaReplication:
-        """What becomes of schemas that links bring."""
+        """The handling of schemas that arrive over links."""
         own = self._tables.topic_policies.of(topic).schema_replication
         return own or self.shared_policies(topic.namespace_name).schema_replication or "block"
 

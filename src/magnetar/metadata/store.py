@@ -1,8 +1,8 @@
-"""The versioned key-value store behind cursors, topics, tenants and namespaces: the interface of its implementations.
+"""The interface of the versioned key-value store that has the cursors, topics, tenants and namespaces.
 
 Keys are texts with slashes (`topics/...`, `cursors/...`), values bytes. Every key has a version that grows with each
-write of it and is never used again, also after a deletion; 0 stands for "is not there". One `apply` is one transaction:
-all of it is durable, or none.
+write of it and is never used again, also after a deletion; 0 means that there is no such key. One `apply` is one
+transaction: all of it is durable, or none.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Store(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the last transaction, 0 if there was none: it grows with each, whoever writes."""
+        """The version of the last transaction, 0 if there was none: it grows with each, of any writer."""
 
     def load(self) -> dict[str, tuple[bytes, int]]:
         """Everything: key -> (value, version).
@@ -66,7 +66,9 @@ class Store(Protocol):
         """
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
-        """As `apply`, but at once; `done` is called later, on a thread of the store, with "" or one line of error."""
+        """As `apply`, but without waiting; `done` is called later, on a thread of the store, with "" or one line of
+        error.
+        """
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` for every change of a key that starts with `prefix`; the result ends it."""

@@ -1,4 +1,4 @@
-"""The tables behind `Resources`: what is stored, decoded, by name."""
+"""The decoded tables of `Resources`, by name."""
 
 from typing import Final, TypeVar
 
@@ -25,14 +25,14 @@ _T = TypeVar("_T", ClusterData, TenantInfo, Policies)
 
 
 class ResourceTables:
-    """What is stored of clusters, tenants, namespaces and topics, decoded.
+    """The stored clusters, tenants, namespaces and topics, decoded.
 
     Attributes:
         clusters, tenants, namespaces: by name.
         by_tenant: the namespaces of each tenant.
-        partitions: of partitioned topics.
-        topic_policies: what topics have of their own.
-        permissions: of all roles.
+        partitions: numbers of partitions of partitioned topics.
+        topic_policies: the own policies of topics.
+        permissions: the permissions of all roles.
         documents: every value as it is stored, by key.
     """
 
@@ -47,7 +47,7 @@ class ResourceTables:
         self.documents: dict[str, bytes] = {}
 
     def put(self, key: str, value: bytes) -> None:
-        """Take one stored value; keys of other parts are passed over.
+        """Load one stored value; other keys are ignored.
 
         Raises:
             StorageError: it is damaged; names its key.
@@ -67,7 +67,7 @@ class ResourceTables:
             self.partitions.put(key, value)
 
     def delete(self, key: str) -> None:
-        """A stored value is gone; keys of other parts are passed over."""
+        """Remove a deleted value; other keys are ignored."""
         self.documents.pop(key, None)
         if key.startswith(CLUSTER_PREFIX):
             self.clusters.pop(key.removeprefix(CLUSTER_PREFIX), None)

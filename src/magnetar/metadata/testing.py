@@ -1,6 +1,6 @@
-"""What every metadata store has to do, as tests: `class TestMine(StoreConformance)` with a fixture `store`.
+"""The contract of every metadata store as tests: `class TestMine(StoreConformance)` with a fixture `store`.
 
-Public, so that a store written elsewhere (ZooKeeper, a simulator's) can be held to it too.
+Public, so that stores of other packages (ZooKeeper, the simulator's) can be checked by it too.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class StoreConformance:
         assert store.load() == {}
 
     def test_put_and_load(self, store: Store) -> None:
-        """What was put is there, byte for byte, the empty value included."""
+        """A value that was put is loaded byte for byte, the empty value included."""
         store.apply({"a/b": b"\x00\xff", "empty": b"", "ü/日本": b"x"})
         assert {key: value for key, (value, _) in store.load().items()} == {
             "a/b": b"\x00\xff",
@@ -45,7 +45,7 @@ class StoreConformance:
         assert store.load()["a"][0] == b"2"
 
     def test_versions_grow_and_are_never_used_again(self, store: Store) -> None:
-        """Also not after a deletion: who remembers an old version cannot mistake the new key for it."""
+        """Also not after a deletion: a caller that remembers an old version cannot mistake the new key for it."""
         seen = []
         for _ in range(3):
             store.apply({"a": b"x"})
@@ -55,7 +55,7 @@ class StoreConformance:
         assert min(seen) > 0
 
     def test_the_version_grows_with_every_transaction(self, store: Store) -> None:
-        """Also with one that deletes; a store that is behind what somebody saw went back in time."""
+        """Also with one that deletes: a store whose version is lower than a known one went back in time."""
         seen = [store.version]
         for puts, deletes in (({"a": b"1"}, ()), ({"a": b"2"}, ()), ({}, ("a",)), ({"b": b"1"}, ("a",))):
             store.apply(puts, deletes)
@@ -95,7 +95,7 @@ class StoreConformance:
         assert len(store.load()) == 502
 
     def test_a_submitted_write_is_there_when_it_is_reported(self, store: Store) -> None:
-        """When `done` is called, what was written can be read."""
+        """When `done` is called, the written values can be read."""
         found: list[bytes] = []
         store.submit({"a": b"1"}, (), lambda error: found.append(store.load()["a"][0]))
         store.apply({"end": b""})
@@ -124,7 +124,7 @@ class StoreConformance:
         assert len(calls) == 3
 
     def test_a_watcher_that_fails_harms_nobody(self, store: Store) -> None:
-        """It is somebody else's bug; the store goes on, and so do the other watchers."""
+        """The failure is another component's bug; the store continues, and so do the other watchers."""
         calls: list[str] = []
 
         def broken(key: str, value: bytes | None, version: int) -> None:

@@ -1,4 +1,4 @@
-"""What the broker keeps in the metadata store about topics: JSON under `topics/...` and `deleted/...`."""
+"""The documents of topics in the metadata store: JSON under `topics/...` and `deleted/...`."""
 
 from typing import Final
 
@@ -16,24 +16,24 @@ LAST_LEDGER_KEY: Final = "broker/last_ledger"
 
 
 class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
-    """The durable facts of one topic that its log cannot tell any more once old ledgers are gone.
+    """The durable facts of one topic that its log no longer has once old ledgers are deleted.
 
     See docs/design/links.md#saved-before-deletion.
 
     Attributes:
         incarnation: the id of the first ledger that the topic ever had; its identity together with the cluster.
         created_ms: when it was created here.
-        first_ledger: where retention is: ledgers below were deleted. At first it is the incarnation; then it grows, and the
-            incarnation stays.
-        next_index: the origin index that the next local message gets at least.
+        first_ledger: the oldest ledger that retention has left: ledgers below it were deleted. At first it is the
+            incarnation; then it grows, and the incarnation stays.
+        next_index: the lowest possible origin index of the next local message.
         watermarks: source cluster -> (ledger, entry) in that cluster, at least.
-        properties: of the administrator.
+        properties: set by the administrator.
         terminated: no more publishing.
-        restored: (incarnation, first, end) of messages of an earlier data folder of this cluster that came back from a peer
-            and whose ledgers were deleted since: they must not come back once more.
-        topic_epoch: the last one that a producer with exclusive access was given.
-        end: (ledger, entry) of the newest entry, when all ledgers were deleted at last.
-        stored_as: the name under which the log has its older ledgers, see `broker.catalog.adoption`; unset: its own.
+        restored: (incarnation, first, end) of messages from an earlier data folder of this cluster, which were restored
+            from a peer and whose ledgers were deleted since: they must not be restored again.
+        topic_epoch: the last epoch of a producer with exclusive access.
+        end: (ledger, entry) of the newest entry, if all ledgers were deleted last.
+        stored_as: the topic name of its older ledgers in the log, see `broker.catalog.adoption`; unset: its own name.
     """
 
     incarnation: int
@@ -49,7 +49,7 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     stored_as: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
-        """As stored."""
+        """The stored form."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -74,13 +74,13 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
 
 
 class DeletedMark(msgspec.Struct, omit_defaults=True):
-    """Left by deleting a replicated topic, see `broker.catalog.deletion_marks`.
+    """The record that remains after a replicated topic was deleted, see `broker.catalog.deletion_marks`.
 
     Attributes:
         deleted_ms: when, by this cluster's clock.
-        incarnations: source cluster -> the highest ledger id there that was known here of the topic: its incarnation, or a later
-            ledger of it. The stored name is `lives`.
-        partitions: of a partitioned topic's own mark, how many it had.
+        incarnations: source cluster -> the highest ledger id of the topic there that was known here: its incarnation, or
+            a later ledger of that incarnation. The stored name is `lives`.
+        partitions: number of partitions, if it is the mark of a partitioned topic.
     """
 
     deleted_ms: int
@@ -88,7 +88,7 @@ class DeletedMark(msgspec.Struct, omit_defaults=True):
     partitions: int = 0
 
     def encode(self) -> bytes:
-        """As stored."""
+        """The stored form."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -115,7 +115,7 @@ def unquote(text: str) -> str:
 
 
 def cursor_key(topic: str, subscription: str) -> str:
-    """Where a subscription's cursor is stored."""
+    """The key of a subscription's cursor."""
     return f"{CURSOR_PREFIX}{topic}/{quote(subscription)}"
 
 
@@ -126,8 +126,8 @@ def split_cursor_key(key: str) -> tuple[str, str]:
 
 
 def replicated_key(topic: str, subscription: str = "") -> str:
-    """Where the state of a replicated subscription is stored; without a subscription, up to where all states of the topic
-    cover its markers.
+    """The key of the state of a replicated subscription; without a subscription, the key of the position up to which
+    the states of all subscriptions contain the topic's markers.
     """
     return f"{REPLICATED_PREFIX}{topic}/{quote(subscription)}"
 

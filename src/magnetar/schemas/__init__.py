@@ -1,4 +1,4 @@
-"""Schemas of one cluster: what a definition means, which may follow which, and which version each one has.
+"""Schemas of one cluster: their meaning, their compatibility, and their versions.
 
-Pure: no clock, no store, no connection. `broker.topics.schemas` keeps what is decided here.
+Pure: no clock, no store, no connection. `broker.topics.schemas` stores the results.
 """

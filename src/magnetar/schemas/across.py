@@ -1,13 +1,15 @@
-"""One topic's schemas in several clusters: which has which by content, and what a new one would do to the links between them.
+"""One topic's schemas in several clusters: a comparison by content, and a forecast of what a new schema would do to the
+links.
 
-Versions are numbers of one cluster; so schemas of two clusters are compared by identity. A schema travels with the first message
-that is written with it. Until it has arrived it is *on its way*: whoever registers another one at the destination first decides
-what may still follow.
+Versions are numbers of one cluster, so schemas of two clusters are compared by identity. A schema travels with the
+first message that is written with it. Until it has arrived it is *on its way*: a client that registers another schema
+at the destination first decides which schemas may still follow.
 
-    new in B, old of A not yet in B      B then judges old beside new: refused, it stops the link A -> B at that message
-    old of A arrives in B, then new      B then judges new beside old
+    new in B, old of A not yet in B      B then checks old against new: refused, it stops the link A -> B at that message
+    old of A arrives in B, then new      B then checks new against old
 
-`outlook` tries both orders with B's own strategy, which tells apart what may go now from what has to wait.
+`outlook` tries both orders with B's own strategy. So it distinguishes schemas that may be registered now from those
+that have to wait.
 """
 
 import json
@@ -20,14 +22,14 @@ from magnetar.schemas.keyvalue import take_apart
 from magnetar.schemas.types import STRUCTS, Definition, SchemaType
 
 SUMMARY_CHARACTERS_MAX: Final = 80
-"""Of a schema's one-line description in tables."""
+"""The longest one-line description of a schema in tables."""
 
 DIGEST_CHARACTERS: Final = 12
-"""Of an identity in tables: enough to tell the schemas of a topic apart."""
+"""The length of an identity in tables: enough to distinguish the schemas of a topic."""
 
 
 class Place(NamedTuple):
-    """Where a schema is in one cluster.
+    """The registration of a schema in one cluster.
 
     Attributes:
         version: its number there.
@@ -42,10 +44,10 @@ class Place(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What one cluster has.
+    """The schemas of one cluster.
 
     Attributes:
-        strategy: that holds for the topic there.
+        strategy: the topic's strategy there.
         live: (version, schema) of those in force, ascending.
         others: (version, schema, state) of those that can only be read by number: deleted, or foreign.
     """
@@ -59,17 +61,19 @@ class Held(NamedTuple):
         return {identity(definition): version for version, definition in self.live}
 
     def readable(self) -> dict[Identity, Place]:
-        """Where each schema is that messages may have been written with; in force before otherwise."""
+        """All schemas that messages may have been written with, and their registration. The one in force wins over
+        others.
+        """
         found = {identity(definition): Place(version, state) for version, definition, state in self.others}
         return found | {key: Place(version) for key, version in self.identities().items()}
 
 
 class Row(NamedTuple):
-    """One schema, wherever it is.
+    """One schema with its registrations in all clusters.
 
     Attributes:
-        identity: what makes it the same everywhere.
-        definition: as the first cluster that has it wrote it down.
+        identity: its identity, the same in all clusters.
+        definition: its text in the first cluster that has it.
         places: by cluster.
     """
 
@@ -87,9 +91,9 @@ class Underway(NamedTuple):
     """A schema of one cluster that another one, which a link leads to, does not have.
 
     Attributes:
-        source, version, definition: where it is.
-        target: where it is not.
-        problem: why it would not be accepted there once the new schema is, or the new one behind it; "" when both fit.
+        source, version, definition: the schema in the cluster that has it.
+        target: the cluster that does not have it.
+        problem: why it would be refused there after the new schema, or the new schema after it; "" if both orders work.
     """
 
     source: str

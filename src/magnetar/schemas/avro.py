@@ -1,12 +1,12 @@
-"""Avro schemas: parsed within limits, compared by what they mean, resolved by the rules of the `avro` library.
+"""Avro schemas: parsed within limits, compared by meaning, resolved by the rules of the `avro` library.
 
 Three forms of one schema:
 
-- the text, as the client sent it; kept as it is, for clients compare and parse it themselves;
-- the plain form: JSON with full names, without what has no bearing on the data (documentation, logical types of other
-  libraries' own): what the library parses. So a client's whim never makes two libraries disagree;
-- the identity: the plain form with defaults, orders and properties, without aliases and documentation, as text. Two schemas
-  are the same if theirs are equal: what Avro's Java library, and so Pulsar, compares.
+- the text, as the client sent it; kept unchanged, because clients compare and parse it themselves;
+- the plain form: JSON with full names, without the parts that do not affect the data (documentation, private logical
+  types of other libraries). The library parses this form, so such parts cannot make two libraries disagree;
+- the identity: the plain form with defaults, orders and properties, without aliases and documentation, as text. Two
+  schemas are the same if these texts are equal. Avro's Java library, and so Pulsar, compares the same.
 """
 
 import json
@@ -29,8 +29,10 @@ NODES_MAX: Final = 5000
 OWN_BYTES: Final = 4096
 NODE_BYTES: Final = 600
 TEXT_BYTES: Final = 8
-"""What a schema costs: itself, each type or field (the plain form, the library's object, the slot), and each byte of the
-definition (symbols, names, the identity). Schemas of 1 to 5,000 types and fields took 0.6 to 1.0 of what these make."""
+"""The memory of a schema: a fixed part, a part for each type or field (the plain form, the library's object, the slot),
+and a part for each byte of the definition (symbols, names, the identity). Schemas of 1 to 5,000 types and fields took
+0.6 to 1.0 of this estimate.
+"""
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})

@@ -1,8 +1,9 @@
-"""The `avro` library's rules of what reads what, with a bound on the work.
+"""The `avro` library's rules of which schema can read which, with a bound on the work.
 
-The library remembers pairs that it has compared in a dictionary whose hash is the exclusive or of two addresses. Types of one
-schema lie in memory at regular distances, so that most pairs may have the hash of others: ten thousand then take not 50 ms
-but half a minute, on the broker's thread, depending on where the types came to lie. Here they are remembered by both addresses.
+The library remembers compared pairs in a dictionary whose hash is the exclusive or of two addresses. The types of one
+schema are at regular distances in memory, so most pairs may have the same hash as others: then ten thousand pairs take
+half a minute instead of 50 ms on the broker's thread, depending on the addresses. Here pairs are remembered by both
+addresses.
 """
 
 from typing import Final
@@ -28,7 +29,7 @@ class Checker(ReaderWriterCompatibilityChecker):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._known: dict[tuple[int, int], tuple[SchemaCompatibilityResult, Schema, Schema]] = {}
-        """With the schemas themselves: an address is one's own only as long as one is there."""
+        """The values have the schemas themselves: an address is unique only as long as its object exists."""
         self._pairs = 0
 
     def get_compatibility(

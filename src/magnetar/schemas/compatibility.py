@@ -1,4 +1,4 @@
-"""Which schema may stand beside which: Pulsar's strategies over the rules of each type.
+"""Compatibility of schemas: Pulsar's strategies over the rules of each type.
 
 See docs/design/pulsar.md#schema-strategies.
 
@@ -10,7 +10,8 @@ See docs/design/pulsar.md#schema-strategies.
     FULL                     the newest                       both
     ..._TRANSITIVE           all of them                      the same
 
-A change of type is refused under all but the first. Consumers are judged by what they have to read: `check_consumer`.
+A change of type is refused under all but the first. A consumer's schema is checked against the data that it has to
+read: `check_consumer`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,7 @@ usual history parses nothing twice; or a dozen of the largest, which cost 3 MB e
 
 
 class Strategy(StrEnum):
-    """Pulsar's SchemaCompatibilityStrategy; UNDEFINED: what the next wider setting says."""
+    """Pulsar's SchemaCompatibilityStrategy; UNDEFINED: the strategy of the next wider setting."""
 
     UNDEFINED = "UNDEFINED"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -66,7 +67,7 @@ DEFAULT_STRATEGY: Final = Strategy.FULL
 
 
 class Identity(NamedTuple):
-    """What makes two schemas the same: type and content; neither name nor properties.
+    """The identity of a schema: its type and content, without name and properties.
 
     See docs/design/pulsar.md#schema-registry.
     """
@@ -80,9 +81,10 @@ _avro: Final = CostCache[bytes, Avro](PARSED_BYTES_MAX, Avro, lambda data, avro:
 
 
 def shape_of(definition: Definition) -> Shape | None:
-    """What a definition is made of, if that is all there is to say about what stands beside it.
+    """The parts of a definition, if they alone decide which schemas are compatible with it.
 
-    Of a key-value schema: the fields of both parts, or a mark where a part has none; of Protobuf-native: its message.
+    For a key-value schema: the fields of both parts, or a mark for a part without fields; for Protobuf-native: its
+    message.
     """
     if definition.type in STRUCTS:
         return _avro(definition.data).shape
@@ -101,14 +103,14 @@ def shape_of(definition: Definition) -> Shape | None:
 
 
 def identity(definition: Definition, *, stored: bool = False) -> Identity:
-    """The identity of a definition, which is checked on the way.
+    """The identity of a definition. The definition is checked as well.
 
-    Avro, JSON and Protobuf are the same when their Avro schemas are; all others when their bytes are. Of a key-value
-    schema the types of both parts count too, which are not in its bytes.
+    Avro, JSON and Protobuf are the same when their Avro schemas are; all others when their bytes are. For a key-value
+    schema the types of both parts count too, because they are not in its bytes.
 
     Args:
         definition: a schema.
-        stored: it was checked when it was registered; what takes longest is left out.
+        stored: it was checked when it was registered; the slowest checks are left out.
 
     Raises:
         SchemaInvalid: it is not a definition of its type.
@@ -137,7 +139,7 @@ def identity(definition: Definition, *, stored: bool = False) -> Identity:
 
 
 def check_new(definition: Definition) -> None:
-    """Whether Java's clients can read a definition that nobody has registered yet (`schemas.strict`).
+    """Check that Java's clients can read a new definition (`schemas.strict`).
 
     Raises:
         SchemaInvalid: they cannot.
@@ -184,16 +186,16 @@ def check(
     strategy: Strategy,
     suspects: Iterable[tuple[int, Definition]] | None = None,
 ) -> None:
-    """Whether a schema may be added.
+    """Check that a schema may be added.
 
     Args:
-        new: checked (`identity`), and none of the existing ones.
+        new: checked by `identity`, and different from all existing ones.
         existing: (version, schema) since the last deletion, ascending.
         strategy: any but UNDEFINED.
-        suspects: those that a transitive strategy has to look at, if somebody knows (`schemas.history`); None: all.
+        suspects: the schemas that a transitive strategy has to check, if they are known (`schemas.history`); None: all.
 
     Raises:
-        SchemaIncompatible: with the version that is in the way.
+        SchemaIncompatible: with the version that is incompatible.
     """
     if strategy is Strategy.ALWAYS_COMPATIBLE or not existing:
         return

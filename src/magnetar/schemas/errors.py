@@ -8,7 +8,7 @@ class SchemaInvalid(MagnetarError):
 
 
 class SchemaIncompatible(MagnetarError):
-    """A definition may not stand beside those that the topic has."""
+    """A definition is not compatible with the schemas of the topic."""
 
 
 class SchemasFull(MagnetarError):

@@ -1,10 +1,10 @@
-"""All schemas of a topic that are in force, folded together: what a new one would have to read, and be read by.
+"""All schemas of a topic that are in force, combined by field, to find those that a new schema is not compatible with.
 
-A transitive strategy compares a new schema with every earlier one. One by one that takes the library half a millisecond each;
-here the earlier ones are kept by field: which versions have it with which type. So the work is proportional to the
-different fields there ever were, not to the versions. What comes out are *suspects*: versions that may be in the way, the newest
-first. The caller asks the library about those, which also finds the words for the refusal; a schema that is fine has
-none.
+A transitive strategy compares a new schema with every earlier one. One by one, that takes the library half a
+millisecond each. Here the earlier ones are kept by field: the versions that have the field, by its type. So the work is
+proportional to the number of different fields there ever were, not to the number of versions. The results are
+*suspects*: versions that may be incompatible, the newest first. The caller asks the library about those, which also
+gives the text of the refusal; a compatible schema has no suspects.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,9 @@ from magnetar.schemas.shapes import Shape, Slot, reads
 from magnetar.schemas.types import ALIKE, Definition, SchemaType
 
 SLOT_BYTES: Final = 700
-"""What one field with one type takes beside its name and its type's text: two dictionaries' places and a bitmap."""
+"""The memory of one field with one type in addition to its name and its type's text: slots of two dictionaries and a
+bitmap.
+"""
 
 
 class History:
@@ -28,7 +30,7 @@ class History:
         self._fields: dict[str, dict[Slot, BitMap]] = {}
         self._having: dict[str, int] = {}
         self.bytes = 0
-        """What it takes, about."""
+        """Its memory, estimated."""
 
     def add(self, version: int, kind: SchemaType, shape: Shape | None) -> None:
         """A schema came into force."""
@@ -46,11 +48,11 @@ class History:
             self._having[name] = self._having.get(name, 0) + 1
 
     def suspects(self, new: Definition, shape: Shape | None, *, backward: bool, forward: bool) -> Iterator[int]:
-        """Versions that a new schema may not stand beside, the newest first.
+        """Versions that may be incompatible with a new schema, the newest first.
 
         Args:
             new: the new schema.
-            shape: its own, if it has one.
+            shape: its shape, if it has one.
             backward: it must read them.
             forward: they must read it.
         """

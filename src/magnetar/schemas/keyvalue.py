@@ -1,4 +1,4 @@
-"""Key-value schemas: two schemas in one definition, as Pulsar's clients lay them out.
+"""Key-value schemas: two schemas in one definition, in the format of Pulsar's clients.
 
 The data are `size(4) . key's data . size(4) . value's data`, big-endian; size -1 says that there are none. The types and
 properties of both travel as properties of the whole. REST shows the data as JSON, `{"key": ..., "value": ...}`, each an

@@ -1,7 +1,7 @@
 """The schemas of all topics of one cluster, over keys of the metadata store.
 
-A schema id is the name of a topic without its partition: all partitions share it. Every stored schema and every deletion
-takes the next number; a number is given once, until the topic itself goes.
+A schema id is the name of a topic without its partition: all partitions share it. Every stored schema and every
+deletion gets the next version number; a number is used once until the topic itself is deleted.
 
     key       schemas/<topic>/<version, 19 digits>
     value     `Record` in JSON
@@ -12,8 +12,8 @@ The order of a change, which makes it safe without a lock and leaves nothing hal
     ... stored durably: one key ...
     registry.apply(addition)                              or nothing, when the store refused
 
-One change of an id at a time (`broker.topics.schemas` queues the others), so the validation holds until the store answered: who
-comes second finds the schema of who came first, and gets its version.
+Only one change of an id is in progress at a time (`broker.topics.schemas` queues the others), so the validation holds
+until the store has answered: the second client finds the schema of the first and gets its version.
 """
 
 import contextlib
@@ -34,11 +34,12 @@ from magnetar.schemas.types import Definition, SchemaType, check_sizes
 SCHEMA_PREFIX: Final = "schemas/"
 
 VERSION_DIGITS: Final = 19
-"""Of the largest version, so that keys sort as versions do."""
+"""The digits of the largest version, so that keys sort as versions do."""
 
 SCHEMA_BYTES_MAX: Final = 256 * 1024
-"""A ceiling on one definition: the largest hand-written ones have some 100 kB; it is kept in memory, and is parsed on the
-broker's thread."""
+"""A ceiling on one definition. The largest hand-written ones have some 100 kB; a definition is kept in memory and
+parsed on the broker's thread.
+"""
 
 VERSIONS_MAX: Final = 10_000
 """A ceiling on versions of one topic: ten times what a topic is to be fast with; more is a producer that makes up schemas."""
@@ -54,24 +55,25 @@ HISTORY_BYTES_MAX: Final = 16 * 1024 * 1024
 """A ceiling on what is folded together of one topic: some 20,000 different fields. Only transitive strategies need it."""
 
 HISTORIES_BYTES_MAX: Final = 128 * 1024 * 1024
-"""The same of all topics: those that were not asked for longest are folded anew when they are."""
+"""The same for all topics: histories that were not used for longest are dropped and built again when needed."""
 
 FOLD_VERSIONS_MIN: Final = 64
-"""From so many versions on they are folded together at the start (0.1 ms each), not when the first new one comes: that would
-wait for it, and the broker with it. Fewer take less than 10 ms."""
+"""From this many versions on, the history is built at the start (0.1 ms per version), not when the first new schema
+arrives, because that schema, and the whole broker, would wait for it. Fewer versions take less than 10 ms.
+"""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One number of a topic: a schema, or the deletion of those before.
+    """One version of a topic: a schema, or the deletion of all schemas before.
 
     Attributes:
         type: `SchemaType`'s number.
         data: the definition.
-        properties, name: the client's.
+        properties, name: from the client.
         time_ms: when it was registered.
-        user: of the producer or consumer that brought it, or "" for REST; for people.
-        deleted: a tombstone: what stands before is only read by number from now on.
-        foreign: messages from other clusters were written with it; it is read by number, and is never in force.
+        user: role of the producer or consumer that registered it, or "" for REST; only for display.
+        deleted: a tombstone: earlier schemas can only be read by number from now on.
+        foreign: messages from other clusters were written with it; it can be read by number and is never in force.
     """
 
     type: Annotated[int, Meta(ge=0)] = 0
@@ -92,9 +94,9 @@ class Addition(NamedTuple):
     """A change that is being stored.
 
     Attributes:
-        id: of the topic.
-        version: the number it takes.
-        record: what it stores.
+        id: schema id of the topic.
+        version: its version number.
+        record: the record to store.
     """
 
     id: str
@@ -103,30 +105,31 @@ class Addition(NamedTuple):
 
     @property
     def puts(self) -> dict[str, bytes]:
-        """What to store."""
+        """The keys and values to store."""
         return {schema_key(self.id, self.version): msgspec.json.encode(self.record)}
 
 
 def schema_id(topic: TopicName) -> str:
-    """Whose schemas a topic has: those of the partitioned topic, for a partition; as with Pulsar, a non-persistent topic has
-    those of the persistent one of its name, which are the ones that administration knows.
+    """The topic under which a topic's schemas are registered: for a partition, the partitioned topic. As in Pulsar, a
+    non-persistent topic has the schemas of the persistent topic with its name, which are the ones that the admin
+    interface manages.
     """
     return str(topic.base if topic.persistent else topic.base._replace(domain="persistent"))
 
 
 def schema_key(id_: str, version: int) -> str:
-    """Where a version is stored."""
+    """The key of a version in the store."""
     return f"{SCHEMA_PREFIX}{id_}/{version:0{VERSION_DIGITS}d}"
 
 
 def _numbering(first: Record) -> int:
-    """The name of the numbering that begins with a record: a digest; not 0, and within what a signed word holds."""
+    """The name of the numbering that begins with a record: a digest; not 0, and within a signed word."""
     digest = sha256(msgspec.msgpack.encode(first)).digest()
     return int.from_bytes(digest[:7], "big") + 1
 
 
 class TopicSchemas:
-    """What is registered for one topic."""
+    """The registered schemas of one topic."""
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
@@ -204,11 +207,11 @@ class TopicSchemas:
 
     @property
     def folded_bytes(self) -> int:
-        """What is folded together takes so much."""
+        """The memory of the combined history."""
         return self._history.bytes if self._history is not None else 0
 
     def suspects(self, new: Definition, strategy: Strategy) -> list[tuple[int, Definition]]:
-        """Those in force that a transitive strategy has to look at before a new one may stand beside them all."""
+        """The schemas in force that a transitive strategy has to check before a new one may be added."""
         found = self.fold().suspects(new, shape_of(new), backward=strategy.backward, forward=strategy.forward)
         return [(version, self.records[version].definition()) for version in found]
 
@@ -252,13 +255,13 @@ class Registry:
         self._topics: dict[str, TopicSchemas] = {}
         self._bytes = 0
         self._folded: dict[str, int] = {}
-        """Topics whose schemas are folded together, those that were asked for last behind the others, and what that takes."""
+        """Topics with a combined history and its memory, the least recently used first."""
 
     @classmethod
     def load(
         cls, stored: Mapping[str, bytes], *, versions_max: int = VERSIONS_MAX, bytes_max: int = BYTES_MAX
     ) -> "Registry":
-        """What the store holds; keys of other parts are passed over.
+        """Load from the store; other keys are ignored.
 
         Raises:
             StorageError: a value is damaged; names its key.
@@ -280,7 +283,7 @@ class Registry:
         return registry
 
     def _keep_folded(self, id_: str, found: TopicSchemas) -> None:
-        """What is folded together of a topic was used, or has changed: room for it is made by others."""
+        """Note that the combined history of a topic was used or has changed; others are dropped to make room."""
         self._folded.pop(id_, None)
         if found.folded_bytes:
             self._folded[id_] = found.folded_bytes
@@ -366,7 +369,7 @@ class Registry:
         return found.find(wanted) if found else None
 
     def readable(self, id_: str, definition: Definition) -> int | None:
-        """The version under which an equal schema can be read, also when it is not in force (any more).
+        """The version under which an equal schema can be read, also if it is not in force.
 
         Raises:
             SchemaInvalid.
@@ -398,10 +401,10 @@ class Registry:
         foreign: bool = False,
         elsewhere: bool = False,
     ) -> Addition | int:
-        """What has to be stored so that a topic has a schema; its version, when it has it already.
+        """The change to store so that a topic has a schema; its version, if the topic has it already.
 
         Args:
-            foreign: for reading alone: it need not stand beside the others.
+            foreign: for reading only: it need not be compatible with the others.
             elsewhere: see `check`.
 
         Raises:
@@ -433,7 +436,7 @@ class Registry:
         return Addition(id_, found.next, record)
 
     def prepare_deletion(self, id_: str, *, now_ms: int) -> Addition | None:
-        """What has to be stored so that a topic's schemas are no longer in force; None when none are."""
+        """The change to store so that a topic's schemas are no longer in force; None if none are."""
         found = self._topics.get(id_)
         if found is None or found.latest is None:
             return None
@@ -457,7 +460,7 @@ class Registry:
         return [schema_key(id_, version) for version in found.records] if found else []
 
     def forget(self, id_: str) -> None:
-        """What was stored for a topic is gone; should it have schemas again, they are numbered from 0."""
+        """Forget a topic whose schemas were removed from the store; later schemas of it are numbered from 0."""
         found = self._topics.pop(id_, None)
         self._folded.pop(id_, None)
         if found is not None:

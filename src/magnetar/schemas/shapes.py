@@ -1,13 +1,14 @@
-"""Records taken apart into fields, so that a new schema is compared with a thousand old ones by what differs alone.
+"""Records taken apart into fields, so that a new schema is compared with a thousand old ones only by the fields that
+differ.
 
-A *slot* is one field of the outermost record: the text of its type, closed (with the definitions of all named types that it
-reaches), and whether it has a default. By Avro's rules a record reads another one when each of its fields either is there
-with a type that it reads, or has a default. So two fields whose closed texts are equal need no look at all, and a pair of texts
-that differ is judged once, whichever schemas they stand in.
+A *slot* is one field of the outermost record: the text of its type, closed (with the definitions of all named types
+that it reaches), and whether it has a default. By Avro's rules a record can read another one if each of its fields
+either is in the other record with a readable type, or has a default. So two fields whose closed texts are equal need no
+check at all, and a pair of texts that differ is checked once for all schemas that have them.
 
-The outermost record's own name inside a type stands for "this record": while two records are compared it counts as readable,
-as the library does with recursion. Whatever has rules beyond these (aliases of fields, errors) has no shape, and is compared
-whole.
+The outermost record's own name inside a type means "this record": while two records are compared it counts as readable,
+as in the library's handling of recursion. A schema with rules beyond these (aliases of fields, errors) has no shape and
+is compared as a whole.
 """
 
 import json
@@ -21,16 +22,19 @@ from magnetar.core.caching import CostCache
 from magnetar.schemas.checker import Checker
 
 ROOT: Final = "root__"
-"""What the outermost record is called in the plain form (`schemas.avro`): its name may change from one schema to the next, as
-with Pulsar, whose clients give their classes' names and read with whatever class they have. Names inside must match."""
+"""The name of the outermost record in the plain form (`schemas.avro`). The name may change from one schema to the next,
+as in Pulsar: clients send the names of their classes and read with any class. Names inside the record must match.
+"""
 
 PAIRS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Verdicts on pairs of types that differ: a long history has some dozens of some hundred bytes each; a hostile one has records
-in both."""
+"""A ceiling on the remembered results for pairs of types that differ. A long history has some dozens of some hundred
+bytes each; a hostile client could send large records on both sides.
+"""
 
 SHAPE_BYTES_MAX: Final = 1024 * 1024
-"""Of all closed texts of one shape: each holds the definitions of all types that it reaches, so that a schema of 77 kB could have
-54 MB of them. One with more has no shape, and is compared whole."""
+"""A ceiling on all closed texts of one shape: each has the definitions of all types that it reaches, so a schema of 77
+kB could have 54 MB of them. A schema with more has no shape and is compared as a whole.
+"""
 
 NAMED: Final = frozenset({"record", "enum", "fixed"})
 
@@ -75,7 +79,7 @@ def shape_of(plain: Any) -> Shape | None:
 
 
 class _Closing:
-    """Takes the definitions of named types out of a schema, and puts them beside each type that reaches them."""
+    """Takes the definitions of named types out of a schema, and adds them to each type that reaches them."""
 
     def __init__(self) -> None:
         self._closed: dict[tuple[str, frozenset[str]], str] = {}
@@ -141,7 +145,9 @@ class _Closing:
 
 
 def reads(reader: str, writer: str) -> bool:
-    """Whether a field of one closed type reads data of another, by the library; False also when it cannot tell."""
+    """Whether a field of one closed type can read data of another, according to the library; False also if it cannot
+    decide.
+    """
     return reader == writer or _pairs((reader, writer)) == _READS
 
 
@@ -194,7 +200,7 @@ def _opened(closed: str) -> "avro.schema.Schema | None":
 
 
 def surely_reads(reader: Shape, writer: Shape) -> bool:
-    """Whether one record reads another; False: no, or only the library can tell."""
+    """Whether one record can certainly read another; False: no, or only the library can decide."""
     for name, slot in reader.items():
         other = writer.get(name)
         if other is None:

@@ -1,10 +1,10 @@
-"""What Java's Avro library does not read: such a definition is not registered, for no Java client could read the topic.
+"""Definitions that Java's Avro library cannot parse are not registered, because no Java client could read the topic.
 
-Pulsar's brokers and Java's clients parse definitions by that library, without looking at the defaults of fields
-(`setValidateDefaults(false)`). What is refused here is what either of its versions 1.11 and 1.12 refuses in that way;
-`tests/golden/schemas/avro-java.jsonl` has their verdicts on some 300 definitions. One leniency is that of Pulsar's newer brokers:
-a `$` in a namespace, as older versions of the library wrote inner classes. Only what is new is judged: what was registered before
-stays, and what a link brings was registered elsewhere.
+Pulsar's brokers and Java's clients parse definitions with that library, without checking the defaults of fields
+(`setValidateDefaults(false)`). A definition is refused here if version 1.11 or 1.12 refuses it in that mode;
+`tests/golden/schemas/avro-java.jsonl` has their verdicts on some 300 definitions. There is one exception, as in
+Pulsar's newer brokers: a `$` in a namespace is accepted, as older versions of the library wrote inner classes. Only new
+definitions are checked: registered ones stay, and definitions that arrive over a link were registered elsewhere.
 """
 
 import json
@@ -72,13 +72,15 @@ def _check_namespace(space: str) -> None:
 
 
 class _Strict:
-    """One walk over a definition that `schemas.avro` has taken: what has to be there is there, and nothing is too deep."""
+    """One pass over a definition that `schemas.avro` has parsed: required parts are present, and nothing is nested too
+    deep.
+    """
 
     def type(self, node: Any, space: str) -> str:
         """Check one type.
 
         Returns:
-            What tells it apart in a union: its full name, or its kind.
+            Its key in a union: its full name, or its kind.
         """
         if isinstance(node, str):
             return self._reference(node, space)

@@ -1,4 +1,4 @@
-"""Schema types as they travel and as REST names them (docs/design/pulsar.md#messages)."""
+"""Schema types on the wire and in REST (docs/design/pulsar.md#messages)."""
 
 from enum import IntEnum
 from typing import Final
@@ -66,7 +66,7 @@ SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
 """Types that say "bytes" and "whatever the topic has": nothing to register, nothing to check."""
 
 ALIKE: Final = PRIMITIVES | {SchemaType.STRING, SchemaType.EXTERNAL}
-"""Types any two schemas of which stand beside each other."""
+"""Types of which any two schemas are compatible."""
 
 NAMES: Final = {kind.name: kind for kind in SchemaType} | {"BYTES": SchemaType.NONE}
 
@@ -81,13 +81,13 @@ NAME_CHARACTERS_MAX: Final = 1024
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """One schema as a client hands it in; nothing is checked yet but its sizes.
+    """One schema as a client sends it; only its sizes are checked.
 
     Attributes:
-        type: what kind of description it is.
-        data: the description itself.
-        properties: the client's; not part of a schema's identity (docs/design/pulsar.md#schema-registry).
-        name: the client's; not part of its identity either.
+        type: the kind of the schema.
+        data: the schema itself.
+        properties: from the client; not part of a schema's identity (docs/design/pulsar.md#schema-registry).
+        name: from the client; not part of its identity either.
     """
 
     type: SchemaType
@@ -121,7 +121,7 @@ def type_named(name: str) -> SchemaType:
 
 
 def check_sizes(definition: Definition, bytes_max: int) -> None:
-    """Refuse a definition that is larger than anybody needs, before it is parsed.
+    """Refuse a definition that is too large, before it is parsed.
 
     Raises:
         SchemaInvalid.

@@ -1,4 +1,4 @@
-"""Schema versions as they travel: eight bytes, big-endian (docs/design/pulsar.md#schema-registry)."""
+"""Schema versions on the wire: eight bytes, big-endian (docs/design/pulsar.md#schema-registry)."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from magnetar.schemas.errors import SchemaInvalid
 
 VERSION_BYTES: Final = 8
 OLD_VERSION_BYTES: Final = 64
-"""Before Pulsar 2.4; the number is in the first eight."""
+"""The size of a version before Pulsar 2.4; the number is in the first eight bytes."""
 
 
 def encode_version(version: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Policies of namespaces and topics: one row of `table` each, with its type, checks and defaults."""
+"""Policies of namespaces and topics: each is one row of `table`, with its type, checks and default."""

@@ -1,4 +1,4 @@
-"""What values of policies are possible; each refusal is one line that says what would be right."""
+"""Checks of the values of policies; each refusal is one line that says what would be right."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ from magnetar.metadata.policies.types import (
 )
 
 PERIOD_S_MAX: Final = 24 * 3600
-"""A ceiling: with a longer period a burst of one period's messages is no rate any more."""
+"""A ceiling: with a longer period, a burst of one period's messages would make the rate meaningless."""
 
 SUBSCRIPTIONS_MAX: Final = 1_000
 """A ceiling on subscriptions of a topic that have policies of their own: they are kept in memory, as many as a topic may have."""
@@ -56,7 +56,7 @@ def seconds_or_for_ever(name: str) -> Callable[[int], None]:
 
 
 def clusters(names: Sequence[str]) -> None:
-    """At least one."""
+    """Check that there is at least one cluster."""
     if not names:
         raise PreconditionFailed("name at least one cluster; to stop replicating, only the cluster itself")
 
@@ -144,7 +144,7 @@ BOOKIES_MAX: Final = 5
 
 
 def persistence(policy: Persistence) -> None:
-    """What Pulsar takes, with its words and 400: its tools look for them."""
+    """Check like Pulsar, with its words and status 400, because its tools look for them."""
     numbers = {"Ensemble": policy.ensemble, "WriteQuorum": policy.write_quorum, "AckQuorum": policy.ack_quorum}
     for name, value in numbers.items():
         if not 1 <= value <= BOOKIES_MAX:

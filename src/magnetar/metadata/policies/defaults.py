@@ -1,8 +1,8 @@
-"""`[policies]` of clusters.toml: what holds for topics where neither the topic nor its namespace says anything.
+"""`[policies]` of clusters.toml: the policies of topics for which neither the topic nor its namespace sets a value.
 
-A value is written as on the command line: a number, true or false, a word, or a table with our names of fields or Pulsar's.
-Namespaces keep what they have; what they have not is filled in when somebody asks what holds. The broker's own namespace is
-left out: nothing of what keeps clusters in agreement expires or waits.
+A value is written as on the command line: a number, true or false, a word, or a table with Magnetar's or Pulsar's names
+of fields. Namespaces keep their own values; missing ones are filled in when a policy is looked up. The broker's own
+namespace is left out: messages that keep clusters in agreement never expire or wait.
 """
 
 from collections.abc import Mapping

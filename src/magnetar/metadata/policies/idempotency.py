@@ -15,13 +15,13 @@ PROPERTY_CHARACTERS_MAX: Final = 256
 
 
 class IdempotencyPolicy(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Which property of a message is its idempotency key, and how long keys are remembered.
+    """The message property with the idempotency key, and the time for which keys are remembered.
 
     Attributes:
         property: name of the message property.
-        window_seconds: how long a key is remembered, counted from when its message was stored; 1 s to 7 days.
+        window_seconds: time for which a key is remembered after its message was stored; 1 s to 7 days.
         keys_max: keys remembered per topic or partition; beyond it the oldest is forgotten. A million: some 40 MB.
-        enabled: false: no keys; how a topic differs from its namespace.
+        enabled: false: no keys, so that a topic can differ from its namespace.
     """
 
     property: Annotated[str, Meta(min_length=1, max_length=PROPERTY_CHARACTERS_MAX)] = "idempotency-key"

@@ -1,9 +1,8 @@
-"""What is stored of clusters, tenants, namespaces and partitioned topics: Pulsar's JSON, field by field.
+"""The stored documents of clusters, tenants, namespaces and partitioned topics: Pulsar's JSON, field by field.
 
-Names are Pulsar's (they are the wire format of its admin tools), also where they are mixed: Policies has `snake_case`
-keys beside `camelCase` ones. Keys that are not known here are ignored, as Pulsar does, so that its tools of any version
-work.
-Fields of ours are marked. All structs are frozen: a changed policy is a new one.
+Names are Pulsar's (they are the wire format of its admin tools), also where they are mixed: Policies has both
+`snake_case` and `camelCase` keys. Unknown keys are ignored, as in Pulsar, so that its tools of any version work. Fields
+that only Magnetar has are marked. All structs are frozen: a changed policy is a new one.
 """
 
 import re
@@ -30,7 +29,7 @@ from magnetar.metadata.policies.types import (
 )
 
 URL_CHARACTERS_MAX: Final = 2048
-"""A ceiling: what browsers and proxies take, far above any address."""
+"""A ceiling: the limit of browsers and proxies, far above any address."""
 
 LIST_MAX: Final = 256
 """A ceiling on names in one list of clusters or roles."""
@@ -47,13 +46,13 @@ Names = Annotated[list[Name], Meta(max_length=LIST_MAX)]
 
 
 class ClusterData(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How a cluster is reached (Pulsar's ClusterData, without credentials: issue 6).
+    """The addresses of a cluster (Pulsar's ClusterData, without credentials: issue 6).
 
     Attributes:
         service_url: its admin REST interface, `http://host:port`.
         broker_service_url: its Pulsar protocol, `pulsar://host:port`.
         peer_cluster_names: clusters that may not be mixed with it in one namespace.
-        uuid: ours: of its data folder, known for the own cluster.
+        uuid: ours: uuid of its data folder, known for the own cluster.
     """
 
     service_url: Url = ""
@@ -83,7 +82,7 @@ _RETENTION: Final = {"time_minutes": "retentionTimeInMinutes", "size_mb": "reten
 
 
 class RetentionPolicies(Struct, frozen=True, rename=_RETENTION):
-    """What is kept after every subscription acknowledged it: within the time *and* within the size.
+    """Retention of messages that every subscription has acknowledged: within the time *and* within the size.
 
     0 and 0: nothing. -1: no limit of that kind (Pulsar's RetentionPolicies).
     """
@@ -107,12 +106,12 @@ BacklogQuotaPolicy = Literal["producer_request_hold", "producer_exception", "con
 
 
 class BacklogQuota(Struct, frozen=True, rename={"limit_size": "limitSize", "limit_time": "limitTime"}):
-    """How far consumers may fall behind (Pulsar's BacklogQuota).
+    """The largest backlog of a topic's consumers (Pulsar's BacklogQuota).
 
     Attributes:
         limit_size: bytes, -1 for no limit; for `destination_storage`.
         limit_time: seconds, -1 for no limit; for `message_age`.
-        policy: what happens beyond.
+        policy: action above the limit.
     """
 
     limit_size: Int64 = -1
@@ -149,38 +148,42 @@ _POLICIES: Final = {
 
 
 class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
-    """The policies of a namespace (Pulsar's Policies: the fields that are acted on, or kept for a later issue).
+    """The policies of a namespace (Pulsar's Policies: the fields that have an effect, or are kept for a later issue).
 
     Attributes:
-        replication_clusters: where its messages go; this cluster is usually one of them.
-        allowed_clusters: where topics may exist and replicate to (PIP-321); empty: the same as `replication_clusters`.
+        replication_clusters: the clusters that get its messages; this cluster is usually one of them.
+        allowed_clusters: clusters in which topics may exist and to which they may replicate (PIP-321); empty: the same
+            as `replication_clusters`.
         message_ttl_in_seconds: None or 0: messages do not expire.
         retention_policies: None: the broker's default.
         backlog_quota_map: by type; none by default.
         deduplication_enabled: None: the broker's default.
         deduplication_snapshot_interval_seconds: None: the broker's default; 0: by entries alone.
-        replicate_subscription_state: true: every durable subscription is replicated, whatever its client says (PIP-422).
+        replicate_subscription_state: true: every durable subscription is replicated, also without a client's request
+            (PIP-422).
         subscription_mode: ours: how replicated subscriptions follow; None: the broker's default.
         replication_start: ours: whether a new link sends what is retained, or only what is new.
         idempotency: ours: idempotency keys; None: none.
-        schema_compatibility_strategy: which schemas may stand beside which; UNDEFINED: the broker's default, FULL.
-        is_allow_auto_update_schema: whether producers may bring new schemas; None: they may.
+        schema_compatibility_strategy: the rule of compatibility of schemas; UNDEFINED: the broker's default, FULL.
+        is_allow_auto_update_schema: whether producers may register new schemas; None: they may.
         is_allow_auto_update_schema_with_replicator: whether links may; None: as producers (PIP-433).
         schema_validation_enforced: producers without a schema are refused on topics that have one.
-        schema_replication: ours: what becomes of schemas that links bring. `block` (None): they are registered as if a producer
-            brought them, and a topic stops where one may not stand; `foreign`: they are stored for reading alone.
-        encryption_required: what is published has to be encrypted; None: it need not be.
-        auto_topic_creation: whether clients make topics by opening them; None: the broker's `auto_create_topics`.
-        auto_subscription_creation: whether consumers make durable subscriptions; None: they do.
+        schema_replication: ours: handling of schemas that arrive over links. `block` (None): they are registered as if
+            a producer sent them, and a topic stops at one that is not compatible; `foreign`: they are stored for
+            reading only.
+        encryption_required: published messages have to be encrypted; None: they need not be.
+        auto_topic_creation: whether clients create topics by opening them; None: the broker's `auto_create_topics`.
+        auto_subscription_creation: whether consumers create durable subscriptions; None: they do.
         subscription_types_enabled: types that subscriptions may be opened with; None or empty: all.
         subscription_auth_mode: `Prefix`: a role uses only subscriptions whose name begins with the role's; None: any.
-        compaction_delete_retention_seconds: ours: for how long compaction keeps deletions; None: the broker's default.
-        properties: texts that mean nothing to the broker.
-        anti_affinity_group: a text, as it was sent, that means nothing to the broker: a namespace is in one bundle.
+        compaction_delete_retention_seconds: ours: time for which compaction keeps deletions; None: the broker's
+            default.
+        properties: texts that the broker does not use.
+        anti_affinity_group: a text, as it was sent, that the broker does not use: a namespace is in one bundle.
 
     The fields below are limits; `metadata.policies.table` has a row for each, which says what it does. None: the
-    broker's default; 0: no limit. Rates and the message size stand under names of ours: Pulsar keeps rates per cluster and the
-    size for topics only.
+    broker's default; 0: no limit. Rates and the message size have names of ours: Pulsar keeps rates per cluster, and
+    the message size for topics only.
     """
 
     replication_clusters: Names = []
@@ -228,7 +231,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
     deleted: bool = False
 
     def public(self) -> dict[str, Any]:
-        """As `GET /admin/v2/namespaces/tenant/namespace` shows them: lists are always there, no client meets null."""
+        """The answer of `GET /admin/v2/namespaces/tenant/namespace`: lists are always present, so no client meets
+        null.
+        """
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for key in ("replication_clusters", "allowed_clusters"):
             shown.setdefault(key, [])
@@ -264,7 +269,7 @@ class BacklogQuotaBody(Struct, rename="camel"):
     limit: Int64 = -1
 
     def quota(self) -> BacklogQuota:
-        """What it says."""
+        """The retention as a value."""
         size = self.limit_size if isinstance(self.limit_size, int) else self.limit
         return BacklogQuota(size, self.limit_time, self.policy)
 
@@ -297,8 +302,8 @@ _TEXT: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})(?::(-?\d{1,10})(?::(-?\d{1
 
 
 def message_id_of(body: MessageIdOrText) -> MessageIdBody:
-    """A request's message id as an object. A text is `latest` or `earliest`, as in Pulsar (ResetCursorData), or `ledger:entry` as
-    Pulsar's clients print ids, with the partition and the index in its batch behind it or not.
+    """A request's message id as an object. A text is `latest` or `earliest`, as in Pulsar (ResetCursorData), or
+    `ledger:entry` as Pulsar's clients print ids, with or without the partition and the batch index after it.
 
     Raises:
         BadRequest: another text.

@@ -1,4 +1,4 @@
-"""What a tenant and a namespace's policies must fulfil; Pulsar's rules and its status codes."""
+"""The rules for a tenant and for a namespace's policies; Pulsar's rules and its status codes."""
 
 from collections.abc import Mapping
 

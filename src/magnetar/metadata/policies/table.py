@@ -1,11 +1,11 @@
-"""Every policy there is: one row each, from which REST paths, the command line, validation and the reference are made.
+"""The table of all policies: one row each, from which REST paths, the command line, validation and the reference are
+made.
 
-    what holds for a topic  =  its own policy  >  its namespace's  >  the broker's default (clusters.toml)
+    a topic's effective value  =  its own policy  >  its namespace's  >  the broker's default (clusters.toml)
 
-A row says where a value lives (the field of `Policies`, of `TopicPolicies`, or of both), by which path of Pulsar's admin
-interface it is read and written, what is a possible value, and what does the enforcing. Adding a policy means: a field, a
-row, and the code that acts on it (see CONTRIBUTING). Routes that set a part of a
-field, one kind of a backlog quota, are written by hand (`by_hand`).
+A row has the field of a value (in `Policies`, in `TopicPolicies`, or in both), its path in Pulsar's admin interface,
+the check of its values, and the code that enforces it. Adding a policy means: a field, a row, and the code that acts on
+it (see CONTRIBUTING). Routes that set a part of a field, one kind of a backlog quota, are written by hand (`by_hand`).
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ UNDEFINED: Final = "UNDEFINED"
 NO_DELAY_POLICY: Final = DelayedDelivery()
 NO_RETENTION: Final = RetentionPolicies()
 COMPACTION_DELETE_RETENTION_S: Final = 86_400
-"""A day, as Kafka's delete.retention.ms: for so long a client may be away without keeping rows that were deleted."""
+"""A day, as Kafka's delete.retention.ms: a client may be away for this long without missing that rows were deleted."""
 NO_KEYS: Final = IdempotencyPolicy(enabled=False)
 NEW_SUBSCRIPTIONS: Final = AutoSubscriptionCreation(allow=True)
 NO_PUBLISH_RATE: Final = PublishRate()
@@ -62,13 +62,13 @@ IDEMPOTENCY_REPLY: Final = '{"property": "idempotency-key", "windowSeconds": 360
 
 @dataclass(frozen=True, slots=True)
 class RouteWords:
-    """What the REST reference says of a policy's routes on one level, where the row's name and summary do not say enough.
+    """The texts of the REST reference for a policy's routes on one level, if the row's name and summary are not enough.
 
     Attributes:
         get, set, remove: summaries of GET, of POST or PUT, and of DELETE; "": made from the row.
-        reply: what an answer holds; "": made from the row.
-        errors: statuses with which setting can be refused; (): 404 and 412.
-        query: parameters that setting takes.
+        reply: content of an answer; "": made from the row.
+        errors: statuses of a refusal to set it; (): 404 and 412.
+        query: parameters of the request to set it.
     """
 
     get: str = ""
@@ -87,32 +87,32 @@ class Policy:
         name: on the command line.
         summary: one line: what it does, with the unit of the value.
         kind: type of the value in requests.
-        enforced: by what.
+        enforced: the code that enforces it.
         namespace, namespace_path: field of `Policies`, and the last part of the namespace's path; "" when a namespace
             cannot have it.
         topic, topic_path: the same of `TopicPolicies` and a topic's path.
-        default: what holds when nobody said anything.
+        default: the value if none is set.
         shown: `default` in words.
         check: refuses impossible values.
-        check_new: refuses more of what is to be set; what is stored may have it.
+        check_new: refuses more values of a request; stored ones may have them.
         own: its namespace path is ours (below /geo/v1): Pulsar has it for topics only, or not at all.
         own_topic: so is its topic path.
         by_hand: levels whose routes are written out elsewhere, because they set a part of a field.
         namespace_method, topic_method: of HTTP, to set it.
-        namespace_unset, topic_unset: what GET answers where nothing is set; None: 204. Java's tools fail on an empty answer.
-        namespace_nullable, topic_nullable: null, or no body, takes it back; of topics only in a group of its own.
-        namespace_words, topic_words: what the reference says, for routes in a group of their own (`add_policies`); None: they
-            are with those of all policies.
-        always_applied: GET on a namespace answers with what holds, whether it is set or not.
-        removable: DELETE takes it back on a namespace.
+        namespace_unset, topic_unset: GET's answer if nothing is set; None: 204. Java's tools fail on an empty answer.
+        namespace_nullable, topic_nullable: null, or no body, removes it; for topics only in a group of its own.
+        namespace_words, topic_words: texts of the reference, for routes in a group of their own (`add_policies`); None:
+            they are with those of all policies.
+        always_applied: GET on a namespace answers with the effective value, whether it is set or not.
+        removable: DELETE removes it from a namespace.
         query: Pulsar's clients send the topic's value as this query parameter instead of a body.
         kind_query: fixed query of the path, such as the kind of a backlog quota.
-        follows: the policy whose value holds where this one is not set.
-        no_default: what to do instead where `[policies]` of clusters.toml names it; "": it may have a default there.
-        limits_only: a change of it concerns nothing but limits, expiry, quotas and access (`broker.catalog.policy_limits`,
-            `broker.catalog.maintenance`, `broker.security.access`). Links and the other parts of a broker do not look at topics
-            then, which saves four fifths of the time of a change in a namespace of ten thousand topics.
-        named_in_refusals: a refusal that is due to it says where its value comes from (`TopicLimits.sources`).
+        follows: the policy whose value is used if this one is not set.
+        no_default: what to do instead if `[policies]` of clusters.toml names it; "": it may have a default there.
+        limits_only: a change of it affects only limits, expiry, quotas and access (`broker.catalog.policy_limits`,
+            `broker.catalog.maintenance`, `broker.security.access`). Links and the other parts of a broker then do not check
+            topics, which saves four fifths of the time of a change in a namespace of ten thousand topics.
+        named_in_refusals: a refusal because of it names the source of its value (`TopicLimits.sources`).
     """
 
     name: str
@@ -156,7 +156,7 @@ class Policy:
         return getattr(policies, self.topic) if self.topic else None
 
     def applied(self, topic: TopicPolicies | None, namespace: Policies, config: BrokerConfig) -> Any:
-        """What holds: the most specific value that somebody set, else the broker's default; None: no limit."""
+        """The effective value: the most specific one that is set, else the broker's default; None: no limit."""
         own = self.of_topic(topic) if topic is not None else None
         if own is not None:
             return own

@@ -1,6 +1,7 @@
 """Policies of single topics, which override those of their namespace: part of `Resources`, under `topicpolicies/<name>`.
 
-Those of a partitioned topic belong to its name without a number and hold for all its partitions, also later ones.
+The policies of a partitioned topic belong to its name without a number and apply to all its partitions, also later
+ones.
 """
 
 from functools import lru_cache
@@ -41,16 +42,16 @@ Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class TopicPolicies(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a topic has of its own (names of Pulsar's TopicPolicies); None: the namespace's.
+    """The policies of one topic (names of Pulsar's TopicPolicies); None: the namespace's policy applies.
 
     Attributes:
         deduplication_enabled: publisher deduplication.
         deduplication_snapshot_interval_seconds: between two snapshots of its numbers; 0: by entries alone.
         replicate_subscription_state: true: every durable subscription is replicated.
         idempotency: ours: idempotency keys.
-        subscription_policies: by subscription, what it has of its own (`check_subscription_policies`).
+        subscription_policies: policies by subscription (`check_subscription_policies`).
 
-    The others are those of the namespace (`metadata.policies.table` has a row for each), for this topic alone.
+    The other fields are those of the namespace (`metadata.policies.table` has a row for each), for this topic alone.
     """
 
     deduplication_enabled: bool | None = None
@@ -90,7 +91,7 @@ NO_POLICIES: Final = TopicPolicies()
 
 
 def topic_policies_key(topic: TopicName) -> str:
-    """Where the policies of a topic are stored."""
+    """The key of a topic's policies."""
     return f"{TOPIC_POLICIES_PREFIX}{topic.base}"
 
 
@@ -121,7 +122,7 @@ class TopicPolicyTable:
         return True
 
     def delete(self, key: str) -> None:
-        """A stored value is gone; keys of other parts are passed over."""
+        """Remove a deleted value; other keys are ignored."""
         if key.startswith(TOPIC_POLICIES_PREFIX):
             self._topics.pop(key.removeprefix(TOPIC_POLICIES_PREFIX), None)
 
@@ -137,6 +138,6 @@ class TopicPolicyTable:
         return Change(puts={key: msgspec.json.encode(policies)}, topics=(str(topic.base),))
 
     def keys_of(self, namespace: NamespaceName) -> list[str]:
-        """Where policies of a namespace's topics are stored, also of topics that are gone; sorted."""
+        """The keys of the policies of a namespace's topics, also of topics that are gone; sorted."""
         prefixes = (f"persistent://{namespace}/", f"non-persistent://{namespace}/")
         return sorted(TOPIC_POLICIES_PREFIX + name for name in self._topics if name.startswith(prefixes))

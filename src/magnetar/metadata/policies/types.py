@@ -1,4 +1,4 @@
-"""What some policies hold, as Pulsar's JSON: rates, delayed delivery, inactive topics."""
+"""The values of some policies, as Pulsar's JSON: rates, delayed delivery, inactive topics."""
 
 from typing import Annotated, Final, Literal
 
@@ -14,7 +14,7 @@ class PublishRate(
     frozen=True,
     rename={"messages": "publishThrottlingRateInMsg", "bytes": "publishThrottlingRateInByte"},
 ):
-    """How much may be published to a topic per second (Pulsar's PublishRate); 0 or below: no limit of that kind."""
+    """A limit on publishing to a topic per second (Pulsar's PublishRate); 0 or below: no limit of that kind."""
 
     messages: Int32 = -1
     bytes: Int64 = -1
@@ -29,13 +29,14 @@ _DISPATCH: Final = {
 
 
 class DispatchRate(Struct, frozen=True, rename=_DISPATCH):
-    """How much consumers are sent per period (Pulsar's DispatchRate); 0 or below: no limit of that kind.
+    """A limit on dispatching to consumers per period (Pulsar's DispatchRate); 0 or below: no limit of that kind.
 
     Attributes:
-        messages, bytes: per period; an entry goes out whole, so a batch may go over and is made up for.
+        messages, bytes: per period; an entry is sent whole, so a batch may exceed the limit, and later sends wait for
+            it.
         period_s: 1 s to a day.
-        relative: what was published in the last period is added to `messages` and `bytes`, where these are above 0: so
-            consumers keep up with publishers, and the rate says how fast they may catch up.
+        relative: what was published in the last period is added to `messages` and `bytes` that are above 0. So
+            consumers keep up with publishers, and the rate limits how fast they catch up.
     """
 
     messages: Int32 = -1
@@ -49,7 +50,8 @@ class SubscribeRate(
     frozen=True,
     rename={"per_consumer": "subscribeThrottlingRatePerConsumer", "period_s": "ratePeriodInSecond"},
 ):
-    """How often one consumer may subscribe to a topic per period (Pulsar's SubscribeRate); 0 or below: no limit.
+    """A limit on how often one consumer may subscribe to a topic per period (Pulsar's SubscribeRate); 0 or below: no
+    limit.
 
     Attributes:
         per_consumer: SUBSCRIBE commands of one address, consumer name and consumer id.
@@ -91,18 +93,18 @@ class DelayedDelivery(
 SubscriptionTypeName = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 
 TopicKind = Literal["non-partitioned", "partitioned", ""]
-"""Go's tools send the empty one where nothing is to come into being; it is kept as left out."""
+"""Go's tools send the empty one if no topics are created; it is kept as left out."""
 
 _TOPICS: Final = {"allow": "allowAutoTopicCreation", "kind": "topicType", "partitions": "defaultNumPartitions"}
 
 
 class AutoTopicCreation(Struct, frozen=True, rename=_TOPICS):
-    """Whether topics come into being when clients open them (Pulsar's AutoTopicCreationOverride).
+    """Whether topics are created when clients open them (Pulsar's AutoTopicCreationOverride).
 
     Attributes:
-        allow: false: only administrators and links make them.
-        kind: what comes into being: a topic without partitions, also where this is left out, or a partitioned one.
-        partitions: of a partitioned one, which needs it; without meaning for others.
+        allow: false: only administrators and links create them.
+        kind: the kind of created topics: without partitions (also if this is left out), or partitioned.
+        partitions: number of partitions; required for partitioned ones, unused for others.
     """
 
     allow: bool
@@ -134,11 +136,11 @@ _INACTIVE: Final = {
 
 
 class InactiveTopics(Struct, frozen=True, rename=_INACTIVE):
-    """Whether topics that nobody uses are deleted (Pulsar's InactiveTopicPolicies). Off unless somebody asks for it.
+    """Whether unused topics are deleted (Pulsar's InactiveTopicPolicies). Off by default.
 
     Attributes:
         mode: no subscriptions at all, or all have acknowledged everything.
-        duration_s: how long nobody published and nobody was connected.
+        duration_s: time without a publish and without a connected client.
         delete: false: nothing is deleted.
     """
 
@@ -156,11 +158,11 @@ _PERSISTENCE: Final = {
 
 
 class Persistence(Struct, frozen=True, rename=_PERSISTENCE):
-    """On how many bookies a message is stored (Pulsar's PersistencePolicies). Kept for tools; nothing acts on it.
+    """The number of bookies that store a message (Pulsar's PersistencePolicies). Kept for tools; it has no effect.
 
     Attributes:
-        ensemble, write_quorum, ack_quorum: 1 each is what is true here: a message is stored once, in the broker's own log.
-        mark_delete_rate: how often per second a cursor is stored at most; cursors are stored with the log here.
+        ensemble, write_quorum, ack_quorum: 1 each is true here: a message is stored once, in the broker's own log.
+        mark_delete_rate: most writes of a cursor per second; here cursors are stored with the log.
     """
 
     ensemble: Int32 = 1

@@ -1,6 +1,6 @@
-"""What a cluster still has to say of documents that were deleted.
+"""Deleted documents that a cluster still has to announce to the others.
 
-    announced   listed in every snapshot, until no cluster can bring the document back any more
+    announced   listed in every snapshot, until no cluster can restore the document
     buried      every cluster has confirmed the deletion: it is remembered, and no longer announced
     forgotten   the oldest of too many buried deletions
 
@@ -27,7 +27,7 @@ class Deletions:
 
     @property
     def announced(self) -> int:
-        """How many are not buried yet."""
+        """The number of deletions that are not buried yet."""
         return len(self.dead - self.buried.keys())
 
     def known(self, path: str, *, exists: bool) -> None:
@@ -38,7 +38,7 @@ class Deletions:
             self.dead.add(path)
 
     def changed(self, path: str) -> None:
-        """A document has a new record: what was said of the former one does not count any more."""
+        """Note that a document has a new record: confirmations of the former one no longer count."""
         self.buried.pop(path, None)
         self._listed.discard(path)
         self._confirmed.pop(path, None)
@@ -72,6 +72,6 @@ class Deletions:
             self._confirmed[path] = set(members)
 
     def forget(self, path: str) -> None:
-        """There is no record of it any more."""
+        """Forget a document that has no record."""
         self.dead.discard(path)
         self.changed(path)

@@ -38,5 +38,5 @@ class Digest:
         return kept[1]
 
     def forget(self, path: str) -> None:
-        """There is no record of it any more."""
+        """Remove a document that has no record."""
         self._encoded.pop(path, None)

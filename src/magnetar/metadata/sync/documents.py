@@ -1,8 +1,9 @@
-"""What is synchronised: which keys of the store, and how their JSON documents are written as fields.
+"""The synchronised documents: their keys in the store, and their JSON as fields.
 
-Nothing here knows a single policy: fields come from the structs, so that one that is added there merges by field at once. A
-map (Pulsar's `backlog_quota_map`) is synchronised entry by entry, as `backlog_quota_map/destination_storage`; a number that only
-grows (`partitions`) as one field per value it ever had, of which the largest counts, whatever the stamps.
+Nothing here depends on a single policy: fields come from the structs, so a field that is added there is merged by field
+automatically. A map (Pulsar's `backlog_quota_map`) is synchronised entry by entry, as
+`backlog_quota_map/destination_storage`. A number that only grows (`partitions`) is one field per value it ever had; the
+largest counts, whatever the stamps.
 
 A new kind of document needs a row in `KINDS`, its prefix in `metadata.tables.DOCUMENT_PREFIXES`, and its parent in `parent_of`.
 """
@@ -35,14 +36,14 @@ class Kind(NamedTuple):
     """One kind of document.
 
     Attributes:
-        prefix: of its keys.
+        prefix: prefix of its keys.
         fields: known fields by their JSON name, with their types.
-        implicit: it is there as soon as a field has a value, without being created.
+        implicit: it exists as soon as a field has a value, without being created.
         local: fields that never leave the cluster.
         grows: fields whose largest value counts.
         maps: fields that are synchronised entry by entry.
-        checks: what values of a field are possible, beyond its type.
-        whole: the one field of a document that is no object, "" of one that is.
+        checks: checks of a field's values in addition to its type.
+        whole: the one field of a document that is not an object; "" for one that is.
     """
 
     prefix: str
@@ -101,13 +102,13 @@ def _is_map(kind: Any) -> bool:
 
 
 KINDS: Final = (
-    # Addresses differ per site (PIP-449, pulsar #25035): of a cluster only who its peers are is everybody's.
+    # Addresses differ per site (PIP-449, pulsar #25035): of a cluster's entry only its peers are shared.
     _kind(CLUSTER_PREFIX, ClusterData, shared=("peerClusterNames",)),
     _kind(TENANT_PREFIX, TenantInfo),
     _kind(NAMESPACE_PREFIX, Policies),
     _kind(PARTITIONED_PREFIX, PartitionedTopic, grows=("partitions",)),
     _kind(TOPIC_POLICIES_PREFIX, TopicPolicies, implicit=True),
-    # One key for each role and place: two grants at the same time both hold.
+    # One key for each role and scope: of two grants at the same time, both take effect.
     Kind(PERMISSION_PREFIX, {"actions": list[str]}, True, frozenset(), frozenset(), frozenset(), whole="actions"),
 )
 
@@ -147,7 +148,9 @@ def check_path(path: str) -> Kind:
 
 
 def _check_permission(name: str) -> None:
-    """`namespaces/T/N/role`, `topics/persistent/T/N/topic/role`, `subscriptions/T/N/name/role`; what is not T or N is encoded."""
+    """Check `namespaces/T/N/role`, `topics/persistent/T/N/topic/role`, `subscriptions/T/N/name/role`; parts other than
+    T and N are encoded.
+    """
     where, *parts = name.split("/")
     if not all(parts) or (where, len(parts)) not in {("namespaces", 3), ("topics", 5), ("subscriptions", 4)}:
         raise Malformed(f"{name[:60]!a} is no place of permissions")

@@ -1,4 +1,4 @@
-"""What travels between clusters on the synchronisation topic: JSON, one object per message.
+"""The messages between clusters on the synchronisation topic: JSON, one object per message.
 
     {"magnetar": 1, "cluster": "a", "kind": "change", "sent_ms": ..., "digest": "9f..", "count": 12, "exclude": [...],
      "ahead": {"c": 3600000}, "part": 0, "last": true, "hello": false,
@@ -6,10 +6,10 @@
      "awaits": {"tenants/gone": ["b"]}}
 
 An event carries whole records, with the stamps of their writers, never the publisher's
-(docs/design/metadata.md#original-stamps). So any later event makes up for one that is lost, and a snapshot is the same thing for
-every record.
+(docs/design/metadata.md#original-stamps). So any later event replaces a lost one, and a snapshot is the same for every
+record.
 
-Plain events of PIP-136 carry one whole value. They are understood: every field gets the event's time.
+Plain events of PIP-136 carry one whole value. They are accepted: every field gets the event's time.
 """
 
 import base64
@@ -30,25 +30,25 @@ RECORDS_MAX: Final = 10_000
 """A ceiling on the records of one event; far above what `EVENT_BYTES` lets into one."""
 
 EVENT_BYTES: Final = 256 * 1024
-"""How large events are made: a few hundred documents, small compared with any `message_bytes_max` that is of use."""
+"""The size of events: a few hundred documents, small compared with any useful `message_bytes_max`."""
 
 EventKind = Literal["change", "snapshot", "beacon"]
 
 
 class Header(NamedTuple):
-    """What an event says of its sender.
+    """The state of the sender that an event has.
 
     Attributes:
-        cluster: who.
+        cluster: the sender.
         kind: a change, a part of a snapshot, or nothing but this header.
         sent_ms: the sender's wall clock.
-        digest: of everything that exists for the sender, see `Synchroniser.digest`.
-        documents: how many exist for it.
-        exclude: patterns of what stays local there.
+        digest: digest of all documents of the sender, see `Synchroniser.digest`.
+        documents: number of its documents.
+        exclude: patterns of documents that stay local there.
         ahead: clusters whose changes wait there because they are ahead of its clock -> by how many ms.
         part: number of this part of a snapshot.
         last: it is the last part.
-        hello: the sender has just started and asks for what others have.
+        hello: the sender has just started and asks for the documents of the others.
     """
 
     cluster: str
@@ -67,9 +67,9 @@ class Event(NamedTuple):
     """An event that was read.
 
     Attributes:
-        header: of its sender; None for a plain one of PIP-136.
-        records: by path; what of a record could not be is not there.
-        awaits: clusters whose word on a deletion the sender waits for, by path.
+        header: the sender's state; None for a plain event of PIP-136.
+        records: records by path, without impossible parts.
+        awaits: clusters whose confirmation of a deletion the sender waits for, by path.
     """
 
     header: Header | None
@@ -98,13 +98,13 @@ def encode(header: Header, records: Iterable[tuple[str, Any]], awaits: Mapping[s
 
 
 Known = Callable[[str], tuple[bytes, Record] | None]
-"""What a cluster has of a path: the record, and how `encoded` writes it."""
+"""Looks up a path in a cluster: the record, and its form as `encoded` writes it."""
 
 _Raws = dict[str, msgspec.Raw]
 
 
 class _RawEvent(msgspec.Struct):
-    """An event whose records are not read yet; unknown keys are passed over."""
+    """An event whose records are not read yet; unknown keys are ignored."""
 
     magnetar: Any = msgspec.UNSET
     cluster: Any = msgspec.UNSET
@@ -126,7 +126,7 @@ class _RawEvent(msgspec.Struct):
     records: msgspec.Raw = msgspec.Raw(b"{}")
 
     def given(self) -> dict[str, Any]:
-        """What is there, by name."""
+        """The fields that are set, by name."""
         return {
             name: value
             for name in self.__struct_fields__
@@ -135,12 +135,12 @@ class _RawEvent(msgspec.Struct):
 
 
 def decode(data: bytes, known: Known = lambda _path: None) -> Event:
-    """Read an event of any sender. All of it is possible, or none of it is taken.
+    """Read an event of any sender. All of it is valid, or none of it is used.
 
     Args:
         data: the message.
-        known: what the reader has. A record that comes byte for byte as it is there is that one, and not read again: that is most
-            of every snapshot.
+        known: the records of the reader. A record that is equal to it byte for byte is not read again: that is most of
+            every snapshot.
 
     Raises:
         Malformed: one line says what is wrong.
@@ -254,7 +254,7 @@ def _plain(event: dict[str, Any]) -> Event:
     document = _document(value)
     given = to_fields(kind, document)
     fields = {name: Cell(stamp, data) for name, data in given.items()}
-    # What the whole value does not hold is taken back by it; a number that only grows is not.
+    # Fields that are missing in the whole value are removed by it, except a number that only grows.
     for name in kind.fields:
         if name not in kind.local | kind.grows | kind.maps and name not in fields:
             fields[name] = Cell(stamp, None)

@@ -1,17 +1,17 @@
-"""The machine of one cluster that keeps its metadata the same as that of clusters with another store. No clock, no I/O.
+"""The machine of one cluster that synchronises its metadata with clusters that have another store. No clock, no I/O.
 
-Theory. A document (a tenant, a namespace, ...) has a record: the stamp of its creation, of its deletion, and of each of its
-fields. A stamp is a time and the cluster that made the change. Stamps are ordered totally (`stamps.beats`), and two records merge
-field by field to the newest stamp (`records.merged`). So records are elements of a join semilattice: merging is commutative,
-associative and idempotent. Every cluster ends with the same records, whatever the order, the repetition or the loss of events, as
-long as snapshots make up for what was lost. What users see follows from the records alone (`projection`), except for documents
-that a cluster keeps because topics of it need them.
+Theory. A document (a tenant, a namespace, ...) has a record: the stamp of its creation, of its deletion, and of each of
+its fields. A stamp is a time and the cluster that made the change. Stamps are ordered totally (`stamps.beats`), and two
+records merge field by field to the newest stamp (`records.merged`). So records are elements of a join semilattice:
+merging is commutative, associative and idempotent. Every cluster ends with the same records, for any order, repetition
+or loss of events, as long as snapshots replace what was lost. The documents that users see follow from the records
+alone (`projection`), except for documents that a cluster keeps because topics of it need them.
 
-What happens, and what comes of it:
+Inputs and results:
 
     local change   local(...)  -> Update, stored in the transaction of the change itself -> commit -> changes(...) is published
     event          read(...) into a Batch -> merge(batch) -> Update -> stored -> commit; nothing is published
-    time           release(...) -> Update of what was ahead of the clock and is not any more
+    time           release(...) -> Update of changes that were ahead of the clock and no longer are
     snapshot       snapshot(...) -> events with every record; listed(...) when they are durable
     collect        deletions that every cluster has confirmed are buried
 
@@ -67,20 +67,21 @@ from magnetar.metadata.sync.updates import (
 
 
 class Synchroniser:
-    """The records of one cluster, and everything that can happen to them.
+    """The records of one cluster, and all operations on them.
 
     Args:
         cluster: its name.
-        context: what the machine asks of its cluster.
-        ahead_ms_max: how far an event may be ahead of the wall clock before it has to wait (`metadata_clock_ahead_ms`).
-        exclude: patterns of what stays local.
+        context: the cluster, as far as the machine needs it.
+        ahead_ms_max: the most by which an event may be ahead of the wall clock before it has to wait
+            (`metadata_clock_ahead_ms`).
+        exclude: patterns of documents that stay local.
         buried_max: see `BURIED_MAX`.
 
     Attributes:
-        records: of every document that is known, by path.
-        ahead: what waits for the clock, by path.
-        due: partitioned topics that have to be made or grown.
-        peers: what other clusters said of themselves last.
+        records: the records of all known documents, by path.
+        ahead: records that wait for the clock, by path.
+        due: partitioned topics that have to be created or grown.
+        peers: the last reported states of other clusters.
         clock: gives the stamps of local changes, in microseconds (docs/design/metadata.md#clock).
     """
 
@@ -110,17 +111,17 @@ class Synchroniser:
 
     @property
     def digest(self) -> int:
-        """Of everything that exists: equal digests are equal metadata."""
+        """The digest of all existing documents: equal digests mean equal metadata."""
         return self._digest.value
 
     @property
     def count(self) -> int:
-        """How many documents exist."""
+        """The number of existing documents."""
         return self._digest.count
 
     @property
     def dead(self) -> int:
-        """How many deletions are not buried yet."""
+        """The number of deletions that are not buried yet."""
         return self.deletions.announced
 
     # --------------------------------------------------------------------------------------------------------- starting
@@ -153,15 +154,15 @@ class Synchroniser:
                 self.clock.see(stamp.time_us)
 
     def adopt(self, documents: Mapping[str, bytes], from_file: frozenset[str], now_ms: int) -> Update:
-        """At every start: what the cluster has, compared with what the records say.
+        """Compare the documents of the cluster with the records, at every start.
 
         Args:
-            documents: everything of the kinds that are synchronised.
-            from_file: paths that were made from the configuration file just now.
+            documents: all documents of the synchronised kinds.
+            from_file: paths that were just created from the configuration file.
             now_ms: wall clock.
 
-        What has no record gets one whose time is before every change that is made. What was changed or deleted while
-        synchronisation was off gets a new time: it was changed on purpose.
+        A document without a record gets one whose time is before every real change. A document that was changed or
+        deleted while synchronisation was off gets a new time: it was changed on purpose.
         """
         fresh: dict[str, Record] = {}
         changed: dict[str, bytes | None] = {}
@@ -219,9 +220,9 @@ class Synchroniser:
         """Stamp changes that are made here and now.
 
         Args:
-            changes: the new documents by path; None: deleted. Keys of other kinds are passed over.
+            changes: the new documents by path; None: deleted. Keys of other kinds are ignored.
             now_ms: wall clock.
-            found: no administrator decided it; it followed from something that came over a link.
+            found: no administrator decided it; it followed from something that arrived over a link.
 
         Raises:
             PreconditionFailed: see `check_clock`.
@@ -235,7 +236,7 @@ class Synchroniser:
         for path, data in mine.items():
             if data is not None:
                 update.projected.add(path)
-        # A parent that was brought back shows its other children again too.
+        # A parent that was restored shows its other children again too.
         return self._projected(update, self.projector.touched([*mine, *update.records]), skip=set(changes))
 
     def _local(self, changes: Mapping[str, bytes | None], now_ms: int, *, found: bool = False) -> Update:
@@ -257,7 +258,7 @@ class Synchroniser:
         return update
 
     def _with_parents(self, changes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-        """What is done in something that was deleted elsewhere, and kept here, brings it back."""
+        """A change below a document that was deleted elsewhere and kept here restores that document."""
         more = dict(changes)
         for path, data in changes.items():
             parent = parent_of(path)
@@ -271,7 +272,7 @@ class Synchroniser:
         return more
 
     def _made(self, kind: Kind, path: str, stamp: Stamp, values: Mapping[str, bytes], old: Record) -> Record:
-        """A record with this document's values; what did not change keeps its stamp."""
+        """A record with this document's values; unchanged values keep their stamps."""
         exists = there(path, old)
         fields = dict(old.fields)
         present = old.values() if exists or kind.implicit else {}
@@ -303,12 +304,12 @@ class Synchroniser:
         """Read an event into a batch.
 
         Args:
-            batch: what is applied together.
+            batch: the batch that is applied together.
             data: the message.
-            origin: the cluster that published it, as its link says.
+            origin: the cluster that published it, according to its link.
 
         Raises:
-            Malformed: nothing of it is taken; one line says why.
+            Malformed: nothing of it is used; one line says why.
         """
         event = events.decode(data, self._known)
         header = event.header
@@ -342,7 +343,7 @@ class Synchroniser:
         return None if record is None else (self._digest.encoded(path, record), record)
 
     def merge(self, batch: Batch, now_ms: int) -> Update:
-        """What a batch changes."""
+        """The changes that a batch makes."""
         update = Update(headers=batch.headers, listings=batch.listings, awaited=batch.awaited)
         for path, record in batch.records.items():
             if record is self.records.get(path):
@@ -354,7 +355,8 @@ class Synchroniser:
         limit_us = now_ms * US_PER_MS + self._ahead_us
         ready, early = split(record, limit_us)
         if early is not EMPTY:
-            # What has waited long enough comes into force now: what is newer must not hide it until its own time has come.
+            # A change that has waited long enough takes effect now: a newer one must not hide it until its own time has
+            # come.
             due, waiting = split(update.ahead.get(path, self.ahead.get(path, EMPTY)), limit_us)
             ready = merged(ready, due)
             both = merged(waiting, early)
@@ -371,7 +373,7 @@ class Synchroniser:
             update.awaited.add(path)
 
     def release(self, now_ms: int) -> Update:
-        """What the clock has reached meanwhile."""
+        """The changes whose time the clock has reached since the last call."""
         update = Update()
         limit_us = now_ms * US_PER_MS + self._ahead_us
         for path, record in self.ahead.items():
@@ -383,7 +385,7 @@ class Synchroniser:
         return self._projected(update, self.projector.touched(update.records), skip=set())
 
     def next_release_ms(self) -> int | None:
-        """When `release` will have something; None: nothing waits."""
+        """The time at which `release` will have a change; None: nothing waits."""
         times = [ready_us(record) for record in self.ahead.values() if record != EMPTY]
         return (min(times) - self._ahead_us) // US_PER_MS + 1 if times else None
 
@@ -400,13 +402,15 @@ class Synchroniser:
         return update
 
     def again(self, paths: Iterable[str]) -> Update:
-        """What follows from the records now that something around them changed (topics were deleted, a policy names this
-        cluster).
+        """The documents that follow from the records after something around them changed (topics were deleted, a policy
+        names this cluster).
         """
         return self._projected(Update(), self.projector.touched(paths), skip=set())
 
     def served(self, paths: Iterable[str]) -> None:
-        """Policies of these namespaces are in force: partitioned topics that had no place here may have one now."""
+        """Note that policies of these namespaces are in force: partitioned topics that could not exist here before may
+        exist now.
+        """
         for path in paths:
             for child in self.projector.children.get(path, ()):
                 if child.startswith(PARTITIONED_PREFIX) and child not in self.projector.projected:
@@ -420,7 +424,7 @@ class Synchroniser:
         return self.projector.document(path, kind, record)
 
     def partitions_of(self, path: str) -> int:
-        """How many partitions a partitioned topic has everywhere."""
+        """The number of partitions of a partitioned topic in all clusters."""
         kind = kind_of(path)
         assert kind is not None
         return int(to_document(kind, self.records[path].values()).get("partitions", 0))
@@ -572,7 +576,7 @@ class Synchroniser:
     # -------------------------------------------------------------------------------------------------------- deletions
 
     def collect(self) -> Update:
-        """Bury deletions that no cluster can contradict any more: this cluster listed them in a snapshot of its own, and in a
+        """Bury deletions that no cluster can contradict: this cluster listed them in a snapshot of its own, and in a
         snapshot of every other cluster it saw the same deletion or something newer (docs/design/metadata.md#deletions).
         """
         update, buried = Update(), self.deletions.buried
@@ -580,7 +584,8 @@ class Synchroniser:
         for path in self.deletions.candidates():
             if (
                 path not in self.projector.projected
-                # What waits may be a newer deletion of the same document, published together with the creation before it.
+                # A waiting record may be a newer deletion of the same document, published together with the creation
+                # before it.
                 and path not in self.ahead
                 and not self.deletions.unconfirmed(path, others)
             ):
@@ -625,7 +630,7 @@ class Synchroniser:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Of everything that exists: to see what differs between two clusters."""
+        """The fingerprints of all existing documents, to find differences between two clusters."""
         return {
             path: self._digest.fingerprint(path, record)
             for path, record in sorted(self.records.items())

@@ -1,10 +1,10 @@
-"""What stays local: patterns of paths and fields that are neither published nor applied.
+"""Patterns of paths and fields that stay local: they are neither published nor applied.
 
     namespaces/acme/*                          everything of these namespaces
     namespaces/acme/*:retention_policies       one policy of them
     clusters/*:peerClusterNames                a field everywhere
 
-`*` stands for any characters. A map's entries belong to their map.
+`*` matches any characters. A map's entries belong to their map.
 """
 
 import fnmatch
@@ -23,7 +23,7 @@ CACHED: Final = 100_000
 
 
 class Exclusions:
-    """Which paths, and which fields of them, stay local.
+    """The paths, and the fields of paths, that stay local.
 
     Args:
         patterns: see above.
@@ -58,7 +58,7 @@ class Exclusions:
         return whole or any(field.fullmatch(name.partition("/")[0]) for field in fields)
 
     def shared(self, path: str, record: Record) -> Record:
-        """What of a record is published and applied."""
+        """The part of a record that is published and applied."""
         if not self._compiled:
             return record
         whole, fields = self._of(path)

@@ -1,4 +1,4 @@
-"""What a change of a document would change, field by field, before it is made."""
+"""The effects of a change of a document, field by field, before it is made."""
 
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ class FieldChange(NamedTuple):
     """One field of a preview.
 
     Attributes:
-        field: its name; that of a map's entry with its map's.
-        now, then: values; None: not set.
-        set_by: the cluster that set what is there now; "" when none did.
-        set_ms: when it was set there; 0 when it never was.
+        field: its name; for a map's entry, with the map's name.
+        now, then: the values before and after; None: not set.
+        set_by: the cluster that set the present value; "" if none did.
+        set_ms: when it was set there; 0 if it never was.
         local: it stays as it is, because it is local here.
     """
 

@@ -1,8 +1,8 @@
-"""What of the records is seen in this cluster: the documents of `Resources`, as they follow from the records.
+"""The visible documents of this cluster: the documents of `Resources` that follow from the records.
 
-seen      it is there, and so is its parent
-hidden    its parent is missing (docs/design/metadata.md#hidden-children), or it has no place in this cluster: a partitioned topic
-          of a namespace that this cluster does not serve
+seen      it exists, and so does its parent
+hidden    its parent is missing (docs/design/metadata.md#hidden-children), or it may not exist in this cluster: a
+          partitioned topic of a namespace that this cluster does not serve
 kept      it was deleted elsewhere, but topics of this cluster need it: nothing is deleted as a side effect. It goes when
           these topics have been deleted by name
 """
@@ -17,7 +17,7 @@ from magnetar.metadata.sync.records import Record
 
 
 class SyncContext(Protocol):
-    """What the machine asks of its cluster."""
+    """The cluster, as far as the machine needs it."""
 
     def members(self) -> frozenset[str]:
         """Clusters that take part, this one included."""
@@ -32,7 +32,7 @@ class SyncContext(Protocol):
         """Why a deletion is not carried out here, such as "3 topics"; "" if nothing prevents it."""
 
     def refuses(self, path: str) -> bool:
-        """Whether a document has no place here."""
+        """Whether a document may not exist here."""
 
 
 def there(path: str, record: Record | None) -> bool:
@@ -44,11 +44,11 @@ def there(path: str, record: Record | None) -> bool:
 
 
 class Projector:
-    """Compares what should be seen with what is.
+    """Compares the documents that should be visible with those that are.
 
     Args:
         context: the cluster.
-        exclusions: what stays local.
+        exclusions: the documents that stay local.
 
     Attributes:
         projected: paths whose document is there now because of their record.
@@ -68,7 +68,7 @@ class Projector:
             self.children.setdefault(parent, set()).add(path)
 
     def forgotten(self, path: str) -> None:
-        """There is no record of it any more."""
+        """Forget a document that has no record."""
         self.children.get(parent_of(path), set()).discard(path)
 
     def touched(self, paths: Iterable[str]) -> list[str]:
@@ -123,7 +123,9 @@ class Projector:
     def difference(
         self, paths: Iterable[str], of: Callable[[str], Record | None]
     ) -> tuple[dict[str, bytes], list[str], set[str]]:
-        """What has to be put and deleted for these paths, and the partitioned topics that have to be made or grown first."""
+        """The documents to put and to delete for these paths, and the partitioned topics that have to be created or
+        grown first.
+        """
         puts: dict[str, bytes] = {}
         deletes: list[str] = []
         due: set[str] = set()
@@ -162,7 +164,7 @@ class Projector:
 
 
 def _filled(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without empty maps: what is synchronised is an entry, not its map."""
+    """The document without empty maps: the entries of a map are synchronised, not the map."""
     return {name: value for name, value in document.items() if not (name in kind.maps and not value)}
 
 

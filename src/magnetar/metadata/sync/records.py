@@ -2,7 +2,7 @@
 
     created, deleted    the newest stamp of each; the document is there if `created` wins over `deleted`
     fields              name -> newest value and its stamp; an unset field keeps its stamp
-    pruned              what `deleted` beats: nothing of an earlier incarnation comes back (no resurrection)
+    pruned              values older than `deleted` are removed: nothing of an earlier incarnation comes back
 
 So a deletion wins over every change that did not create the document again, whatever the clocks said, and two people who
 change different fields both keep their change.
@@ -32,8 +32,8 @@ class Cell(NamedTuple):
     """A field's newest value.
 
     Attributes:
-        stamp: who set it, when.
-        value: canonical JSON; None: it was taken back.
+        stamp: the cluster that set it, and the time.
+        value: canonical JSON; None: it was removed.
     """
 
     stamp: Stamp
@@ -93,7 +93,7 @@ def _wins(one: Cell, other: Cell) -> bool:
 
 
 def pruned(record: Record) -> Record:
-    """Without what the deletion beats."""
+    """The record without values that are older than its deletion."""
     if record.deleted is None:
         return record
     kept = {name: cell for name, cell in record.fields.items() if beats(cell.stamp, record.deleted)}
@@ -121,7 +121,7 @@ def covers(one: Record, other: Record) -> bool:
 
 
 def split(record: Record, limit_us: int) -> tuple[Record, Record]:
-    """What is stamped up to a time, and what is ahead of it.
+    """The part of a record that is stamped up to a time, and the part that is ahead of it.
 
     A document whose deletion is ahead waits together with that deletion: otherwise a cluster would now see a document without its
     fields, which the deletion removed.
@@ -162,7 +162,9 @@ def canonical(value: Any) -> bytes:
 
 
 def to_wire(record: Record) -> dict[str, Any]:
-    """As it travels and as it is stored: {"c": [time, cluster], "d": [...], "f": {field: [time, cluster, value]}}."""
+    """The form on the wire and in the store: {"c": [time, cluster], "d": [...], "f": {field: [time, cluster,
+    value]}}.
+    """
     wire: dict[str, Any] = {}
     if record.created is not None:
         wire["c"] = record.created
@@ -209,7 +211,7 @@ def from_wire(wire: Any) -> Record:
 
 
 def fingerprint(path: str, record: Record) -> int:
-    """64 bits of a document and its path; a digest of many is the sum of theirs, whatever the order."""
+    """64 bits of a document and its path; a digest of many is the sum of theirs, in any order."""
     return print_of(path, encoded(record))
 
 

@@ -1,7 +1,7 @@
-"""When and where a value was set, and which of two wins.
+"""Stamps: the time and the cluster of a change, and which of two stamps wins.
 
-The later time wins; at equal times the cluster whose name sorts first (docs/design/metadata.md#what-wins). Compared is the
-stamp of the *writer*, never the time of applying or the own name: every cluster comes to the same result.
+The later time wins; at equal times the cluster whose name sorts first (docs/design/metadata.md#what-wins). The stamp of
+the *writer* is compared, never the time of applying or the own name, so every cluster comes to the same result.
 """
 
 from typing import Final, NamedTuple
@@ -9,15 +9,16 @@ from typing import Final, NamedTuple
 US_PER_MS: Final = 1000
 
 TIME_US_MAX: Final = 2**53 - 1
-"""A ceiling: what every JSON reader keeps exactly; the year 2255."""
+"""A ceiling: the largest integer that every JSON reader keeps exactly; the year 2255."""
 
 
 class Stamp(NamedTuple):
-    """When and where.
+    """The time and the cluster of a change.
 
     Attributes:
-        time_us: hybrid logical clock, microseconds since 1970. 0 and 1 are for what was never set, see `FILE_US` and `FOUND_US`.
-        cluster: of the writer.
+        time_us: hybrid logical clock, microseconds since 1970. 0 and 1 mean that no administrator set the value, see
+            `FILE_US` and `FOUND_US`.
+        cluster: the writer's cluster.
     """
 
     time_us: int

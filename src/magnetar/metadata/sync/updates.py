@@ -1,4 +1,4 @@
-"""What the machine of one cluster hands to its host, and what the host hands to it."""
+"""The types that the machine of one cluster and its host exchange."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,14 +8,15 @@ from magnetar.metadata.sync.events import Header
 from magnetar.metadata.sync.records import Record
 
 RECORD_PREFIX: Final = "metasync/record/"
-"""Where records are stored, beside the documents that they stand for."""
+"""The prefix of the keys of records; the documents themselves have keys of their own."""
 
 AHEAD_PREFIX: Final = "metasync/ahead/"
-"""Where what is ahead of the clock waits, as records."""
+"""The prefix of the keys of records that are ahead of the clock."""
 
 BURIED_MAX: Final = 100_000
-"""Deletions that are remembered after every cluster has confirmed them: what comes back from an old backup is then known to be
-deleted. Beyond it the oldest are forgotten. Some 20 MB."""
+"""A ceiling on the deletions that are remembered after every cluster has confirmed them, so that documents from an old
+backup are recognised as deleted. Above it the oldest are forgotten. Some 20 MB.
+"""
 
 PEERS_MAX: Final = 64
 """A ceiling, as for clusters of one file."""
@@ -23,20 +24,20 @@ PEERS_MAX: Final = 64
 
 @dataclass(slots=True)
 class Update:
-    """What has to be stored, all or nothing, and what is true then.
+    """Writes that have to be stored, all or nothing, and the state of the machine after them.
 
     Attributes:
         records: new states, by path.
-        ahead: new states of what waits for the clock; EMPTY: nothing of it waits any more.
+        ahead: new states of records that wait for the clock; EMPTY: no part of it waits.
         puts, deletes: documents of `Resources`.
-        due: partitioned topics that have to be made or grown (`topic`).
+        due: partitioned topics that have to be created or grown (`topic`).
         to_publish: paths of the local changes, which are published when they are stored.
-        buried: deletions that no cluster can contradict any more.
-        forgotten: buried ones that are too many.
-        headers: of the events in it.
-        listings: what snapshots of others listed, as (cluster, path, record).
+        buried: deletions that no cluster can contradict.
+        forgotten: buried deletions above the ceiling.
+        headers: headers of the events in it.
+        listings: records in snapshots of others, as (cluster, path, record).
         awaited: paths of deletions that another cluster waits for this one to confirm.
-        projected: paths whose document is there afterwards because of a local change.
+        projected: paths whose document exists afterwards because of a local change.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
@@ -53,7 +54,9 @@ class Update:
     projected: set[str] = field(default_factory=set)
 
     def pieces(self, documents_max: int) -> Iterator["Update"]:
-        """The same, a few documents at a time; what others said comes with the last, when everything that follows is stored."""
+        """The same update, a few documents at a time. The reports of other clusters are in the last part, when
+        everything that depends on them is stored.
+        """
         paths = self.paths
         for at in range(0, len(paths), documents_max):
             some = set(paths[at : at + documents_max])
@@ -74,7 +77,7 @@ class Update:
 
     @property
     def paths(self) -> list[str]:
-        """Of the documents that it is about, sorted."""
+        """The paths of its documents, sorted."""
         kept = self.records.keys() | self.ahead.keys() | self.puts.keys()
         return sorted(kept.union(self.deletes, self.buried, self.forgotten))
 
@@ -96,11 +99,11 @@ class Batch:
 
 @dataclass(slots=True)
 class Peer:
-    """What another cluster said of itself last.
+    """The last reported state of another cluster.
 
     Attributes:
-        header: of its newest event.
-        received_ms: when that came.
+        header: header of its newest event.
+        received_ms: when that arrived.
         changed_ms: when its digest changed last.
     """
 
@@ -114,7 +117,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
         messages: events, in order.
-        records: what they list.
+        records: the records in them.
     """
 
     messages: list[bytes]
