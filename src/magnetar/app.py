@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows every part of a broker and puts them together."""
+"""The composition root: the only module that knows every part of a broker and puts them together."""
 
 import asyncio
 import contextlib
@@ -83,12 +83,12 @@ def read_link_token(path: Path) -> bytes:
         StorageError: the file can be read by others, is empty, or cannot be made.
     """
     try:
-        # One that is there may be where nobody may write (a secret that is mounted).
+        # An existing file may be in a folder without write permission (a secret that is mounted).
         if not path.exists():
             _make_link_token(path)
         if path.stat().st_mode & 0o077:
             raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
-        token = read_small(path, follow=True).encode()  # managers of secrets put links into place
+        token = read_small(path, follow=True).encode()  # secret managers use symbolic links
     except OSError as error:
         raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
     if not token:
@@ -97,12 +97,14 @@ def read_link_token(path: Path) -> bytes:
 
 
 def _make_link_token(path: Path) -> None:
-    """Make the links' secret, unless somebody else does in this moment.
+    """Create the links' secret, unless another process creates it at the same time.
 
-    Written aside and linked into place, so that two brokers that start at once agree and nobody reads half.
+    It is written to another file and then linked to its name, so that two brokers that start at once agree and no
+    reader sees half of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In containers every process has the same id: by that alone one that was killed here would be in the way for ever.
+    # In containers each run has the same process id: with the process id alone, the file of a run that was killed here
+    # would be in the way for ever.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -115,7 +117,7 @@ def _make_link_token(path: Path) -> None:
 
 
 def close_ledgers(ledgers: LedgerFile) -> None:
-    """The file of ledgers knows what the log's end told it, durably."""
+    """Close the ledger file, with the last records of the log written durably."""
     try:
         ledgers.close()
     except OSError as error:
@@ -123,7 +125,8 @@ def close_ledgers(ledgers: LedgerFile) -> None:
 
 
 def start_log(log: Lanes, reserve: Reserve, check: Callable[[Recovered], None] | None = None) -> Recovered:
-    """Start the log; on a full disk with room from the reserve: what it holds may be what retention can give back.
+    """Start the log; on a full disk with space from the reserve, because the log may contain entries that retention can
+    delete.
 
     Raises:
         StorageError: it cannot be read, or no new segment can be made.
@@ -138,13 +141,13 @@ def start_log(log: Lanes, reserve: Reserve, check: Callable[[Recovered], None] |
 
 
 def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str, folder: Path) -> None:
-    """Refuse a metadata store that never heard of any topic beside a log that holds messages.
+    """Refuse a metadata store without any trace of topics together with a log that has messages.
 
-    What the store does not know was deleted, and is cleared away: with another store that would be everything. A store whose
-    topics were all deleted knows the last ledger that they had.
+    Topics that are not in the store were deleted, and their messages are removed: with a wrong store that would be all.
+    A store whose topics were all deleted has the last ledger that they had.
 
     Raises:
-        StorageError: says where the two are.
+        StorageError: names the locations of both.
     """
     known = LAST_LEDGER_KEY in stored or any(key.startswith(TOPIC_PREFIX) for key in stored)
     if recovered.topics and not known:
@@ -190,7 +193,8 @@ class BrokerApp:
         Raises:
             MagnetarError: anything that keeps it from running, in one line.
         """
-        # What is read back stays: with ten thousand topics a third of the start would be the collector's looks at it.
+        # Recovered objects stay: with ten thousand topics the collector's scans of them would take a third of the
+        # start.
         gc.disable()
         try:
             await self._start()
@@ -207,7 +211,7 @@ class BrokerApp:
         clock = SystemClock()
         security = self.config.security
         keys = load_keys(security.authentication)
-        # With authentication links have tokens of their own, which the broker need not know.
+        # With authentication links have tokens of their own, which the broker does not need.
         token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
         self.tls = Listening(security.tls) if security.tls.certificate_file else None
         folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
@@ -221,7 +225,7 @@ class BrokerApp:
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
-        # The log thread needs to know whom to tell before the driver exists; nothing is told before the first append.
+        # The log thread needs to know its driver before the driver exists; it reports nothing before the first append.
         told: list[Driver] = []
         ledgers = LedgerFile(OsFiles(), folder.path / LEDGER_FILE, threading.Lock())
         discarder = Discarder()
@@ -492,7 +496,7 @@ async def _serve(config: Config, cluster: str) -> int:
 
 
 def check_exposure(config: Config, cluster: ClusterConfig, *, insecure: bool) -> None:
-    """Refuse to listen beyond this machine without authentication, unless told to.
+    """Refuse to listen beyond this machine without authentication, unless `insecure` is set.
 
     Raises:
         MagnetarError: naming the address and the ways out.
@@ -524,11 +528,11 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
 
     Args:
         config: the whole configuration.
-        cluster: which cluster to be.
+        cluster: the name of this cluster.
         insecure: listen beyond loopback although there is no authentication.
 
     Returns:
-        The exit code: 0 after a clean stop, 1 when the broker had to stop by itself.
+        The exit code: 0 after a clean stop, 1 when the broker stopped because of an error.
 
     Raises:
         MagnetarError: it cannot run; one line says why.

@@ -1,8 +1,8 @@
-"""For programs that consume: each message processed once, together with what it does in the program's own database.
+"""A reader for programs that process each message exactly once, together with changes of their own database.
 
     engine = sqlalchemy.create_engine("sqlite:///orders.db")
     reader = TransactionalReader(client, "persistent://public/default/orders", engine, name="billing")
-    reader.run(handle)          # handle(connection, message): in one transaction with the note of how far it got
+    reader.run(handle)          # handle(connection, message): in one transaction with the reader's position
 
 Needs SQLAlchemy and the official client: the extra `client` of this package.
 """

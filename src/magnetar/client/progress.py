@@ -1,7 +1,8 @@
-"""How far a reader got, as a row of the user's database: written in the transaction in which its messages took effect.
+"""The position of a reader, as a row of the user's database, written in the same transaction as the effects of its
+messages.
 
-Whoever writes says where it believes the row to stand. Of two processes that run under one name by mistake, the second to
-commit finds another place there, and its whole transaction is undone.
+Each write names the position that the row should have before it. If two processes run under one name by mistake, the
+second to commit finds another position in the row, and its whole transaction is rolled back.
 """
 
 from typing import Final, NamedTuple
@@ -30,7 +31,7 @@ __all__ = [
 TABLE: Final = "magnetar_progress"
 
 NAME_CHARACTERS_MAX: Final = 200
-"""Of a reader; with the topic it is the row's key, and databases limit the size of keys."""
+"""The longest name of a reader; with the topic it is the row's key, and databases limit the size of keys."""
 
 TOPIC_CHARACTERS_MAX: Final = 500
 
@@ -56,11 +57,11 @@ START: Final = Place(-1, -1, -1)
 
 
 class Progress:
-    """The table of places.
+    """The table of positions.
 
     Args:
-        engine: of the user's database.
-        table: its name there; made when it is missing.
+        engine: the engine of the user's database.
+        table: its name there; created if it is missing.
     """
 
     def __init__(self, engine: Engine, table: str = TABLE) -> None:
@@ -77,7 +78,7 @@ class Progress:
         )
 
     def begin(self, name: str, topic: str) -> Place:
-        """Where a reader stands; its row is there afterwards."""
+        """The position of a reader; its row exists afterwards."""
         columns = self._table.c
         own = (columns.reader == name, columns.topic == topic)
         query = select(columns.ledger, columns.entry, columns.batch_index).where(*own)
@@ -104,17 +105,17 @@ class Progress:
                 raise
 
     def move(self, connection: Connection, name: str, topic: str, before: Place, after: Place, messages: int) -> None:
-        """Note a new place, in the caller's transaction.
+        """Write a new position, in the caller's transaction.
 
         Args:
             connection: with the transaction.
-            name, topic: whose.
-            before: where the row must stand.
-            after: of the last message processed.
-            messages: how many were.
+            name, topic: the reader and its topic.
+            before: the position that the row must have.
+            after: the position of the last message processed.
+            messages: number of messages processed.
 
         Raises:
-            Displaced: it stands elsewhere; the caller's transaction must be undone.
+            Displaced: the row has another position; the caller's transaction must be rolled back.
         """
         columns = self._table.c
         done = connection.execute(

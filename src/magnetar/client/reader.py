@@ -1,7 +1,7 @@
-"""A reader whose messages take effect together with the note of how far it got.
+"""A reader whose messages take effect together with its position.
 
-    read some messages -> one transaction of the user's database: handle each, note the last one's place -> commit
-    start, or after a failure: continue behind the noted place, batch index included
+    read some messages -> one transaction of the user's database: handle each, write the last one's position -> commit
+    start, or after a failure: continue after the written position, batch index included
 
 A kill before the commit leaves nothing of these messages, one after it leaves all: none is processed twice or left out.
 What `handle` does outside of that transaction (a mail, a request) is not covered.
@@ -38,13 +38,14 @@ class TransactionalReader:
     """Reads one topic (or one partition), each message once.
 
     Args:
-        client: the official client, connected to the cluster. Places are of one cluster: its message ids mean nothing to another.
+        client: the official client, connected to the cluster. Positions are valid in one cluster: its message ids mean
+            nothing to another.
         topic: a topic without partitions, or one partition.
-        engine: of the user's database (SQLAlchemy). SQLite, PostgreSQL: any with transactions.
-        name: of this reader; with the topic it is what its place is kept under.
-        start: where to begin when there is no place yet; there is one from the first commit on.
-        messages_max: messages in one transaction at most; fewer when no more are there.
-        table: for the places.
+        engine: engine of the user's database (SQLAlchemy). SQLite, PostgreSQL: any with transactions.
+        name: name of this reader; with the topic it is the key of its position.
+        start: start if there is no position yet; there is one from the first commit on.
+        messages_max: most messages in one transaction; fewer if no more have arrived.
+        table: table of the positions.
 
     Raises:
         MagnetarError: a name that is too long, or a topic with partitions.
@@ -89,10 +90,10 @@ class TransactionalReader:
         """Process messages until there is a reason to stop.
 
         Args:
-            handle: called with the transaction's connection and the message; an exception undoes the transaction and ends
-                the run. Running again goes on behind the last commit.
-            idle_ms: end when there was no message for so long; None: wait for ever.
-            stop: asked between transactions and while waiting.
+            handle: called with the transaction's connection and the message; an exception rolls the transaction back
+                and ends the run. Running again continues after the last commit.
+            idle_ms: end after this time without a message; None: wait for ever.
+            stop: called between transactions and while waiting; True ends the run.
 
         Returns:
             Messages processed.
@@ -112,7 +113,7 @@ class TransactionalReader:
                         handle(connection, message)
                     self._progress.move(connection, self._name, self._topic, self.place, last, len(messages))
             except BaseException:
-                # What was read and not committed has to be read again.
+                # Messages that were read and not committed have to be read again.
                 self.close()
                 raise
             self.place = last

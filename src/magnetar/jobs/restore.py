@@ -1,11 +1,12 @@
-"""`magnetar restore`: a wiped cluster's own messages come back from a peer, as a Spark batch job.
+"""`magnetar restore`: a Spark batch job that copies a cluster's own messages back from a peer after its disk was lost.
 
-    driver   two inventories are compared (`restoreplan`): topics, and what of them is here already
-    source   one partition a topic: GEO_READ by origin at the peer, in the order of its log
-    sink     the same task, behind it (no shuffle, so the order stays): GEO_RESTORE, answered by the cluster's disk
+    driver   two inventories are compared (`restore_plan`): the topics, and the messages that are here already
+    source   one partition per topic: GEO_READ by origin at the peer, in the order of its log
+    sink     the same task, after the source (no shuffle, so the order stays): GEO_RESTORE, answered by the cluster's disk
 
-The sink is stateless: the cluster decides by identity what is new (`replication.restore`), so that a task may die, be repeated by
-Spark, or run next to a second job. Every row names the entry before it at the peer, whether or not that one was left out.
+The sink is stateless: the cluster decides by identity which messages are new (`replication.restore`). So a task may
+fail, be repeated by Spark, or run next to a second job. Every row names the entry before it at the peer, also if that
+one was left out.
 """
 
 import re
@@ -39,7 +40,9 @@ SEND_BYTES: Final = 1 << 20
 SEND_ENTRIES: Final = 4096
 
 PATIENCE_S: Final = 30.0
-"""How long a broker may be away or busy before its task fails, and with it the job: one restart of a broker fits in."""
+"""The time for which a broker may be away or busy before its task, and with it the job, fails: enough for one restart
+of a broker.
+"""
 
 TASK_FAILURES_MAX: Final = 2
 """A lost Python worker or executor is repeated once; tasks have their own patience with brokers, and four times that (Spark's
@@ -77,16 +80,16 @@ _REPORT_ARROW: Final = pa.schema(
 
 
 class RestoreFailed(MagnetarError):
-    """A broker stayed away, or what it said makes no sense; the same command again goes on from there."""
+    """A broker could not be reached, or its answer is invalid; the same command again continues from there."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """What became of one topic.
+    """The result of one topic.
 
     Attributes:
         topic: full name.
-        stored: messages that came back now.
+        stored: messages that were restored now.
         duplicates: messages that were sent although they were here.
         blocked: why it stopped, as for links; "" if it did not.
         reason: one line.
@@ -220,7 +223,8 @@ def _pieces(columns: dict[str, list[Any]]) -> Iterator[tuple[int, int]]:
     for row in range(rows):
         more = len(columns["data"][row])
         if row > first:
-            # What was left out in between is here: the chain goes over it, but one request says one `after`.
+            # The entries that were left out in between are here: the chain may skip them, but one request has one
+            # `after`.
             chained = (columns["before_incarnation"][row], columns["before_index"][row]) == (
                 columns["incarnation"][row - 1],
                 columns["first_index"][row - 1],
@@ -301,10 +305,10 @@ class Persistent:
         self._client: LinkClient | None = None
 
     def ask(self, request: Callable[[LinkClient], Any]) -> Any:
-        """Ask, again and again while the broker is away; what is asked must be harmless to repeat.
+        """Send a request, and repeat it while the broker is away; the request must be harmless to repeat.
 
         Raises:
-            LinkDown: patience is over. LinkRefused: at once.
+            LinkDown: `PATIENCE_S` is over. LinkRefused: at once.
         """
         until = self._clock() + PATIENCE_S
         while True:
@@ -358,17 +362,17 @@ def restore(
     peer_address: str,
     token_file: Path,
 ) -> list[Restored]:
-    """Run the job; one report a topic of the plan.
+    """Run the job; one result per topic of the plan.
 
     Args:
         spark: a session.
-        plan: what to move (`restoreplan.compare`).
-        cluster, address: whose messages come back, and `host:port` of its broker.
-        peer, peer_address: who holds them.
+        plan: the topics to restore (`restore_plan.compare`).
+        cluster, address: the cluster to restore, and `host:port` of its broker.
+        peer, peer_address: the cluster that has the messages, and `host:port` of its broker.
         token_file: secret of the links.
 
     Raises:
-        MagnetarError: a broker stays away, or refuses; one line. What was restored is restored.
+        MagnetarError: a broker stays away, or refuses; one line. Messages that were restored until then stay.
     """
     from pyspark.errors import PySparkException
 

@@ -1,9 +1,10 @@
-"""What `magnetar restore A --from B` has to move, and what it cannot: two inventories compared.
+"""The plan of `magnetar restore A --from B`: a comparison of two inventories gives the messages to restore, and those
+that cannot be restored.
 
-Both come from `GET /geo/v1/held/A`: asked of B, what it holds of A's messages; asked of A, what is there already. The present
-incarnation of a topic in A needs no restoring. Origin indexes are dense: a hole in what B holds of an earlier incarnation is a
-message that B does not have, because it was restricted to others by its publisher, deleted by B's retention, or never
-delivered. What A published behind the last that B has cannot be known to B.
+Both inventories come from `GET /geo/v1/held/A`: B answers with A's messages that it holds, A with those that it has
+already. The present incarnation of a topic in A needs no restoring. Origin indexes are dense: a missing index of an
+earlier incarnation is a message that B does not have, because its publisher restricted it to other clusters, B's
+retention deleted it, or it was never delivered. B cannot know what A published after the last message that B has.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,9 +19,9 @@ class PastIncarnation:
     """An earlier incarnation of a topic.
 
     Attributes:
-        incarnation: which.
-        theirs: what the peer holds.
-        ours: what came back already, deleted by retention or not.
+        incarnation: its number.
+        theirs: the peer's messages of it.
+        ours: messages that were restored already, also those that retention has deleted since.
     """
 
     incarnation: int

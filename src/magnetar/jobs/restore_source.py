@@ -26,11 +26,11 @@ class RestoreSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """Of the rows."""
+        """The schema of the rows."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

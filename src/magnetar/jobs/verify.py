@@ -1,12 +1,13 @@
-"""`magnetar verify`: does every cluster hold every message of a topic once, in its origin's order, unaltered?
+"""`magnetar verify`: check that every cluster holds every message of a topic once, in its origin's order and unaltered.
 
 A batch job of two stages. The first reads every entry of every partition in every cluster, in parts (`verify_planning`,
-`verify_listing`): identity, place and checksum. The second compares (`verify_comparing`) by what names a message everywhere,
-`(origin cluster, topic incarnation, origin index)`: a full outer join of the clusters.
+`verify_listing`): identity, position and checksum. The second compares (`verify_comparing`) by the identity of
+messages, `(origin cluster, topic incarnation, origin index)`: a full outer join of the clusters.
 
-What a cluster should hold of an origin: its own entries, and those of each origin with a link to it, unless the publisher
-restricted them to other clusters. Markers have no identity and are left out. What is published while the job runs is not
-looked at; what was on its way to a cluster when it began counts as missing there, behind the last that it holds.
+A cluster should hold its own entries, and those of each origin with a link to it, unless the publisher restricted them
+to other clusters. Markers have no identity and are left out. Messages that are published while the job runs are not
+checked. Messages that were on their way to a cluster when the job began count as missing there, after the last one that
+it holds.
 """
 
 import threading
@@ -40,7 +41,7 @@ EXAMPLES_CEILING: Final = 10_000
 """A ceiling on what may be asked for: the driver holds them all, for each kind, cluster and 65,536 indexes."""
 
 ADMIN_S: Final = 10.0
-"""For telling a topic's ledgers."""
+"""The timeout for asking for a topic's ledgers."""
 
 LOOK_S: Final = 0.1
 """Between two looks at the job's counters."""
@@ -67,8 +68,8 @@ class Example:
         topic: partition.
         identity: of the first message in its entry.
         messages: in its entry.
-        position: where it stands in the cluster that is at fault; None: missing.
-        copy: the cluster and place of the copy that counts, for what is missing or altered.
+        position: its position in the cluster that is at fault; None: missing.
+        copy: the cluster and position of the copy that counts, for a missing or altered message.
     """
 
     topic: str
@@ -80,16 +81,16 @@ class Example:
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong in one cluster; counts are messages.
+    """The errors in one cluster; counts are messages.
 
     Attributes:
         messages: held, duplicates included.
-        missing: should be here and are not.
+        missing: they should be here and are not.
         missing_before_first: of these, older than anything this cluster holds of their origin (trimmed, or never sent
             because it joined late): the same loss to a reader, another cause.
-        missing_after_last: of these, newer than anything it holds: still on their way, unless the link stands.
+        missing_after_last: of these, newer than anything it holds: still on their way, unless the link is stopped.
         duplicated: copies beyond the first.
-        reordered: stand behind a later message of the same origin; second copies are not counted again.
+        reordered: they come after a later message of the same origin; second copies are not counted again.
         altered: their bytes differ from their origin's copy (or, where that is gone, from the other clusters').
     """
 
@@ -113,11 +114,11 @@ class VerifyResult:
     """The outcome, by cluster.
 
     Attributes:
-        topic: that was compared, with all its partitions.
+        topic: the compared topic, with all its partitions.
         partitions: 0: not partitioned.
-        messages: different ones in all clusters together.
-        clusters: what is wrong where.
-        seconds: that the job took, without the start of Spark.
+        messages: number of different messages in all clusters together.
+        clusters: the errors by cluster.
+        seconds: duration of the job, without the start of Spark.
     """
 
     topic: str
@@ -134,7 +135,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """How far the job is, by counters that its tasks move.
+    """The progress of the job, by counters of its tasks.
 
     Attributes:
         step: "reading" or "comparing".
@@ -151,11 +152,11 @@ class VerifyProgress:
 
 ReportProgress = Callable[[VerifyProgress], None]
 LedgersOf = Callable[[str, str], Sequence[Ledger] | None]
-"""Of a cluster and topic; None: not known."""
+"""Gives the ledgers of a topic in a cluster; None: not known."""
 
 
 def partitions_of(address: str, topic: str, token: str) -> int:
-    """How many partitions a topic has in a cluster; 0: it is not partitioned.
+    """The number of partitions of a topic in a cluster; 0: it is not partitioned.
 
     Raises:
         MagnetarError: the cluster does not answer or does not know.
@@ -263,12 +264,12 @@ def verify(
         spark: a session.
         topic: any form of the name, without partition for all of its partitions.
         addresses: `host:port` of each cluster to compare.
-        links: (source, target) of the links there are: they tell which cluster should hold what.
+        links: (source, target) of the existing links: they decide which messages each cluster should hold.
         token_file: secret of the links.
-        partitions: of the topic; None: ask the clusters (`look_up`).
-        ledgers: what a topic consists of, to be read by several tasks.
-        examples_max: how many messages are listed of each kind and cluster.
-        report: called with how far the job is, from another thread, about ten times a second.
+        partitions: number of partitions; None: ask the clusters (`look_up`).
+        ledgers: gives a topic's ledgers, so that several tasks can read it.
+        examples_max: most listed messages of each kind and cluster.
+        report: called with the progress, from another thread, about ten times per second.
 
     Raises:
         MagnetarError: a name is wrong, a cluster does not answer, or a topic cannot be read; one line.
@@ -303,7 +304,7 @@ def verify(
 
 
 def addresses_of(config: Config) -> dict[str, str]:
-    """Where links reach each cluster of a configuration."""
+    """The addresses of the clusters of a configuration for links."""
     return {name: config.link_address(name) for name in config.clusters}
 
 
@@ -446,7 +447,7 @@ class _Job:
 
 
 def _before(heads: Sequence[Packed]) -> dict[tuple[int, int, int], dict[Key, int]]:
-    """Of each part, by key: the highest index in the parts of its topic and cluster before it."""
+    """For each part, by key: the highest index in the parts of its topic and cluster before it."""
     highest: dict[tuple[int, int, int], dict[Key, int]] = {}
     for head in heads:
         of_part = highest.setdefault((head.cluster, head.topic, head.part), {})
@@ -463,7 +464,7 @@ def _before(heads: Sequence[Packed]) -> dict[tuple[int, int, int], dict[Key, int
 
 
 def _reach(heads: Sequence[Packed]) -> dict[tuple[int, int], dict[Key, tuple[int, int]]]:
-    """Of each cluster and topic, by key: the lowest and the highest index held."""
+    """For each cluster and topic, by key: the lowest and the highest index held."""
     result: dict[tuple[int, int], dict[Key, tuple[int, int]]] = {}
     for head in heads:
         held = result.setdefault((head.cluster, head.topic), {})

@@ -1,7 +1,7 @@
-"""The second half of `verify`: what clusters hold of one origin, 65,536 indexes at a time, compared as arrays.
+"""The second half of `verify`: it compares the clusters' messages of one origin as arrays, 65,536 indexes at a time.
 
-For each index the full outer join of the clusters: who holds it, how often, with which checksum, behind which others. No
-loop goes over entries; what is wrong comes out as counts and the first few examples.
+For each index there is a full outer join of the clusters: which of them hold it, how often, with which checksum, after
+which others. There is no loop over entries; the results are counts of errors and the first few examples.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ class Example(NamedTuple):
     Attributes:
         topic, origin, incarnation, first: its identity.
         messages: in its entry.
-        ledger, entry: where it stands in the cluster at fault.
-        copy_cluster, copy_ledger, copy_entry: the copy that counts, for what is missing or altered.
+        ledger, entry: its position in the cluster at fault.
+        copy_cluster, copy_ledger, copy_entry: the copy that counts, for a missing or altered message.
     """
 
     topic: int
@@ -51,7 +51,7 @@ class Example(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is wrong in one stretch: of a cluster (-1: of all together) and kind; the first of it."""
+    """The errors in one stretch, by cluster (-1: all together) and kind, with the first example."""
 
     cluster: int
     kind: str
@@ -61,14 +61,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """What every comparison of a job needs to know.
+    """The constants of all comparisons of a job.
 
     Attributes:
         clusters: names, by number.
         links: (source, target).
-        before: of a part (cluster, topic, number), by key: the highest index in the parts before it.
-        reach: of a cluster and topic (numbers), by key: the lowest and the highest index held.
-        examples_max: of each kind and cluster.
+        before: for a part (cluster, topic, number), by key: the highest index in the parts before it.
+        reach: for a cluster and topic (numbers), by key: the lowest and the highest index held.
+        examples_max: most examples of each kind and cluster.
     """
 
     clusters: tuple[str, ...]
@@ -80,13 +80,13 @@ class Terms:
 
 @dataclass
 class Held:
-    """What one cluster holds of the indexes that are compared.
+    """The entries of one cluster with the compared indexes.
 
     Attributes:
         table: its entries, by index and then in the order of its log.
-        fresh: of each entry, whether it is the first with its index.
-        at: of each index that is compared, where its first entry stands in `table`.
-        there: of each index that is compared, whether it is held at all.
+        fresh: for each entry, whether it is the first with its index.
+        at: for each compared index, the row of its first entry in `table`.
+        there: for each compared index, whether it is held at all.
     """
 
     table: Array
@@ -134,7 +134,9 @@ class Comparison:
         return Held(table, fresh, at, there)
 
     def _true_sums(self) -> tuple[Array, Array]:
-        """Of each index the cluster whose copy counts and its checksum: the origin's own, else the most frequent one's."""
+        """For each index, the cluster whose copy counts and its checksum: the origin's own copy, else the most frequent
+        one.
+        """
         size = len(self._indexes)
         sums = np.zeros((len(self._held), size), np.int64)
         there = np.zeros((len(self._held), size), np.bool_)
@@ -148,20 +150,20 @@ class Comparison:
         if self._origin in self._terms.clusters:
             own = self._terms.clusters.index(self._origin)
             votes[own][there[own]] = len(self._held) + 1
-        # Of equal votes the smallest checksum, so that the outcome does not depend on the order of clusters.
+        # If votes are equal, the smallest checksum, so that the result does not depend on the order of clusters.
         best = votes.max(axis=0)
         candidates = np.where(votes == best, sums, np.iinfo(np.int64).max)
         judge = candidates.argmin(axis=0)
         return judge, sums[judge, np.arange(size)]
 
     def found(self) -> list[Found]:
-        """What is wrong, and how many different messages there are."""
+        """The errors, and the number of different messages."""
         self._rows.append(Found(-1, DIFFERENT, int(self._count.sum()), []))
         for cluster, one in enumerate(self._held):
             self._find_missing(cluster, one)
             table, fresh = one.table, one.fresh
             self._tell(cluster, DUPLICATED, table[~fresh])
-            # A second copy stands behind later ones by nature: that is reported once, as a duplicate.
+            # A second copy always comes after later ones: that is reported once, as a duplicate.
             self._tell(cluster, REORDERED, table[fresh & table["behind"]])
             wrong = table["sum"] != self._true[np.searchsorted(self._indexes, table["index"])]
             if wrong.any():
@@ -171,7 +173,7 @@ class Comparison:
         return self._rows
 
     def _expected(self, cluster: int) -> Array:
-        """Of each index, whether the cluster should hold it."""
+        """For each index, whether the cluster should hold it."""
         name = self._terms.clusters[cluster]
         if name == self._origin:
             return np.ones(len(self._indexes), np.bool_)
@@ -212,7 +214,7 @@ class Comparison:
             self._rows.append(Found(cluster, kind, int(counts.sum()), examples))
 
     def _example(self, index: Any, count: Any, place: tuple[Any, Any], other: Any) -> Example:
-        """One message, where it stands, and where the copy stands that counts (not for what is out of order)."""
+        """One message, its position, and the position of the copy that counts (not for a message out of order)."""
         judge, ledger, entry = -1, -1, -1
         if other is not None:
             row = int(np.searchsorted(self._indexes, other))
@@ -244,7 +246,7 @@ def compared(terms: Terms, stretch: Stretch, packed: Iterable[Packed]) -> Compar
 def compare_with(
     terms: Terms, report: Callable[[int], None]
 ) -> Callable[[Iterable[tuple[Stretch, Iterable[Packed]]]], Iterable[Found]]:
-    """What a task does: stretches in, what is wrong out; `report(1)` after each comparison."""
+    """The work of a task: it takes stretches and gives errors; `report(1)` is called after each comparison."""
 
     def task(stretches: Iterable[tuple[Stretch, Iterable[Packed]]]) -> Iterator[Found]:
         for stretch, packed in stretches:

@@ -1,11 +1,12 @@
-"""The first half of `verify`: parts of topics as they lie in a cluster, every entry's identity, place and checksum.
+"""The first half of `verify`: it lists parts of topics in a cluster, with every entry's identity, position and
+checksum.
 
-One task reads one part of one topic of one cluster, so that a big topic is read by many tasks and progress has steps. What
-it hands on is packed: for each origin and each 65,536 origin indexes one row, with 37 bytes an entry in one binary column.
-Spark then moves some thousand rows, not millions, and the comparing half works on arrays.
+One task reads one part of one topic of one cluster, so that a big topic is read by many tasks and progress has steps.
+The result is packed: one row for each origin and each 65,536 origin indexes, with 37 bytes per entry in one binary
+column. Spark then moves some thousand rows, not millions, and the comparing half works on arrays.
 
 The checksum is over an entry's metadata and payload without what replication changes, so that the copies of a message
-have the same one everywhere. It is computed here, for the bytes themselves need not go through Spark.
+have the same one everywhere. It is computed here, so that the bytes themselves need not go through Spark.
 """
 
 import struct
@@ -30,7 +31,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response
 
 ANSWER_S: Final = 10.0
-"""For one read: verifying is in no hurry, and a broker may be busy with its links."""
+"""The timeout of one read: verifying is not urgent, and a broker may be busy with its links."""
 
 BUCKET_BITS: Final = 16
 """Origin indexes compared at once, as a power of two: 65,536 entries of three clusters are 7 MB, more buckets are more rows."""
@@ -46,8 +47,9 @@ ENTRY: Final = np.dtype(
         ("behind", "?"),
     ]
 )
-"""An entry as it travels. `only`: number of its restriction in `Packed.limits`, -1 if it may go everywhere. `behind`: a
-higher index of its origin stands before it in this part."""
+"""The packed form of an entry. `only`: number of its restriction in `Packed.limits`, -1 if it may go to all clusters.
+`behind`: a higher index of its origin comes before it in this part.
+"""
 
 _REPLICATED: Final = int(EntryFlags.REPLICATED)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
@@ -58,7 +60,7 @@ _HEADER: Final = 10
 """Bytes before an entry's metadata: magic, checksum, size."""
 
 _SCHEMA_VERSION: Final = b"\x82\x01"
-"""How the field `schema_version` (16, bytes) begins."""
+"""The tag of the field `schema_version` (16, bytes)."""
 
 _size_at: Final = struct.Struct(">I").unpack_from
 
@@ -69,15 +71,15 @@ class ReadFailed(MagnetarError):
 
 @dataclass(frozen=True)
 class Part:
-    """What one task reads.
+    """The part of a topic that one task reads.
 
     Attributes:
-        number: of the part; those of one topic and cluster ascend in the order of the log.
+        number: number of the part; the numbers of one topic and cluster ascend in the order of the log.
         cluster, topic: numbers of both in the job.
         address: `host:port` of the cluster's broker.
-        name: of the topic (one partition).
-        after: entries behind this one are read...
-        up_to: ...as far as this one; None: as far as there are any.
+        name: name of the topic (one partition).
+        after: entries after this one are read...
+        up_to: ...up to this one; None: up to the last one.
         entries: expected, for progress; 0: not known.
     """
 
@@ -154,16 +156,16 @@ def _answer(channel: LinkChannel) -> Response:
 
 
 def suffix_of(origin: str) -> bytes:
-    """What a destination appends to the metadata of an entry that comes from a cluster: the field `replicated_from`."""
+    """The field that a destination appends to the metadata of an entry from a cluster: `replicated_from`."""
     return metadata.field_bytes(REPLICATED_FROM, origin.encode())
 
 
 def checksum(piece: memoryview, suffix: bytes) -> int:
-    """Of an entry without what replication changes; the same for all copies of a message.
+    """The checksum of an entry without the fields that replication changes; the same for all copies of a message.
 
     Args:
         piece: the entry's bytes.
-        suffix: of its origin if it came over a link, else empty.
+        suffix: suffix of its origin if it came over a link, else empty.
     """
     begin = _HEADER + _size_at(piece, 6)[0]
     head = bytes(piece[_HEADER:begin])
@@ -176,7 +178,7 @@ def checksum(piece: memoryview, suffix: bytes) -> int:
 
 
 def _plain_checksum(piece: memoryview) -> int:
-    """By decoding the metadata and encoding it again."""
+    """The checksum by decoding the metadata and encoding it again."""
     try:
         return int(crc32c(metadata.without_replication(bytes(piece))))
     except ProtocolError:
@@ -199,14 +201,14 @@ Stretch = tuple[int, str, int, int]
 
 
 class Packed(NamedTuple):
-    """What a part holds of one origin in one bucket.
+    """The entries of one origin in one bucket of a part.
 
     Attributes:
         cluster, topic, part: numbers in the job.
-        origin, incarnation, bucket: whose, and which 65,536 indexes.
+        origin, incarnation, bucket: the origin, and the number of the bucket of 65,536 indexes.
         first, last: lowest and highest index.
-        messages: held.
-        limits: the different lists of clusters that publishers named, comma-separated.
+        messages: number of messages.
+        limits: the different lists of clusters to which publishers restricted messages, comma-separated.
         entries: packed, `ENTRY` each, in the order of the log.
     """
 
@@ -224,12 +226,12 @@ class Packed(NamedTuple):
 
     @property
     def stretch(self) -> Stretch:
-        """What is compared with each other."""
+        """The key of entries that are compared with each other."""
         return self.topic, self.origin, self.incarnation, self.bucket
 
 
 class _Held:
-    """What a part holds of one key, piece after piece."""
+    """The entries of a part with one key, piece after piece."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []
@@ -299,11 +301,11 @@ class Packer:
 
 
 Report = Callable[[int, int, int], None]
-"""Of a part that was read: its entries, messages and bytes."""
+"""Called after a part was read, with its number of entries, messages and bytes."""
 
 
 def list_parts(parts: Sequence[Part], token: str, report: Report) -> Callable[[Iterable[int]], Iterable[Packed]]:
-    """What a task does: numbers of parts in, packed entries out."""
+    """The work of a task: it takes numbers of parts and gives packed entries."""
 
     def task(numbers: Iterable[int]) -> Iterator[Packed]:
         settle()

@@ -1,4 +1,4 @@
-"""Into which parts `verify` cuts what it reads: pure arithmetic over the ledgers that brokers report."""
+"""Cutting the topics that `verify` reads into parts: pure arithmetic over the ledgers that brokers report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PART_BYTES: Final = 64 << 20
 """A part should be about this large: a second of work or less, so that progress has steps and all cores end together..."""
 
 PART_ENTRIES: Final = 50_000
-"""...and have at most about so many entries: as many as a ledger by default."""
+"""...and have at most about this many entries: the default size of a ledger."""
 
 PARTS_MAX: Final = 4096
 """A ceiling on a job's tasks: with more data parts grow instead, for each costs the driver some kilobytes."""
@@ -33,8 +33,8 @@ class Wanted:
     Attributes:
         cluster, topic: numbers of both in the job.
         address: `host:port` of the broker.
-        name: of the topic (one partition).
-        ledgers: what it holds, oldest first; None: not known, then it is one part.
+        name: name of the topic (one partition).
+        ledgers: its ledgers, oldest first; None: not known, then it is one part.
     """
 
     cluster: int
@@ -47,7 +47,7 @@ class Wanted:
 def parts(wanted: Sequence[Wanted], *, parts_max: int = PARTS_MAX) -> list[Part]:
     """All parts, big ones of different clusters in turns, so that no broker has to serve all tasks.
 
-    Parts end where the topic ended when its ledgers were listed: what comes meanwhile is not read.
+    Parts end at the end of the topic when its ledgers were listed: later messages are not read.
     """
     known = [ledger for one in wanted for ledger in one.ledgers or ()]
     room = max(1, parts_max - len(wanted))

@@ -1,7 +1,7 @@
-"""The Spark format `pulsar`: messages for applications, by the official Pulsar protocol alone.
+"""The Spark format `pulsar`: reading and writing topics in Spark applications, with the official Pulsar protocol only.
 
-`register(spark)` makes it known. `options` are the JVM connector's; `source` and `sink` are what Spark sees; `client` and
-`producing` speak the protocol. User guide: docs/spark.md.
+`register(spark)` registers the format. `options` has the options, which are those of the JVM connector; `source` and
+`sink` implement Spark's interfaces; `client` and `producing` implement the protocol. User guide: docs/spark.md.
 """
 
 from typing import TYPE_CHECKING

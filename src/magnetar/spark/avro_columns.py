@@ -1,12 +1,14 @@
 """Avro to Arrow, a column at a time: all values written with one schema are decoded together.
 
-Avro has no index: where a field begins is known when the one before it was read. So a decoder goes through the *schema* once, and
-at each step reads this part of all values with a few operations of NumPy: `at` holds for each value where its next byte is. What
-only some values have (a branch of a union, the third item of a list) is read for those alone. What is not wanted is passed over.
+Avro has no index: the start of a field is known only after the field before it was read. So a decoder walks through the
+*schema* once. At each step it reads this part of all values with a few operations of NumPy: `at` has the offset of the
+next byte of each value. A part that only some values have (a branch of a union, the third item of a list) is read for
+those values only. Fields that are not wanted are skipped.
 
-A value that is not as its schema says must not be believed, nor spoil others. Positions only grow, and whatever cannot be (a
-length below zero, a branch that there is not, a number of more than ten bytes) sends its position to `LOST`. So a value was good
-exactly if at the end its position is its end. Until then reading may go on behind it, in bytes that exist.
+A value that does not match its schema must be detected, and must not damage others. Offsets only grow, and anything
+impossible (a negative length, a branch that does not exist, a number of more than ten bytes) sets the offset to `LOST`.
+So a value was valid exactly if its final offset is its end. Until then reading may continue after the value's end, in
+bytes that exist.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +31,12 @@ LOST: Final = 1 << 61
 VARINT_BYTES_MAX: Final = 10
 
 ITEMS_MAX: Final = 256
-"""Of a list or map in one value, to be read here: each place in it is a step. Longer ones are left to the other decoder."""
+"""The longest list or map in one value that is decoded here: each index in it is a step. Longer ones are left to the
+other decoder.
+"""
 
 LONG_TEXT_BYTES: Final = 64
-"""From this mean length on texts are copied one by one, not byte by byte."""
+"""From this mean length on, texts are copied one by one, not byte by byte."""
 
 
 class Unfit(Exception):
@@ -48,20 +52,20 @@ class Bad(Exception):
 
 
 class Block:
-    """Values behind each other."""
+    """Values, one directly after the other."""
 
     def __init__(self, body: bytes) -> None:
-        # Reading may go on for a while behind the last value.
+        # Reading may continue for some bytes after the last value.
         self.bytes = np.frombuffer(body + bytes(16), np.uint8)
         self.body = body
         self.limit = len(body)
 
     def gather(self, at: Places) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-        """The byte at each place; behind the end there are zeros."""
+        """The byte at each offset; after the end there are zeros."""
         return self.bytes[np.minimum(at, self.limit)]
 
     def number(self, at: Places) -> tuple[Places, Places]:
-        """A whole number (int, long, length, branch) at each place, and the places behind it."""
+        """A whole number (int, long, length, branch) at each offset, and the offsets after it."""
         first = self.gather(at)
         at = at + 1
         raw = (first & 0x7F).astype(np.uint64)
@@ -81,7 +85,7 @@ class Block:
         return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), at
 
     def fixed(self, at: Places, size: int) -> tuple["np.ndarray[Any, np.dtype[np.uint8]]", Places]:
-        """So many bytes at each place."""
+        """`size` bytes at each offset."""
         begin = np.minimum(at, self.limit)
         steps = np.minimum(begin[:, None] + np.arange(size), len(self.bytes) - 1)
         return self.bytes[steps], at + size
@@ -107,10 +111,10 @@ class Decoder:
 
     Args:
         schema: as JSON.
-        kind: what is wanted of it.
+        kind: the wanted type.
 
     Raises:
-        Unfit: it contains itself.
+        Unfit: the schema is recursive.
     """
 
     def __init__(self, schema: Any, kind: pa.DataType) -> None:
@@ -138,7 +142,7 @@ class Decoder:
     # -------------------------------------------------------------------------------------------------------- the schema
 
     def _of(self, node: Any, want: pa.DataType | None, space: str) -> Step:
-        """What reads a part of the schema; `want` None: it is passed over."""
+        """The step that reads a part of the schema; `want` None: the step skips it."""
         if isinstance(node, list):
             return self._union(node, want, space)
         if isinstance(node, str):
@@ -201,7 +205,7 @@ def _item(want: pa.DataType) -> pa.DataType:
 
 
 def _made(made: pa.Array, want: pa.DataType) -> pa.Array:
-    """As what is wanted: wider, if need be."""
+    """The array in the wanted type, which may be wider."""
     return made if made.type == want else made.cast(want)
 
 
@@ -372,7 +376,7 @@ def _record(steps: list[tuple[str, Step]], want: pa.DataType | None) -> Step:
 
 
 def _branches(steps: list[Step | None], want: pa.DataType | None) -> Step:
-    """A union; None stands for null."""
+    """The step of a union; a step None is null."""
 
     def read(block: Block, at: Places) -> Decoded:
         chosen, at = block.number(at)

@@ -1,7 +1,7 @@
-"""A small blocking client of Pulsar's protocol: finding topics, and reading entries of one.
+"""A small blocking client of Pulsar's protocol: it finds topics and reads the entries of one.
 
-`Client` keeps its connections; a worker process keeps its client between tasks (`take`). See `connection` for why there
-is a client of our own.
+`Client` keeps its connections; a worker process keeps its client between tasks (`take`). `connection` gives the reason
+for a client of our own.
 """
 
 import contextlib
@@ -29,7 +29,9 @@ PERMITS: Final = 2_000
 """Messages asked for at first; more once their size is known."""
 
 AHEAD_BYTES: Final = 8 << 20
-"""Backpressure: what a reader asks for beyond what it has taken. Enough to hide the broker's answer time."""
+"""Backpressure: the bytes that a reader requests beyond what it has taken. Enough to hide the broker's response
+time.
+"""
 
 PERMITS_MIN: Final = 100
 PERMITS_MAX: Final = 100_000
@@ -40,21 +42,21 @@ RETRY_S: Final = 0.2
 _PASSING: Final = frozenset(
     {ErrorCode.SERVICE_NOT_READY, ErrorCode.METADATA, ErrorCode.TOO_MANY_REQUESTS, ErrorCode.CONSUMER_BUSY}
 )
-"""Refusals that pass by themselves."""
+"""Refusals that are temporary."""
 
 
 class TopicGone(MagnetarError):
-    """The topic does not exist (any more)."""
+    """The topic does not exist."""
 
 
 class Entry(NamedTuple):
-    """An entry as it lies in a topic.
+    """An entry of a topic.
 
     Attributes:
-        ledger, entry: where.
+        ledger, entry: its position.
         ack_set: indexes of a batch to deliver, as the protocol carries them; empty: all.
-        metadata: of the entry.
-        body: what follows it, in the receive buffer.
+        metadata: its metadata.
+        body: the payload after the metadata, in the receive buffer.
     """
 
     ledger: int
@@ -70,16 +72,16 @@ class Entry(NamedTuple):
 
 
 class Damaged(MagnetarError):
-    """What a broker delivered is not what a producer sent."""
+    """The bytes that a broker delivered are not those that a producer sent."""
 
 
 def open_entry(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]:
-    """Check the bytes behind a MESSAGE command; metadata, and what follows it.
+    """Check the bytes after a MESSAGE command; returns the metadata and the payload.
 
     Raises:
         ProtocolError: they are damaged.
     """
-    if payload[:2].tobytes() == b"\x0e\x02":  # broker's metadata, which is not asked for, is passed over
+    if payload[:2].tobytes() == b"\x0e\x02":  # the broker's metadata, which is not requested, is skipped
         payload = payload[6 + int.from_bytes(payload[2:6], "big") :]
     at = 0
     if payload[:2].tobytes() == b"\x0e\x01":
@@ -164,7 +166,7 @@ class Client:
         raise Down(f"{topic}: the lookup was redirected {REDIRECTS_MAX} times")
 
     def partitions(self, topic: str, *, create: bool = False) -> int | None:
-        """How many partitions a topic has, 0: it is not partitioned, None: it does not exist.
+        """The number of partitions of a topic. 0: it is not partitioned. None: it does not exist.
 
         Raises:
             Down, Refused: see there.
@@ -213,7 +215,7 @@ class Client:
         raise Refused(answer.error_code, answer.error_message, topic)
 
     def patient(self) -> "Patience":
-        """How long it may still be tried."""
+        """The time for which it may still be tried."""
         return Patience(self.patience_s)
 
 
@@ -244,17 +246,17 @@ def _refusal(code: int, message: str, topic: str) -> MagnetarError:
 
 
 class Reader:
-    """Reads the entries of one topic from a place on; connects again when the broker goes away.
+    """Reads the entries of one topic from a position on; connects again after the connection was lost.
 
     A non-durable subscription: nothing is acknowledged, nothing is kept for it. Nothing is created for it either.
 
     Args:
-        client: to connect by.
+        client: gives connections.
         topic: one partition.
-        after: the last message that is not wanted; its entry is delivered all the same if it
-            is there, which shows whether it still exists.
+        after: the last message that is not wanted. Its entry is delivered too if it exists, so that the reader knows
+            whether it does.
         after_time_ms: instead of `after`: from the first entry with this publish time on.
-        ahead_bytes: how much is asked for beyond what was taken.
+        ahead_bytes: bytes that are requested beyond what was taken.
 
     Raises:
         TopicGone: there is no such topic.
@@ -325,7 +327,7 @@ class Reader:
         ask = command.seek
         ask.consumer_id, ask.message_publish_time = self._id, max(0, time_ms)
         connection.request(command)
-        self._subscribe(connection)  # a seek sends the consumers away; the subscription stays, at its new place
+        self._subscribe(connection)  # a seek disconnects the consumers; the subscription stays, at its new position
         self._time_ms = None if self.last_seen else self._time_ms
 
     def _detach(self) -> None:
@@ -358,7 +360,7 @@ class Reader:
         self._entries.append(Entry(ledger, entry, tuple(message.ack_set), metadata, body))
 
     def last(self) -> Place:
-        """The place of the newest message; EARLIEST if there never was one.
+        """The position of the newest message; EARLIEST if there never was one.
 
         Raises:
             Down, Refused, TopicGone: see there.
@@ -376,7 +378,8 @@ class Reader:
         return found
 
     def caught_up(self) -> bool:
-        """Whether nothing is left behind where the broker has this reader (which a time decides, behind a seek).
+        """Whether the broker has nothing left for this reader after its position (which is given by a time after a seek
+        by time).
 
         Raises:
             Down, Refused, TopicGone: see there.
@@ -404,10 +407,10 @@ class Reader:
         return EARLIEST if entry < 0 else Place(ledger, entry, -1)
 
     def entries(self, wait_s: float) -> Iterator[Entry]:
-        """What comes next, until nothing has come for so long; may be called again.
+        """The next entries, until none has arrived for `wait_s`; may be called again.
 
         Raises:
-            Down, Refused, TopicGone: the broker stayed away, or refuses for good.
+            Down, Refused, TopicGone: the broker could not be reached, or refuses permanently.
         """
         until = time.monotonic() + wait_s
         patience = self._client.patient()
@@ -455,7 +458,7 @@ def _unsigned(value: int) -> int:
 
 
 _clients: dict[tuple[int, Access], Client] = {}
-"""Clients kept between the tasks of one process; a forked process makes its own."""
+"""Clients kept between the tasks of one process; a forked process creates its own."""
 
 
 def take(access: Access, *, patience_s: float = TIMEOUT_S) -> Client:

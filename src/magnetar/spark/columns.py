@@ -1,4 +1,4 @@
-"""Schemas of topics as columns: which columns a topic has, in Spark's types and in Arrow's.
+"""The columns of a topic by its schema, in Spark's types and in Arrow's.
 
     schema of the topic            columns
     AVRO, JSON: a record           one for each field
@@ -7,7 +7,7 @@
     STRING, numbers, times         value
     anything else, none            value binary
 
-Every column may be null: a message of an older version does not have what came later, and a tombstone has nothing.
+Every column may be null: a message of an older version lacks later fields, and a tombstone has none.
 """
 
 import json
@@ -64,7 +64,7 @@ LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
 """Others stay what they are stored as (times of day as numbers, uuids as strings); decimals are apart."""
 
 PRECISION_MAX: Final = 38
-"""Of Spark's decimals."""
+"""The highest precision of Spark's decimals."""
 
 _SQL: Final[Mapping[pa.DataType, str]] = {
     pa.bool_(): "boolean",

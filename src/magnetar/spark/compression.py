@@ -1,8 +1,8 @@
 """Compression of entries, by the names and numbers of Pulsar's protocol.
 
-The size that a message says it has uncompressed is its producer's word. pyarrow takes it at that: it allocates so much at once,
-and of LZ4 and Snappy that hold less it gives the rest of the buffer, whatever was there. So nothing is allocated that a payload
-cannot hold, and what comes out has the size that was said, or is refused.
+The uncompressed size in a message is its producer's statement. pyarrow trusts it: it allocates that much at once, and
+for LZ4 and Snappy payloads with less content it returns the uninitialised rest of the buffer. So nothing larger is
+allocated than a payload can decompress to, and a result of another size than stated is refused.
 """
 
 import zlib
@@ -17,8 +17,8 @@ UNCOMPRESSED_BYTES_MAX: Final = 1 << 30
 """A ceiling on what a message may hold, chunked ones as a whole: the memory of an executor's Python process."""
 
 AT_ONCE_BYTES_MAX: Final = 8 << 20
-"""What is allocated on a message's word alone: more than the largest that brokers take by default. Of formats whose ratio has no
-useful bound more is read piece by piece.
+"""The most that is allocated because of a message's stated size: more than the largest message that brokers accept by
+default. For formats without a useful bound on the ratio, larger payloads are decompressed piece by piece.
 """
 
 PIECE_BYTES: Final = 1 << 20
@@ -29,7 +29,7 @@ _ZSTD: Final = 3
 _SNAPPY: Final = 4
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 _RATIOS: Final = {_LZ4: 255, _SNAPPY: SNAPPY_RATIO_MAX}
-"""Bytes that one byte of a payload can stand for at most: a length byte of LZ4 adds 255."""
+"""The most bytes that one byte of a payload can decompress to: a length byte of LZ4 adds 255."""
 
 
 class Undecodable(MagnetarError):
@@ -98,7 +98,7 @@ def _lz4(size: int, body: memoryview | bytes) -> Any:
 
 
 def _pieces(size: int, body: memoryview | bytes) -> bytes:
-    """As much as there is, up to one byte more than there should be."""
+    """The content, up to one byte more than the stated size."""
     plain = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), _CODECS[_ZSTD]) as stream:
         while len(plain) <= size:

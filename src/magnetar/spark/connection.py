@@ -1,10 +1,10 @@
 """A blocking shell around `wire.client` for producers and readers, for one thread.
 
-Why not the official client library in the tasks: it hands out one Python object a message (figures in docs/spark.md). Here a
-MESSAGE's payload stays one buffer until it is copied into the Arrow column. Nothing but the official protocol is used, so that
-any Pulsar broker will do.
+The tasks do not use the official client library, because it makes one Python object per message (figures in
+docs/spark.md). Here a MESSAGE's payload stays one buffer until it is copied into the Arrow column. Only the official
+protocol is used, so any Pulsar broker works.
 
-The caller does the I/O: between calls nothing happens, but for the kernel's buffers filling up.
+The caller does the I/O: between calls nothing happens, except that the kernel's buffers fill up.
 """
 
 import select
@@ -28,7 +28,7 @@ FRAME_BYTES_MAX: Final = 128 << 20
 """A ceiling for what a broker may send in one frame: brokers accept messages of 5 MiB by default, and are set higher."""
 
 TIMEOUT_S: Final = 30.0
-"""How long an answer may take: the official clients' operation timeout."""
+"""The longest time for an answer: the official clients' operation timeout."""
 
 OWNER_OF: Final[dict[int, tuple[str, Callable[[pb.BaseCommand], int]]]] = {
     pb.MESSAGE: ("consumer", attrgetter("message.consumer_id")),
@@ -43,7 +43,7 @@ _CODES: Final = frozenset(int(code) for code in ErrorCode)
 
 
 class Down(MagnetarError):
-    """The broker is gone, silent or talks nonsense: connect again and go on where it stopped."""
+    """The broker is gone, silent, or sends invalid data. The caller may connect again and continue where it stopped."""
 
 
 class Refused(MagnetarError):
@@ -60,14 +60,14 @@ class Refused(MagnetarError):
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a cluster.
+    """The address and credentials for a cluster.
 
     Attributes:
         url: `pulsar://host:port[,host:port...]`, or `pulsar+ssl://`.
         token: "" without authentication.
         trust: file of certificates to trust; "" for the system's.
         insecure: accept any certificate.
-        check_name: whether the certificate must be of the host.
+        check_name: whether the certificate's name must be the host's.
     """
 
     url: str
@@ -126,7 +126,7 @@ class Connection:
     Attributes:
         message_bytes_max: the largest entry that the broker accepts.
         handlers: by ("consumer" or "producer", id).
-        dead: why it ended; "" while it lives.
+        dead: why it ended; "" while it is open.
     """
 
     def __init__(self, url: str, access: Access, *, proxied: str = "", timeout_s: float = TIMEOUT_S) -> None:
@@ -157,7 +157,7 @@ class Connection:
         self.message_bytes_max = self._client.greeting.max_message_size or self.message_bytes_max
 
     def close(self) -> None:
-        """Close the socket; what is in flight is forgotten here."""
+        """Close the socket; requests in flight are forgotten here."""
         self.dead = self.dead or f"{self.url}: closed here"
         self._socket.close()
         self.handlers.clear()

@@ -1,7 +1,7 @@
 """Entries to rows: batches, and the Arrow columns of the format `pulsar`.
 
-A value is copied once, from the receive buffer (or what was uncompressed) into the column's data. Python does per message
-what cannot be done per batch: finding where the next one begins.
+A value is copied once, from the receive buffer (or the decompressed bytes) into the column's data. Per message, Python
+only does what cannot be done per batch: finding the start of the next message.
 """
 
 import base64
@@ -192,7 +192,7 @@ class Rows:
         return b"\x08" + varint(ledger) + b"\x10" + varint(entry) + self._partition
 
     def take(self) -> pa.RecordBatch:
-        """What was collected, as a record batch; the next one begins empty."""
+        """Take the collected rows as a record batch; the next batch begins empty."""
         makers: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: _binary(self._values),
             "__key": lambda: pa.array(self._keys, pa.binary()),

@@ -30,29 +30,29 @@ class PulsarFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """Of rows that are read: the fields of the topics' schema, or values as binary."""
+        """The schema of rows that are read: the fields of the topics' schema, or values as binary."""
         return schema_of(read_options(self.options, streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """The reader of `spark.read`."""
         options = read_options(self.options, streaming=False)
         return BatchReader(options, *chosen(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For `spark.readStream`."""
+        """The reader of `spark.readStream`."""
         options = read_options(self.options, streaming=True)
         return StreamReader(options, *chosen(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For `df.write`."""
+        """The writer of `df.write`."""
         if overwrite:
             raise ConfigError("mode overwrite is not possible with topics: allowed is append")
         return BatchWriter(write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """For `df.writeStream`."""
+        """The writer of `df.writeStream`."""
         return StreamWriter(write_options(self.options), schema)

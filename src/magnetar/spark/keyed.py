@@ -1,4 +1,4 @@
-"""Keyed deduplication: a stream that holds repetitions, without them (docs/design/deduplication.md#keyed-on-spark)."""
+"""Keyed deduplication: removing repetitions from a stream (docs/design/deduplication.md#keyed-on-spark)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -18,14 +18,14 @@ def deduplicate(
     """The first row of each key; later ones within the watermark's delay are dropped.
 
     The keys seen are state of the query, on disk in RocksDB (set for the session here), so that it survives restarts
-    and may be larger than memory. Each is kept for `watermark` behind the newest time seen, then forgotten: a repetition
-    that comes later passes. Guaranteed: repetitions whose times are less than `watermark` apart are dropped. In a batch
-    query every repetition is.
+    and may be larger than memory. A key is forgotten when the newest time seen is `watermark` later than it: a
+    repetition after that is not dropped. Guaranteed: repetitions whose times are less than `watermark` apart are
+    dropped. In a batch query every repetition is.
 
     Args:
         frame: streaming or batch.
         key: columns that make two rows the same.
-        watermark: how far apart repetitions may be, as Spark writes intervals ("10 minutes", "1 day").
+        watermark: longest distance of repetitions, as Spark writes intervals ("10 minutes", "1 day").
         time: column of the rows' time; the time of publishing by default.
 
     Raises:

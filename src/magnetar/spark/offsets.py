@@ -1,10 +1,10 @@
-"""Places in topics, and offsets of the format `pulsar`: where a query is in each topic.
+"""Offsets of the format `pulsar`: the position of a query in each topic.
 
     {"topics": {"persistent://public/default/t-partition-0": [12, 5, -1]}, "v": 1}
 
-A place is `[ledger, entry, batch index]` of the last message that was read; index -1: the whole entry; `[-1, -1, -1]`: nothing
-yet. Spark compares offsets as JSON strings, so there is one encoder, with sorted keys and integers only. Also read: topics
-with a message id in its serialised form as a list of bytes, which is what the JVM connector is given as `startingOffsets`.
+A position is `[ledger, entry, batch index]` of the last message that was read; index -1: the whole entry; `[-1, -1,
+-1]`: nothing yet. Spark compares offsets as JSON strings, so there is one encoder, with sorted keys and integers only.
+A serialised message id as a list of bytes is accepted too, as in the JVM connector's `startingOffsets`.
 """
 
 import json
@@ -21,7 +21,7 @@ VERSION: Final = 1
 
 
 class Place(NamedTuple):
-    """A message's place; `index` -1: its whole entry."""
+    """A message's position; `index` -1: its whole entry."""
 
     ledger: int
     entry: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     @property
     def reach(self) -> tuple[int, int, int]:
-        """For comparing: the whole entry is behind each of its messages."""
+        """The key for comparisons: the whole entry comes after each of its messages."""
         return self.ledger, self.entry, self.index if self.index >= 0 else 1 << 31
 
 
@@ -62,10 +62,10 @@ def text(places: Mapping[str, Place]) -> str:
 
 
 def decode(value: Any, where: str = "the checkpoint") -> Places:
-    """The places of an offset; see the module's text for the forms that are read.
+    """The positions of an offset; see the module's text for the accepted forms.
 
     Raises:
-        ConfigError: it is none of them; names `where` it came from.
+        ConfigError: it has none of these forms; the error names `where` it came from.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{where} holds no offset of format pulsar: {_shown(value)}")
@@ -101,10 +101,10 @@ def _place(topic: str, value: Any, where: str) -> Place:
 
 
 def of_bytes(data: bytes) -> Place:
-    """The place of a serialised message id, as official clients make it.
+    """The position in a serialised message id of the official clients.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not a message id.
     """
     found = pb.MessageIdData.FromString(data)
     if not found.IsInitialized():

@@ -17,10 +17,12 @@ from magnetar.spark.connection import Access, split_url
 from magnetar.spark.offsets import Places, decode, full_name
 
 POLL_TIMEOUT_MS: Final = 120_000
-"""How long a task waits for a broker that neither answers nor fails, as in the JVM connector."""
+"""The time for which a task waits for a broker that neither answers nor fails, as in the JVM connector."""
 
 DISCOVERY_MS: Final = 5_000
-"""How often a stream looks for new topics and partitions: a look-up per topic, which is cheap but not free."""
+"""The interval at which a stream looks for new topics and partitions: one lookup per topic, which is cheap but not
+free.
+"""
 
 _ACCESS: Final = (
     "service.url",
@@ -52,16 +54,16 @@ COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a query reads.
+    """The options of a query that reads.
 
     Attributes:
         topics: full names (partitioned ones by their own); empty with `pattern`.
         pattern: of full topic names, in `namespace`.
-        starting: "earliest", "latest", or places by topic.
-        ending: "latest", or places by topic.
+        starting: "earliest", "latest", or positions by topic.
+        ending: "latest", or positions by topic.
         starting_ms, ending_ms: publish times instead; None: not given.
-        messages_max, bytes_max: of one trigger; 0: no limit.
-        tasks_min: into how many tasks a batch read is cut at least, if there is enough; 0: by cores.
+        messages_max, bytes_max: limits of one trigger; 0: no limit.
+        tasks_min: least number of tasks of a batch read, if there are enough entries; 0: by cores.
         raw: topics may have different schemas, and values are binary (`allowDifferentTopicSchemas`).
     """
 
@@ -86,13 +88,13 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where and how rows are written.
+    """The options of a query that writes.
 
     Attributes:
-        topic: for all rows; "" when the column `__topic` says.
+        topic: for all rows; "" if the column `__topic` names it.
         producer: the user's part of producer names; "": none.
         deduplication: "auto" (warn when the broker does not), "required" (fail), "off" (no sequence ids across attempts).
-        ordered: whether rows are numbered in the order of their content instead of as they come.
+        ordered: whether rows are numbered in the order of their content, not in the order of arrival.
         compression: one of `COMPRESSIONS`, as its number.
     """
 
@@ -223,7 +225,7 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
 
 
 def _not_backwards(start: "str | Places", end: "str | Places", from_ms: int | None, until_ms: int | None) -> None:
-    """Whether the end is behind the start.
+    """Check that the end is after the start.
 
     Raises:
         ConfigError: it is not.

@@ -1,6 +1,6 @@
-"""Which places a query reads: pure arithmetic over what brokers say.
+"""Planning the range of messages that a query reads: pure arithmetic over what brokers report.
 
-Two plans: a batch read is cut into stretches for several tasks; a micro-batch is bounded by what may be admitted.
+There are two plans: a batch read is cut into stretches for several tasks; a micro-batch is bounded by its limits.
 """
 
 import itertools
@@ -25,15 +25,15 @@ class Span:
 def cut(
     first: Place, last: Place, spans: list[Span] | None, tasks: int, entries_min: int = ENTRIES_PER_TASK_MIN
 ) -> list[tuple[Place, Place]]:
-    """Cut what lies in first < p <= last into at most `tasks` stretches of about the same number of entries.
+    """Cut the range first < p <= last into at most `tasks` stretches of about the same number of entries.
 
-    The borders need not be places of messages.
+    The borders need not be positions of messages.
 
     Args:
         first, last: exclusive and inclusive.
         spans: the topic's ledgers in order, if known; without them only a range inside one ledger can be cut.
-        tasks: how many at most.
-        entries_min: of each.
+        tasks: most stretches.
+        entries_min: least number of entries of each.
     """
     if last.reach <= first.reach:
         return []
@@ -54,7 +54,7 @@ def cut(
 
 
 def _at(held: list[tuple[int, int, int]], offset: int) -> Place:
-    """The place of the entry before which `offset` entries end."""
+    """The position of the entry before which there are `offset` entries."""
     for ledger, begin, entries in held:
         if offset <= entries:
             return Place(ledger, begin + offset - 1)
@@ -67,10 +67,10 @@ class Pending:
     """An entry that waits to be admitted; its messages from index `first` on.
 
     Attributes:
-        place: of the entry.
+        place: position of the entry.
         first, count: index of its first unread message, and messages in all.
         bytes: as stored.
-        batch: whether it is a batch, of which a part can be read.
+        batch: whether it is a batch, so that a part of it can be read.
     """
 
     place: Place
@@ -83,14 +83,14 @@ class Pending:
 def admit(
     start: Mapping[str, Place], waiting: Mapping[str, Iterator[Pending]], messages_max: int, bytes_max: int
 ) -> Places:
-    """How far each topic may be read: entry by entry in turns, until a limit is reached.
+    """The end of a micro-batch in each topic: entries are admitted from the topics in turns, until a limit is reached.
 
     At least one entry is admitted if there is any, or one larger than the limit would stop the query for good. The limit
     of messages is exact (a batch is cut), the limit of bytes holds for whole entries.
 
     Args:
-        start: where each topic stands.
-        waiting: entries behind that, in order.
+        start: the query's position in each topic.
+        waiting: entries after it, in order.
         messages_max, bytes_max: 0: no limit.
     """
     places = dict(start)
@@ -120,10 +120,10 @@ def admit(
 
 
 def behind(places: Mapping[str, Place], last: Mapping[str, Place]) -> dict[str, int]:
-    """Entries between where a query is and the end, by topic; a batch that was read in part counts.
+    """The number of entries between a query's position and the end, by topic; a batch that was read in part counts.
 
-    The protocol does not tell how many entries a ledger has: of a topic whose place is in an earlier ledger than its end only
-    the last ledger is counted, and the number is a lower bound.
+    The protocol does not report the number of entries of a ledger: if the position is in an earlier ledger than the
+    end, only the last ledger is counted, and the number is a lower bound.
     """
     result: dict[str, int] = {}
     for topic, end in last.items():

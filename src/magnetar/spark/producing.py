@@ -1,8 +1,9 @@
-"""A producer of the sink: entries out in order, receipts in, everything unanswered sent again after a lost connection.
+"""A producer of the sink: it sends entries in order, handles receipts, and sends unanswered entries again after a lost
+connection.
 
-Sequence ids come from the rows' places, so that sending again, in this task or in the next attempt at it, is harmless
-where the broker deduplicates. An entry is judged by its first id; therefore no entry may reach over the place where an
-earlier attempt stopped: what lies behind it would be taken for a duplicate and lost. `last` tells that place.
+Sequence ids come from the rows' numbers in the task, so sending again, in this task or in a later attempt, is harmless
+if the broker deduplicates. The broker decides by the first id of an entry. Therefore no entry may reach beyond the last
+id of an earlier attempt: its later rows would be taken for duplicates and lost. `last` is that id.
 """
 
 import time

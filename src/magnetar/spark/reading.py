@@ -1,8 +1,8 @@
 """A task of the source: the messages of one stretch of one topic, as record batches.
 
-The subscription begins at the last message that was read, so that its entry comes once more if it is still there: then nothing
-between it and the rest was lost. A chunked message belongs where its last chunk is; when its first ones lie before the
-stretch they are looked up by its publish time, which all its chunks share.
+The subscription begins at the last message that was read, so that its entry is delivered once more if it still exists:
+then nothing after it was lost. A chunked message belongs to the stretch with its last chunk. If its first chunks are
+before the stretch, they are found by its publish time, which all its chunks share.
 """
 
 import logging
@@ -28,29 +28,30 @@ from magnetar.wire.pulsar_pb2 import MessageMetadata
 logger: Final = logging.getLogger("magnetar.spark")
 
 QUIET_S: Final = 1.0
-"""When nothing came for so long, the broker is asked whether there is anything left to come."""
+"""If nothing arrives for this time, the broker is asked whether there are more messages."""
 
 CHUNKED_BYTES_MAX: Final = 512 << 20
 """A ceiling on chunks of incomplete messages in a task's memory."""
 
 LOOK_BACK_MS: Final = 60_000
-"""How much earlier than its publish time the first chunk of a message is looked for: brokers find times by search, and
-several producers' clocks need not agree."""
+"""The first chunk of a message is searched for from this much before its publish time: brokers find times by search,
+and several producers' clocks need not agree.
+"""
 
 
 class DataLost(MagnetarError):
-    """Messages that were to be read are not there any more."""
+    """Messages that were to be read no longer exist."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one task reads.
+    """The range that one task reads.
 
     Attributes:
         topic: one partition.
         after: exclusive.
         up_to: inclusive.
-        check: whether `after` is a message that was read, so that its loss tells of others'.
+        check: whether `after` is a message that was read, so that its loss indicates that others are lost.
         from_ms, until_ms: publish times that are wanted, inclusive; None: all.
         keys: keys that are wanted; None: all.
     """

@@ -1,7 +1,7 @@
-"""Which columns a query has: those of its topics' schema, or values as binary.
+"""The columns of a query: those of its topics' schema, or values as binary.
 
-All topics of a query have the same columns. They are those of the newest schema; values of older versions come with them
-as far as they go.
+All topics of a query have the same columns. They are those of the newest schema; values of older versions are converted
+to them as far as possible.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def definition_of(client: Client, topic: str, version: bytes = b"") -> Definitio
     """A topic's schema by version, the newest without one; None: there is none.
 
     Raises:
-        Down, Refused: the broker does not tell.
+        Down, Refused: the broker does not answer.
     """
     found = retried(client, lambda: client.schema(topic, version))
     if found is None:
@@ -121,7 +121,7 @@ def chosen(schema: StructType, options: ReadOptions) -> tuple[Sequence[str], Col
             )
         return names, None
     if "value" not in known and types.get("value") is not None and "value" not in strange:
-        del wanted["value"]  # the bytes themselves, beside the fields
+        del wanted["value"]  # the bytes themselves, in addition to the fields
     for name, kind in wanted.items():
         if name not in known:
             raise ConfigError(

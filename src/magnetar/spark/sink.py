@@ -1,9 +1,11 @@
-"""The ends that write: rows to messages, under names and numbers that are the same whenever a task is run again.
+"""The writers of the format `pulsar`: rows become messages, with producer names and sequence ids that are the same when
+a task is repeated.
 
     producer name    <producerName or "spark">-<query id>-<task number>
-    sequence id      <batch id> * 2^31 + <place of the row in the task>
+    sequence id      <batch id> * 2^31 + <number of the row in the task>
 
-Entries are cut by rows and bytes alone, never by time or by how Spark's batches arrive, so that they are the same entries again.
+Entries are cut by rows and bytes only, never by time or by the arrival of Spark's batches, so a repeated task makes the
+same entries.
 """
 
 import base64
@@ -45,7 +47,7 @@ TOPICS_PER_TASK_MAX: Final = 1000
 """A ceiling on different topics (partitions) in a task's rows: each is a producer with an entry that is being filled."""
 
 KEYLESS_RUN: Final = 1000
-"""Rows without a key go to a partition in runs of so many, so that they share entries."""
+"""Rows without a key go to one partition in runs of this length, so that they share entries."""
 
 COLUMNS: Final = {
     "value": ("binary", "string"),
@@ -54,7 +56,7 @@ COLUMNS: Final = {
     "__eventTime": ("timestamp", "timestamp_ntz", "bigint"),
     "__messageProperties": ("map<string,string>",),
 }
-"""What can be written, and as what types."""
+"""The columns that can be written, and their types."""
 
 METADATA_BYTES: Final = 1024
 """Room for the metadata of an entry, which brokers count: a producer's name and some numbers."""
@@ -89,10 +91,10 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task did.
+    """The result of a task.
 
     Attributes:
-        rows: published, or recognised by the broker as published before.
+        rows: rows that were published, or recognised by the broker as published before.
         duplicates: entries that the broker had already.
         unprotected: topics that do not deduplicate.
     """
@@ -117,7 +119,9 @@ def _warn(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """For `df.write`: retried tasks add nothing; the same write run again adds nothing if it has the same `producerName`."""
+    """The writer of `df.write`: retried tasks add nothing; the same write run again adds nothing if it has the same
+    `producerName`.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options)
@@ -140,7 +144,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """For `df.writeStream`: effectively once."""
+    """The writer of `df.writeStream`: effectively once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options)
@@ -158,7 +162,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _warn(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was written stays; the batch will be run again, and adds what is missing."""
+        """Written rows stay; the batch will be run again and adds the missing ones."""
 
 
 def _task() -> tuple[dict[str, str], int]:
@@ -173,8 +177,8 @@ def write_rows(options: WriteOptions, name: str, batch: int, task: int, batches:
     """Publish rows.
 
     Args:
-        options: where and how.
-        name: of the producer.
+        options: the options.
+        name: the producer's name.
         batch, task: numbers of the micro-batch (0 for a batch write) and of the task.
         batches: the rows.
 

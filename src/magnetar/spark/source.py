@@ -1,4 +1,4 @@
-"""The ends that read: the batch reader and the stream reader of the format `pulsar`, as Spark knows them."""
+"""The readers of the format `pulsar`: the batch reader and the stream reader, as Spark's interfaces."""
 
 import logging
 import os
@@ -43,7 +43,9 @@ from magnetar.spark_session.worker import settle
 logger: Final = logging.getLogger("magnetar.spark")
 
 PEEK_BYTES: Final = 1 << 20
-"""How much of each topic is asked for ahead when entries are counted for admission: only their sizes are wanted."""
+"""The bytes of each topic that are requested ahead when entries are counted for admission: only their sizes are
+needed.
+"""
 
 PEEK_QUIET_S: Final = 0.5
 
@@ -144,7 +146,7 @@ class Peek:
         self.after = after
 
     def pending(self, after: Place, up_to: Place) -> Iterator[Pending]:
-        """Entries in after < p <= up_to; what was handed out stays here until a later call's `after` is behind it."""
+        """Entries in after < p <= up_to. Returned entries stay here until a later call's `after` is past them."""
         while self._seen and self._seen[0].place.reach <= after.reach:
             self._seen.popleft()
         self.after = after
@@ -179,7 +181,7 @@ class Peek:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver's machine, in one process for the life of the query; reads in tasks."""
+    """Plans micro-batches on the driver's machine, in one process for the duration of the query; reads in tasks."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str], typed: Columns | None = None) -> None:
         self._options, self._columns, self._typed = options, tuple(columns), typed
@@ -193,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._at: Places = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """To a task go the options alone."""
+        """The state that a task gets: only the options."""
         return {"_options": self._options, "_columns": self._columns, "_typed": self._typed}
 
     # ---------------------------------------------------------------------------------------------------------- driver
@@ -216,16 +218,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ConfigError:
             if not self._topics:
                 raise
-            return self._topics  # it was there before: `_gone` tells what that means
+            return self._topics  # it was there before: see `_gone`
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """The start of a query without a checkpoint."""
         last = self._see(anew=True)
         assert self._client is not None
         return offsets.encode(t.starting(self._client, self._options, list(last), last))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What one micro-batch may hold; both limits hold when both are given."""
+        """The limits of one micro-batch; if both are set, both apply."""
         if self._options.messages_max:
             return ReadMaxRows(self._options.messages_max)
         return ReadMaxBytes(self._options.bytes_max) if self._options.bytes_max else ReadAllAvailable()
@@ -235,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._see(anew=True))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends."""
+        """The end of the next micro-batch."""
         begin = offsets.decode(start)
         last = self._see()
         self._same_topics(begin, last)
@@ -272,9 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end.reach >= begin.reach or (begin.ledger, begin.entry) == (end.ledger, end.entry):
             return max(begin, end, key=lambda place: place.reach)
         if self._target is not None and end == self._target.get(topic):
-            return begin  # the target of AvailableNow is behind what an earlier run had planned
+            return begin  # the target of AvailableNow is before the end that an earlier run had planned
         if end == EARLIEST:
-            return begin  # it is empty now; what comes will have a later ledger
+            return begin  # it is empty now; new messages will have a later ledger
         if self._options.fail_on_data_loss:
             raise DataLost(
                 f"{topic} ends at {end.ledger}:{end.entry}, and this query has read it up to {begin.ledger}:{begin.entry}: "
@@ -283,7 +285,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _admitted(self, begin: Places, end: Places) -> Places:
-        """As much as the limits allow, counted by looking at the entries."""
+        """The end that the limits allow, found by looking at the entries."""
         assert self._client is not None
         start = {topic: begin.get(topic, EARLIEST) for topic in end}
         waiting: dict[str, Iterator[Pending]] = {}
@@ -303,7 +305,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The newest messages, and how many entries each topic is behind them: the lag in the query's progress."""
+        """The newest messages, and for each topic the number of entries up to them: the lag in the query's progress."""
         if not self._last:
             return None
         lag = behind(self._at, self._last)
@@ -317,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after, up_to = begin.get(topic, EARLIEST), until[topic]
             if up_to in {after, EARLIEST}:
                 continue
-            again = up_to.reach < after.reach  # made anew, see _not_back
+            again = up_to.reach < after.reach  # created again, see _not_back
             result.append(StretchPartition(Stretch(topic, EARLIEST if again else after, up_to, not again)))
         return result
 

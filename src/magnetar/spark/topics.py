@@ -1,4 +1,4 @@
-"""Which topics a query reads, and where they begin and end."""
+"""The topics that a query reads, with their first and last positions."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from magnetar.spark.planning import Span
 logger: Final = logging.getLogger("magnetar.spark")
 
 LATEST: Final = Place((1 << 63) - 1, (1 << 63) - 1)
-"""Where a subscription begins that shall be sent nothing."""
+"""The start position of a subscription that shall receive nothing."""
 
 ADMIN_S: Final = 10.0
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Ends:
         self._readers: dict[str, Reader] = {}
 
     def last(self, topics: Iterable[str]) -> Places:
-        """By topic; those that are gone are left out."""
+        """The last position by topic; topics that are gone are left out."""
         places: Places = {}
         asked: list[tuple[str, Reader, int]] = []
         for topic in topics:
@@ -106,7 +106,7 @@ class Ends:
         return places
 
     def _slowly(self, topic: str, places: Places) -> None:
-        """By a new connection."""
+        """Look up one topic with a new connection."""
         try:
             places[topic] = self._readers[topic].last()
         except TopicGone:
@@ -120,7 +120,9 @@ class Ends:
 
 
 def place_at(client: Client, topic: str, time_ms: int, last: Place) -> Place:
-    """The place before the first entry with a publish time, for reading behind it; `last` if there is none."""
+    """The position before the first entry with at least this publish time, for reading after it; `last` if there is
+    none.
+    """
     reader = Reader(client, topic, after_time_ms=time_ms)
     try:
         until = time.monotonic() + client.patience_s
@@ -135,7 +137,7 @@ def place_at(client: Client, topic: str, time_ms: int, last: Place) -> Place:
 
 
 def starting(client: Client, options: ReadOptions, topics: Iterable[str], last: Mapping[str, Place]) -> Places:
-    """Where a new query begins in each topic.
+    """The start position of a new query in each topic.
 
     Raises:
         ConfigError: `startingOffsets` names topics that are not read.
@@ -153,7 +155,7 @@ def starting(client: Client, options: ReadOptions, topics: Iterable[str], last: 
 
 
 def ending(options: ReadOptions, topics: Iterable[str], last: Mapping[str, Place]) -> Places:
-    """Where a batch read ends in each topic: at its newest message, or before.
+    """The end position of a batch read in each topic: its newest message, or earlier.
 
     Raises:
         ConfigError: `endingOffsets` names topics that are not read.
@@ -195,7 +197,7 @@ def admin_get(options: ReadOptions, topic: str, what: str) -> Any:
 
 
 def spans(options: ReadOptions, topic: str) -> list[Span] | None:
-    """A topic's ledgers, if the admin interface is known and tells them."""
+    """A topic's ledgers, if the admin interface is known and reports them."""
     stats = admin_get(options, topic, "internalStats") if options.admin_url else None
     if not isinstance(stats, dict) or not stats.get("ledgers"):
         return None

@@ -1,11 +1,11 @@
 """Values to typed columns: messages of several schema versions, decoded by version and put back in their order.
 
-All values of one version in a batch are decoded at once. Avro: they are laid behind each other as the blocks of an Avro file
-are, and one reader goes through them in C. Each is followed by a mark that nobody can know beforehand, and the schema says
-so: a value that is longer or shorter than its schema says does not spoil those behind it unnoticed. JSON: one parser of Arrow
-for all, in C++; what it cannot tell is read one by one.
+All values of one version in a batch are decoded at once. Avro: they are put one after the other like the blocks of an
+Avro file, and one reader reads them in C. Each is followed by a random mark, which is part of the reader's schema. So a
+value that is longer or shorter than its schema requires cannot damage later values unnoticed. JSON: one parser of Arrow
+reads all, in C++; values that it cannot decide are read one by one.
 
-What a version does not have is null; what is not asked for is left out.
+Fields that a version does not have are null; fields that are not requested are left out.
 """
 
 import io
@@ -55,10 +55,10 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class Misfit(MagnetarError):
-    """A value is not what its schema says.
+    """A value does not match its schema.
 
     Attributes:
-        index: which one of those decoded together; -1: cannot be told.
+        index: its index among those decoded together; -1: unknown.
     """
 
     def __init__(self, index: int, reason: str) -> None:
@@ -155,7 +155,7 @@ class Decoder:
             raise Misfit(-1, f"has a schema that cannot be read: {error}") from None
 
     def arrays(self, values: list[Value], keys: list[bytes | None]) -> dict[str, pa.Array]:
-        """The columns; what the schema does not have is null."""
+        """The columns; fields that the schema does not have are null."""
         made: dict[str, pa.Array] = {}
         if self._inline:
             pairs = [_split(index, value) for index, value in enumerate(values)]
@@ -214,8 +214,8 @@ class Part:
     """Decodes one side: a value, or a key.
 
     Args:
-        definition: what they were written with.
-        kind: what they shall become.
+        definition: the schema they were written with.
+        kind: the type of the result.
     """
 
     def __init__(self, definition: Definition, kind: pa.DataType) -> None:
@@ -267,7 +267,7 @@ class Part:
         return made.take(pa.array(positions, mask=missing))
 
     def _culprit(self, present: list[Any], values: list[Any]) -> int:
-        """Which value does not fit, found by trying one after the other."""
+        """The index of the value that does not fit, found by trying one after the other."""
         places = [number for number, value in enumerate(values) if value is not None]
         for number, value in enumerate(present):
             try:
@@ -304,7 +304,7 @@ class Part:
         return self._from_rows(list(map(itemgetter("v"), rows)))
 
     def _bad(self, rows: list[Any]) -> int:
-        """The first row that is not followed by its mark, or the one behind the last."""
+        """The first row that is not followed by its mark, or the one after the last."""
         for number, row in enumerate(rows):
             if row["mark__"] != self._mark:
                 return number
@@ -323,7 +323,7 @@ class Part:
             try:
                 return _timed(self._json_at_once(values), self._kind, self._scales)
             except (pa.ArrowException, Misfit):
-                pass  # one by one tells which, and knows more
+                pass  # reading one by one finds the value, and gives a better error
         rows = []
         for number, value in enumerate(values):
             try:
@@ -411,7 +411,7 @@ def _file_head(schema: Any) -> bytes:
 
 
 def _marked(schema: Any) -> Any:
-    """A record of a value and the mark behind it."""
+    """A record of a value and the mark after it."""
     mark = {"type": "fixed", "name": "mark__", "size": MARK_BYTES}
     fields = [{"name": "v", "type": _bare(schema)}, {"name": "mark__", "type": mark}]
     return {"type": "record", "name": "marked__", "fields": fields}
@@ -486,7 +486,7 @@ def _has(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
 def _timed(
     made: pa.Array, kind: pa.DataType, scales: dict[tuple[str, ...], int], path: tuple[str, ...] = ()
 ) -> pa.Array:
-    """Numbers that are times, as times; only what has times is made anew."""
+    """Numbers that are times, as times; only columns with times are copied."""
     if made.type == kind:
         return made
     if pa.types.is_struct(kind):

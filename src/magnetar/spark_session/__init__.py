@@ -1,1 +1,1 @@
-"""The Spark session that every job shares: its settings, its Python workers, and a class archive for a quick start."""
+"""The Spark session that all jobs share: its settings, its Python workers, and a class archive for a quick start."""

@@ -1,11 +1,12 @@
-"""Java starts in half the time when it finds the classes that Spark needs in an archive ("class data sharing").
+"""An archive of Java's classes for Spark ("class data sharing"), with which Java starts in half the time.
 
-Some 15,000 classes were read from 280 JARs, parsed and verified by each new JVM: of the 9 s of processor that a driver took
-until its first micro-batch was done 4.6 went there, and of an executor's 4 s 1.8. The archive, 160 MB which all JVMs of a machine
-share, holds them ready to be mapped.
+Without it each new JVM reads some 15,000 classes from 280 JARs, parses and verifies them. This took 4.6 s of the 9 s of
+processor time that a driver used until its first micro-batch was done, and 1.8 s of an executor's 4 s. The archive has
+160 MB, is ready to be mapped, and all JVMs of a machine share it.
 
-It belongs to one Java, one Spark and one place of both. `make setup` (`python -m magnetar.spark_session.classes`) makes it in the
-environment that Spark is installed in: 30 s of processor, once. Where it is missing, or does not fit, everything works without.
+It is valid for one Java and one Spark at one location each. `make setup` (`python -m magnetar.spark_session.classes`)
+makes it in the environment in which Spark is installed: 30 s of processor time, once. If it is missing or does not fit,
+everything works without it.
 """
 
 import hashlib
@@ -23,14 +24,14 @@ DUMP_S: Final = 300
 """A deadline for a JVM that writes the archive as it ends: 10 s on an idle machine."""
 
 QUIET: Final = "-Xlog:cds*=off"
-"""Java would say on standard output that an archive does not fit; it then goes on without."""
+"""Otherwise Java would print on standard output that an archive does not fit, and continue without it."""
 
 
 def place(version: str) -> Path:
-    """Where the archive is, or would be.
+    """The path of the archive, whether it exists or not.
 
     Args:
-        version: what `java -version` prints.
+        version: output of `java -version`.
     """
     import pyspark
 
@@ -90,9 +91,10 @@ def make() -> Path:
 
 
 def rehearse(spark: Any, folder: Path) -> None:
-    """What loads the classes of pipelines: a stream from a Python source to a Python sink, and (as `verify` does) a shuffle.
+    """Load the classes of pipelines: run a stream from a Python source to a Python sink, and (as `verify` does) a
+    shuffle.
 
-    More, such as joins of frames and Parquet, would make the archive a fifth larger, and dumping it so much slower.
+    More, such as joins of frames and Parquet, would make the archive a fifth larger, and making it slower by as much.
     """
     import pyarrow as pa
     from pyspark.sql.datasource import (

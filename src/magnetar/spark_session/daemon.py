@@ -1,14 +1,14 @@
-"""The process that forks Spark's Python workers, with everything imported that our tasks use.
+"""The process that forks Spark's Python workers, with all modules imported that Magnetar's tasks use.
 
-Spark's own (`pyspark.daemon`) imports nothing before it forks, as what is imported may start threads, and forks a worker for
-each task that runs at a time, two where a query reads and writes Python data sources. Each of them then spent 0.6 s of processor
-on the same imports: 5 s in all before the first micro-batch of a query with four tasks, and again for each new executor. Here
-they are done once, and their memory is shared.
+Spark's own daemon (`pyspark.daemon`) imports nothing before it forks, because imported modules may start threads. It
+forks a worker for each concurrent task, two if a query reads and writes Python data sources. Each worker then spends
+0.6 s of processor time on the same imports: 5 s in all before the first micro-batch of a query with four tasks, and
+again for each new executor. Here the imports are done once, and their memory is shared.
 
-Threads: numpy's linear algebra, which we do not use, is set not to start any; pyarrow starts one that belongs to an allocator
-which knows of `fork` (jemalloc), and which pyarrow does not use unless it is asked to.
+Threads: numpy's linear algebra, which Magnetar does not use, is set not to start any; pyarrow starts one, which belongs
+to an allocator that supports `fork` (jemalloc) and that pyarrow uses only on request.
 
-Set as `spark.python.daemon.module` (see `session`); takes over from there as Spark's own does.
+Set as `spark.python.daemon.module` (see `session`); after that it works as Spark's own.
 """
 
 import importlib
@@ -34,11 +34,13 @@ MODULES: Final = (
     "encodings.idna",
     "pandas",
 )
-"""What tasks import, from which the rest follows. (pyarrow asks pandas whether a list of ours is one of its own.)"""
+"""The modules that tasks import; the rest follows from them. (pyarrow asks pandas whether a list of ours is one of its
+own.)
+"""
 
 if __name__ == "__main__":
     for module in MODULES:
-        with suppress(ModuleNotFoundError):  # pandas may be missing; a task would say what else is
+        with suppress(ModuleNotFoundError):  # pandas may be missing; a task reports any other missing module
             importlib.import_module(module)
     settle()
     daemon.manager()

@@ -1,8 +1,8 @@
-"""The Spark session of the pipeline: found Java, quiet logs, the settings that measured best.
+"""The Spark session of the pipeline: finding Java, quiet logs, and the settings that measured best.
 
-Everything Spark has to say goes to a log file. That needs care in two places: log4j is configured by our own file, and
-the JVM and its Python workers inherit a standard error that is that file, because some of their warnings come before or
-beside log4j.
+All output of Spark goes to a log file. This takes two steps: log4j is configured by Magnetar's own file, and the JVM
+and its Python workers inherit that log file as standard error, because some of their warnings come before log4j starts
+or bypass it.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
-"""What Spark 4 needs."""
+"""The lowest version for Spark 4."""
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 """The folder that holds the package `magnetar`: executors on this machine import it from there."""
@@ -37,7 +37,7 @@ JAVA_OPTIONS: Final = f"{COMPILER} {COLLECTOR}"
 _CHOSEN_COLLECTOR: Final = re.compile(r"-XX:\+Use\w*GC\b")
 
 SETTINGS: Final[Mapping[str, str]] = {
-    # Measured (docs/design/pipeline.md#measurements): write-ahead log 26 -> 8 ms, offset commit 32 -> 17 ms a batch.
+    # Measured (docs/design/pipeline.md#measurements): write-ahead log 26 -> 8 ms, offset commit 32 -> 17 ms per batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -47,7 +47,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "8",
-    # By size rather than by rows: rows are of 100 bytes or of 5 MB.
+    # Limited by size rather than by rows: rows have 100 bytes or 5 MB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.buffer.size": "65536",
@@ -108,7 +108,7 @@ def find_java() -> Path:
 
 @cache
 def java_says(java: Path) -> str:
-    """What a Java prints when it is asked for its version.
+    """The output of a Java when it is asked for its version.
 
     Raises:
         OSError, subprocess.TimeoutExpired: it does not run.
@@ -118,7 +118,7 @@ def java_says(java: Path) -> str:
 
 
 def cores_of(master: str, default: int = 4) -> int:
-    """How many tasks a master runs at once, as far as its URL tells."""
+    """The number of tasks that a master runs at once, as far as its URL says."""
     local = re.fullmatch(r"local\[(\d+|\*)(?:,\d+)?\]", master)
     if local:
         return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
@@ -145,12 +145,13 @@ def standard_error_to(path: Path) -> Iterator[None]:
 
 @contextmanager
 def slim_home(folder: Path) -> Iterator[None]:
-    """Spark, started meanwhile, finds everything of its installation but the archive of its own Python code.
+    """A SPARK_HOME without the archive of Spark's own Python code, for a Spark that is started inside the block.
 
-    That archive comes first on the path of each Python process that Spark starts, and holds no compiled code: every one of
-    them compiled half of PySpark anew, 0.8 s of processor instead of 0.3. A source of a stream has ten
-    seconds to start, which Spark does not let one change; on a loaded machine that was not enough. The same code is
-    installed, compiled, for the interpreter that runs the workers. An installation that SPARK_HOME names is left as it is.
+    That archive comes first on the path of each Python process that Spark starts, and has no compiled code. So every
+    process compiled half of PySpark again, which took 0.8 s of processor time instead of 0.3 s. A source of a stream
+    has ten seconds to start, which cannot be configured; on a loaded machine that was not enough. The same code is
+    installed, compiled, for the interpreter that runs the workers. An installation that SPARK_HOME names is left as it
+    is.
     """
     if "SPARK_HOME" in os.environ:
         yield
@@ -188,10 +189,10 @@ def build(
     Args:
         app: name shown in the Spark UI.
         master: Spark master URL.
-        log: file for everything that Spark says.
+        log: file for all output of Spark.
         settings: the operator's own, over ours.
         lasting: whether the log's folder stays for as long as this process: Java loads classes through it (`slim_home`).
-        java: options for Java besides the operator's; None: those that let it start fast (`classes`).
+        java: options for Java in addition to the operator's; None: the options for a fast start (`classes`).
 
     Raises:
         ConfigError: no Java, or Spark does not start; one line.
@@ -207,7 +208,8 @@ def build(
     from magnetar.spark_session import classes
 
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
-        # When a session stops, the JVM's end of the connection closes first, which socketserver would print as a traceback.
+        # When a session stops, the JVM closes its end of the connection first, which socketserver would print as a
+        # traceback.
         setattr(getattr(accumulators, name), "handle_error", lambda *_: None)  # noqa: B010
     log.parent.mkdir(parents=True, exist_ok=True)
     own = settings or {}
@@ -226,7 +228,7 @@ def build(
 
 
 def stop(spark: "SparkSession", log: Path) -> None:
-    """Stop a session; what is said while it ends goes to the log."""
+    """Stop a session; its last output goes to the log."""
     with standard_error_to(log):
         spark.stop()
 
@@ -244,13 +246,13 @@ def _environment(master: str, log: Path, python: str, java: str) -> dict[str, st
 
     Args:
         master, log: see `build`.
-        python: runs the workers, beside the driver and on executors.
+        python: the interpreter of the workers, next to the driver and on executors.
         java: options of every Java on this machine.
     """
     python_path = os.pathsep.join(
         dict.fromkeys([str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     )
-    # The workers beside the driver inherit the environment; those of executors get it by setting.
+    # The workers next to the driver inherit the environment; those of executors get it by a setting.
     os.environ["PYTHONPATH"] = python_path
     os.environ["PYSPARK_PYTHON"] = python  # pyspark reads this one, not the setting
     os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")

@@ -1,8 +1,8 @@
-"""What a Python process that Spark started for us does once, before its first work.
+"""Preparation of a Python process that Spark started for Magnetar, once before its first work.
 
-Spark runs `gc.collect()` in a worker after every task. With numpy, pyarrow and protobuf loaded that looks at some 300,000
-objects that never go away: 50 ms of processor for each of the four Python processes of a micro-batch, a third of what
-the workers used in all (docs/performance.md). Frozen objects are not looked at.
+Spark runs `gc.collect()` in a worker after every task. With numpy, pyarrow and protobuf loaded, that scans some 300,000
+objects that are never freed: 50 ms of processor time for each of the four Python processes of a micro-batch, a third of
+all processor time of the workers (docs/performance.md). Frozen objects are not scanned.
 """
 
 import gc
