@@ -1,7 +1,8 @@
 """A small synchronous client of the admin REST interface, for the command line and for tests.
 
-Standard library only: a command that prints a list must not wait for an event loop to be imported. One request, one
-connection. No proxies from the environment and no redirects: the URL that the user named is the one that is asked.
+Standard library only: a command that prints a list must not wait until an event loop is imported. Each request has a
+connection of its own. There are no proxies from the environment and no redirects: the request goes to the URL that the
+user named.
 """
 
 import http.client
@@ -17,7 +18,9 @@ from magnetar.core.hosts import is_host
 from magnetar.core.names import TopicName
 
 TIMEOUT_S: Final = 30.0
-"""For one answer. A change waits for the disk, never for other clusters: after half a minute something is stuck."""
+"""The timeout of one answer. A change waits for the disk, never for other clusters: after half a minute something is
+stuck.
+"""
 
 REPLY_BYTES_MAX: Final = 64 << 20
 """A ceiling: the names of 100,000 topics of 512 bytes are 50 MB; anything longer is not an answer of ours."""
@@ -26,15 +29,15 @@ URL_SHOWN_MAX: Final = 100
 """Characters of a URL that is none; more say no more."""
 
 REASON_MAX: Final = 500
-"""Characters of a reason that are shown; a peer that is no broker may answer with a page of HTML."""
+"""The most characters of a reason that are shown; a peer that is not a broker may answer with a page of HTML."""
 
 
 class Presented(NamedTuple):
-    """How requests of this process present themselves.
+    """The credentials of this process's requests.
 
     Attributes:
-        token: what makes the token, "" for none; asked when the first request is made.
-        tls: makes what https connections speak; None: the system's certificates are trusted.
+        token: returns the token, "" for none; called when the first request is made.
+        tls: makes the context of https connections; None: the system's certificates are trusted.
     """
 
     token: Callable[[], str] | None = None
@@ -102,7 +105,7 @@ class AdminClient:
     Args:
         base_url: such as `http://127.0.0.1:8080`.
         timeout_s: for connecting and for each read of the answer.
-        presented: who asks; None: as the process does (`present`).
+        presented: the credentials; None: those of the process (`present`).
 
     Raises:
         MagnetarError: `base_url` is not an http or https URL with a host.
@@ -140,15 +143,15 @@ class AdminClient:
         return self.request("GET", path, query=query)
 
     def put(self, path: str, body: Any = None, query: Query | None = None) -> Any:
-        """As `get`, for a PUT with a JSON body (None: no body)."""
+        """Like `get`, for a PUT with a JSON body (None: no body)."""
         return self.request("PUT", path, body, query)
 
     def post(self, path: str, body: Any = None, query: Query | None = None) -> Any:
-        """As `get`, for a POST with a JSON body (None: no body)."""
+        """Like `get`, for a POST with a JSON body (None: no body)."""
         return self.request("POST", path, body, query)
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """As `get`, for a DELETE."""
+        """Like `get`, for a DELETE."""
         return self.request("DELETE", path, query=query)
 
     def request(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:

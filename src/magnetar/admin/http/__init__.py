@@ -1,1 +1,1 @@
-"""HTTP: connections, who may ask, bodies, answers, and the table of routes."""
+"""HTTP: connections, authorization, bodies, answers, and the table of routes."""

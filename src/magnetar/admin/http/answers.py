@@ -1,7 +1,8 @@
-"""Memory of answers: how much of them is held in all, for how long one may wait for a client that does not take it.
+"""The memory of answers: a limit on all of them, and a time limit for clients that do not read theirs.
 
-A small answer is written at once and left to the system. A large one counts, from before it is made until its client took the
-last byte: what cannot be held yet is not made yet. Who takes nothing is dropped, sooner when others wait for the memory.
+A small answer is written at once and left to the system. A large one counts from before it is made until its client has
+read the last byte: an answer that does not fit into the limit is not made yet. A client that reads nothing is
+disconnected, sooner when others wait for the memory.
 """
 
 import asyncio
@@ -20,14 +21,15 @@ from magnetar.core.errors import BrokerError, ErrorCode
 logger = logging.getLogger("magnetar.admin")
 
 SMALL_BYTES: Final = 16 * 1024
-"""Answers up to here do not count: most are, and so much may wait for each connection anyway."""
+"""Answers up to this size do not count: most are that small, and this much may wait for each connection anyway."""
 
 PIECE_BYTES: Final = 64 * 1024
-"""Of a large answer, written at once when the one before is taken."""
+"""The size of a piece of a large answer; each is written when the one before was read."""
 
 UNREAD_S: Final = 20.0
-"""A client that takes less than `LEAST_BYTES` of what waits for it for so long is dropped: no line is as
-slow."""
+"""A client that reads less than `LEAST_BYTES` of a waiting answer in this time is disconnected: no network is that
+slow.
+"""
 
 PRESSED_S: Final = 3.0
 """The same while others wait for the memory."""
@@ -38,7 +40,9 @@ LOOK_S: Final = 1.0
 """Between two looks at what is taken."""
 
 WAIT_S: Final = 20.0
-"""For memory, before the answer is that there is none (429): longer than it takes to drop who takes nothing."""
+"""The time for which a request waits for memory before it is refused (429): longer than it takes to disconnect a client
+that reads nothing.
+"""
 
 BYTES_MAX: Final = 128 << 20
 """`http_answers_bytes_max`, where nothing says another."""
@@ -74,7 +78,7 @@ class Held:
         self.size = size
 
     def resize(self, size: int) -> None:
-        """Hold another number of bytes from now on: what was asked for was an estimate."""
+        """Change the number of bytes that are held: the number requested was an estimate."""
         if self._answers is not None:
             freed, self.size = self.size - size, size
             self._answers.give(freed)
@@ -109,14 +113,14 @@ class Answers:
     # ------------------------------------------------------------------------------------------------------- memory
 
     def hold_now(self, size: int) -> Held | None:
-        """Hold so much if there is room, and nobody waits for it."""
+        """Hold this many bytes if there is room and no other request waits for it."""
         if self._waiting or self.held + size > self.bytes_max:
             return None
         self.held += size
         return Held(self, size)
 
     async def hold(self, size: int) -> Held:
-        """Hold so much, or all of the memory if it is more, when those in front had their turn.
+        """Hold this many bytes, or all of the memory if it is more, after the requests that waited before.
 
         Raises:
             BrokerError: TOO_MANY_REQUESTS: it did not become free in time.

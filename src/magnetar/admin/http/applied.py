@@ -1,8 +1,8 @@
-"""`?applied=true`: the value of a policy that holds, whoever set it; without it what the level itself has.
+"""`?applied=true`: the effective value of a policy; without it, the value that the level itself has.
 
     the topic's own  >  its namespace's  >  the broker's default
 
-The answer to `applied=true` is never empty: where nothing limits, it is the value that says so.
+The answer to `applied=true` is never empty: if there is no limit, it is the value that means "no limit".
 """
 
 from typing import Any, Final
@@ -22,12 +22,12 @@ NO_QUOTAS: Final[dict[BacklogQuotaType, BacklogQuota]] = {
 
 
 def value_of_namespace(call: Call, policy: Policy | str, namespace: NamespaceName) -> Any:
-    """What the request asks of a namespace's policy; None: it is not set.
+    """The requested value of a namespace's policy; None: it is not set.
 
     Args:
         call: the request, whose `applied` counts.
-        policy: which, or its name.
-        namespace: whose.
+        policy: the policy, or its name.
+        namespace: the namespace.
 
     Raises:
         NotFound: no such namespace. BadRequest: `applied` is neither true nor false.
@@ -38,7 +38,9 @@ def value_of_namespace(call: Call, policy: Policy | str, namespace: NamespaceNam
 
 
 def value_of_topic(call: Call, policy: Policy | str, topic: TopicName) -> Any:
-    """What the request asks of a topic's policy; None: it is not set. Arguments and errors as of `value_of_namespace`."""
+    """The requested value of a topic's policy; None: it is not set. Arguments and errors as for
+    `value_of_namespace`.
+    """
     row = BY_NAME[policy] if isinstance(policy, str) else policy
     own = row.of_topic(call.resources.topic_policies(topic))
     if own is not None or not call.flag("applied"):

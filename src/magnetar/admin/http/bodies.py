@@ -1,4 +1,6 @@
-"""Bodies of requests: read when it is known who sends them, and inflated up to their limit, beside the event loop."""
+"""Bodies of requests: they are read after the sender is known, and decompressed up to their limit, outside the event
+loop.
+"""
 
 import asyncio
 import zlib
@@ -10,7 +12,9 @@ from magnetar.admin.http.replies import EncodingError, SlowError, TooLargeError
 from magnetar.metadata.errors import BadRequest
 
 BODY_S: Final = 30.0
-"""How long the body of a request may take: the longest is a few megabytes, which the slowest line of an office has by then."""
+"""The time limit for receiving a body: the largest has a few megabytes, which arrive in this time over any office
+network.
+"""
 
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Values of `Content-Encoding` that are read, and what zlib calls them."""
@@ -31,7 +35,7 @@ class _Large:
 
     @property
     def places(self) -> asyncio.Semaphore:
-        """Of the running loop."""
+        """The semaphore of the running loop."""
         loop = asyncio.get_running_loop()
         if self._places is None or self._loop is not loop:
             self._places, self._loop = asyncio.Semaphore(LARGE_AT_ONCE), loop
@@ -45,11 +49,11 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     """The body of a request, inflated.
 
     Args:
-        request: whose sender may send it.
-        bytes_max: so large may it be, as it comes and inflated.
+        request: the request; its sender was authorized.
+        bytes_max: the largest size, both as received and decompressed.
 
     Raises:
-        TooLargeError. SlowError. EncodingError: it is compressed in a way that is not read here. BadRequest: it cannot be read.
+        TooLargeError. SlowError. EncodingError: its compression is not supported. BadRequest: it cannot be read.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ENCODINGS and encoding != "identity":
@@ -71,7 +75,7 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     try:
         return await asyncio.to_thread(inflated, body, encoding, bytes_max)
     except BadRequest:
-        # Who sends this knows hardly what the next request would be.
+        # A client that sends this may not find the boundary of its next request.
         if (end := getattr(request.protocol, "end", None)) is not None:
             end()
         raise
@@ -95,15 +99,15 @@ async def _read(request: web.Request, bytes_max: int) -> bytes:
 
 
 def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
-    """What a compressed body holds; call it beside the loop.
+    """The content of a compressed body; call it outside the event loop.
 
     Args:
-        body: as it came.
+        body: as received.
         encoding: one of `ENCODINGS`.
-        bytes_max: so much may it hold.
+        bytes_max: largest decompressed size.
 
     Raises:
-        TooLargeError. BadRequest: it is not what its encoding says.
+        TooLargeError. BadRequest: it does not match its encoding.
     """
     bits = ENCODINGS[encoding]
     if encoding == "deflate" and (len(body) < 2 or body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31):

@@ -1,4 +1,4 @@
-"""Answers that may become large are made in turns, and no larger than an answer may be."""
+"""Making large answers in steps, so that other work gets its turn, and up to the limit on an answer."""
 
 import asyncio
 import heapq
@@ -13,10 +13,10 @@ from magnetar.admin.http.answers import Answers
 from magnetar.metadata.errors import PreconditionFailed
 
 TURN_S: Final = 0.001
-"""Of making an answer, before others have their turn; a step that is begun is finished."""
+"""The time of making an answer before other work gets its turn; a step that has begun is finished."""
 
 ALONE_BYTES: Final = 128 * 1024
-"""An answer that becomes larger is made when no other such one is: until it is counted nobody knows how much it takes."""
+"""Only one answer above this size is made at a time: the memory that it takes is not known until it is counted."""
 
 LIGHT: Final = 500
 """Values that are encoded in one go: a tenth of a millisecond."""
@@ -47,7 +47,7 @@ class Building:
             self._end_s = time.perf_counter() + TURN_S
 
     async def steps(self, steps: Generator[None, None, _T]) -> _T:
-        """What comes of some steps, between which others have their turn."""
+        """Run steps, with other work in between, and return their result."""
         while True:
             try:
                 next(steps)

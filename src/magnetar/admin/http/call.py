@@ -1,4 +1,4 @@
-"""One request: its names, numbers and body, checked; and how it waits for the broker."""
+"""One request: its checked names, numbers and body, and waiting for the broker's answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,17 +27,22 @@ if TYPE_CHECKING:
     from magnetar.admin.http.routing import Route
 
 CHANGE_TIMEOUT_S: Final = 30.0
-"""A change waits for the disk alone; after half a minute the disk is stuck and the caller is told so."""
+"""The timeout of a change. It waits only for the disk; after half a minute the disk is stuck, and the caller gets an
+error.
+"""
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""How long a change waits for somebody else's of the same thing: a transaction, or the making of a partitioned topic."""
+"""The time for which a change waits for another change of the same object: a transaction, or the creation of a
+partitioned topic.
+"""
 
 _T = TypeVar("_T")
 
 
 PLUS_IS_SPACE: Final = ("topic", "subscription")
-"""Names of Pulsar's paths in which `+` is a space and `%2B` is the plus: its Java and Go tools encode them as HTML forms do, and
-its brokers decode them so; behind `/permissions/` they do not."""
+"""Names of Pulsar's paths in which `+` is a space and `%2B` is the plus: its Java and Go tools encode them as HTML
+forms do, and its brokers decode them so, except after `/permissions/`.
+"""
 
 
 def names_of(request: web.Request, route: "Route") -> Mapping[str, str]:
@@ -52,18 +57,18 @@ def names_of(request: web.Request, route: "Route") -> Mapping[str, str]:
 
 
 class Services(NamedTuple):
-    """What every call may use.
+    """The services that every call may use.
 
     Attributes:
         control: the broker.
         resources: clusters, tenants, namespaces; changed through `control.policies.apply` only.
-        info: who the broker is.
+        info: the broker's name and addresses.
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
-        changing: held while a change of resources is in flight: each is validated against what the one before left.
-        answers: memory of answers.
-        superuser: whether the sender of a request is one; without authentication everybody is.
-        entry_bytes_max: about how large a stored message may be.
+        changing: held while a change of resources is in flight: each is validated against the result of the one before.
+        answers: the memory of answers.
+        superuser: whether the sender of a request is one; without authentication every sender is.
+        entry_bytes_max: approximate size of the largest stored message.
     """
 
     control: Controller
@@ -284,10 +289,10 @@ class Call:
             ) from None
 
     async def _unhindered(self, start: Callable[[], None]) -> None:
-        """Start something as soon as nobody else, such as synchronisation, is changing what it touches.
+        """Start a change as soon as no other one, such as synchronisation, is in flight for the same objects.
 
         Raises:
-            InFlight: somebody still is after `BUSY_TIMEOUT_S`.
+            InFlight: another one still is after `BUSY_TIMEOUT_S`.
         """
         until = asyncio.get_running_loop().time() + BUSY_TIMEOUT_S
         while True:

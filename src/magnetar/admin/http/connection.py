@@ -1,6 +1,7 @@
-"""A connection to the HTTP ports: requests that are no HTTP are answered in the shape of all errors, and told in one line.
+"""A connection to the HTTP ports: input that is not HTTP is answered in the same shape as all errors, and logged in one
+line.
 
-aiohttp's own answer is a page of text, and its own story a traceback for each, or nothing at all.
+aiohttp would answer with a page of text, and log a traceback for each, or nothing at all.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from magnetar.runtime.network.listener import shown
 from magnetar.runtime.network.protocol_sniffing import HEAD_BYTES
 
 Malformed = Callable[[str, bytes, str], None]
-"""Told of a connection that is closed because of what came: who it was, its first bytes, what is wrong."""
+"""Called for a connection that is closed because of invalid input, with its address, its first bytes, and the error."""
 
 IDLE_S: Final = 75
 """Seconds that a connection may stay without a whole head of a request: more than the 60 after which proxies close theirs."""
@@ -32,24 +33,27 @@ LINE_BYTES_MAX: Final = 8190
 """A ceiling on the first line of a request, which holds names and parameters: aiohttp's default."""
 
 UNSENT_BYTES: Final = 16 * 1024
-"""Above so many unsent bytes an answer is not written on, and no other one is begun."""
+"""Above this many unsent bytes an answer is not continued, and no other one is begun."""
 
 PIECE_BYTES: Final = 64 * 1024
-"""Of a body, in one step."""
+"""The size of a piece of a body that is handled in one step."""
 
 UNHANDLED_BYTES_MAX: Final = 64 * 1024
-"""What is read of a socket and waits for its turn, or for the answer in front of it; then nothing more is read."""
+"""The most unhandled bytes of a socket that wait for their turn or for the answer before them; above it, reading
+stops.
+"""
 
 BODY_BUFFER_BYTES: Final = 16 * 1024
-"""Of a body that comes faster than it is read, half of what is kept."""
+"""Half of the most bytes that are buffered of a body that arrives faster than it is read."""
 
 PASSED_OVER_BYTES_MAX: Final = 8 << 20
-"""Of a body behind its answer, such as a refusal: clients that send it to its end before they read find the answer then. Of a
-longer one the connection is closed."""
+"""The most bytes of a body that are read and dropped after its answer, such as a refusal: clients that send the whole
+body before they read find the answer then. For a longer body the connection is closed.
+"""
 
 
 class Room(Places):
-    """The places of the connections of all HTTP ports."""
+    """The slots for connections of all HTTP ports."""
 
     def enter(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None] | None = None) -> bool:
         """Count one in, unless there are too many."""
@@ -57,16 +61,16 @@ class Room(Places):
 
 
 class Connection(web.RequestHandler):
-    """One client. Its requests are told apart one at a time: what stands behind one waits as bytes until that is answered.
+    """One client. Its requests are parsed one at a time: bytes after a request wait until it is answered.
 
     Args:
-        server: of aiohttp: the application behind it.
-        malformed: told once, if what came is no HTTP.
-        idle_s: how long it may stay without a request; so long also a head may take that comes byte by byte.
-        room: shared by the ports; None: everybody is let in.
+        server: aiohttp's server with the application.
+        malformed: called once, if the input is not HTTP.
+        idle_s: the time limit for a connection without a request, and for a head that arrives byte by byte.
+        room: shared by the ports; None: no limit on connections.
         turns: shared by the ports; None: its own.
-        answers: shared by the ports; None: nobody looks whether answers are taken.
-        dropped: told who is dropped, and why.
+        answers: shared by the ports; None: answers have no time limit.
+        dropped: called with the address and the reason when a client is disconnected.
 
     Attributes:
         waiting: whether it waits for its turn.
@@ -102,8 +106,8 @@ class Connection(web.RequestHandler):
         dropped: Callable[[str, str], None] = lambda _peer, _reason: None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        # Bodies are inflated by who reads them, who knows whether and how far: a parser would do it for anybody, in the loop.
-        # AppRunner's documentation: no log is None.
+        # Bodies are decompressed by the code that reads them, which knows whether and up to which size; the parser
+        # would decompress any body in the loop. AppRunner's documentation: None means no log.
         super().__init__(
             server,
             loop=loop,
@@ -147,20 +151,20 @@ class Connection(web.RequestHandler):
             self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Gone, by whoever's wish; of one that was refused nobody knows."""
+        """The connection is closed; a refused one was never announced."""
         if self._inside:
             self._inside = False
             if self._answers is not None:
                 self._answers.forget(self)
             self._unhandled, self._at = b"", 0
             if self._request_count == self._answered:
-                self._heads.leave()  # otherwise aiohttp tells who reads it
+                self._heads.leave()  # otherwise aiohttp reports the end to the reader
             if self._room is not None:
                 self._room.leave(self)
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; none: aiohttp goes on with what it keeps."""
+        """Bytes arrived; none: aiohttp continues with the bytes that it has kept."""
         if not self._inside:
             return
         if not data or (self._upgraded and self._at == len(self._unhandled)):
@@ -195,7 +199,7 @@ class Connection(web.RequestHandler):
             super()._resume_transport_reading()
 
     def _piece(self) -> int:
-        """Where the next piece ends; 0 when it has to wait."""
+        """The end of the next piece; 0 if it has to wait."""
         if self._upgraded:
             return len(self._unhandled)
         busy = self._request_count > self._answered
@@ -231,11 +235,11 @@ class Connection(web.RequestHandler):
             request.writer.output_size = 0  # as before: no answer has begun
 
     def end(self) -> None:
-        """Close behind the answer to the request that is being handled."""
+        """Close after the answer to the current request."""
         self._ends = True
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """A WebSocket begins: who sends it is known, and it is at work from now on."""
+        """A WebSocket begins: its sender is authenticated, and from now on it does not count as idle."""
         if self._room is not None:
             self._room.known(self)
         super().set_parser(parser, data_received_cb)
@@ -263,7 +267,7 @@ class Connection(web.RequestHandler):
             self.transport.abort()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Tell of a mistake of this side; that the rest of a refused request's body cannot be read is the sender's."""
+        """Log a mistake of this side; an unreadable body of a refused request is the sender's mistake."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **kw)
 
@@ -281,9 +285,11 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer; with it goes that the connection ends, if what came behind the request is known to be none.
+        """Send an answer. It announces the end of the connection if the bytes after the request are known not to be a
+        request.
 
-        Node.js sends a body with DELETE and does not announce it; the refusal of that would answer its next request.
+        Node.js sends a body with DELETE without announcing it; the refusal of those bytes would be taken for the answer
+        to its next request.
         """
         if self._heads.fault is not None and len(self._messages) == 1 and not resp.prepared:
             self._tell(self._heads.fault)
@@ -291,7 +297,7 @@ class Connection(web.RequestHandler):
         if self._ends and not resp.prepared:
             resp.force_close()
         if self._heads.expects and not resp.prepared:
-            resp.force_close()  # the sender may send the body nevertheless, or leave it out: nothing tells
+            resp.force_close()  # the sender may still send the body or leave it out: there is no way to know
             self._lingering_time = 0.0
         self._writer = request.writer
         try:
@@ -311,7 +317,7 @@ class Connection(web.RequestHandler):
                 self._turns.ask(self)
 
     def _tell(self, fault: HttpProcessingError) -> str:
-        """Who closes this connection, and why, in one line."""
+        """The address of this connection and the reason for closing it, in one line."""
         said = wrong(fault)
         self._malformed(shown(self.peername), self._head, said)
         return said

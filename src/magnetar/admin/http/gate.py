@@ -1,9 +1,9 @@
-"""REST's door: who sends a request, and whether they may do what its route does.
+"""Authentication and authorization of REST requests: the sender's role, and its permission for the route.
 
-One table says what each route needs (`RULES`, first match; the operations are those of `broker.security.authorization`); a
-route that
-no rule names is for superusers. Credentials are `Authorization: Bearer TOKEN`, `Authorization: Basic ...` or the client
-certificate of TLS; they are checked, counted and refused as those of the Pulsar port are.
+One table has the operation that each route needs (`RULES`, first match; the operations are those of
+`broker.security.authorization`). A route without a rule is for superusers. Credentials are `Authorization: Bearer
+TOKEN`, `Authorization: Basic ...` or the client certificate of TLS; they are checked, counted and refused like those of
+the Pulsar port.
 """
 
 import asyncio
@@ -83,13 +83,13 @@ _COMPILED: Final = tuple(
 )
 
 OWN_LOGIN: Final = "/ws/"
-"""Below it credentials may stand in the URL, and the broker's session checks them (`admin.websocket`)."""
+"""Below this path credentials may be in the URL, and the broker's session checks them (`admin.websocket`)."""
 
 IDENTITY: Final = web.RequestKey("identity", Identity)
 
 
 def operation_of(method: str, path: str) -> Operation:
-    """What a route needs, by its method and its path with `{names}`."""
+    """The operation that a route needs, by its method and its path with `{names}`."""
     for wanted, pattern, operation in _COMPILED:
         if wanted in {"*", method} and pattern.fullmatch(path):
             return operation
@@ -113,10 +113,10 @@ class Gate:
         self._schemes = schemes
 
     def check(self, request: web.Request, route: "Route") -> None:
-        """Refuse what the sender may not do.
+        """Refuse a request that the sender has no permission for.
 
         Raises:
-            BrokerError: AuthorizationError. NameNotValid: what the path names cannot be.
+            BrokerError: AuthorizationError. NameNotValid: a name in the path is not valid.
         """
         if self._access.enabled:
             self._access.check(
@@ -170,7 +170,9 @@ class Gate:
 
 
 def sender(request: web.Request) -> tuple[str, str]:
-    """Who sends a request: the address with its port, and the common name of the certificate that TLS checked ("" without)."""
+    """The sender of a request: the address with its port, and the common name of the certificate that TLS checked (""
+    without).
+    """
     transport = request.transport
     certificate = common_name(transport.get_extra_info("peercert")) if transport is not None else ""
     peer: Any = transport.get_extra_info("peername") if transport is not None else None
@@ -201,7 +203,7 @@ def presented(request: web.Request, *, certificate: bool) -> tuple[str, bytes]:
 
 
 def _where(request: web.Request, route: "Route") -> Where:
-    """What a request is about, by the names in its path."""
+    """The scope of a request, by the names in its path."""
     names = names_of(request, route)
     if "tenant" not in names:
         return None

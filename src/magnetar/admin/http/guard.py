@@ -1,4 +1,4 @@
-"""What stands before every request: strangers' web pages are kept out, names are UTF-8, errors have one shape."""
+"""Checks before every request: web pages of other sites are refused, names are UTF-8, errors have one shape."""
 
 import ipaddress
 import logging
@@ -20,11 +20,15 @@ logger = logging.getLogger("magnetar.admin")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 NOT_BUILT: Final = ("/admin/", "/lookup/", "/ws/", "/topics/")
-"""Below these, what is unknown is Pulsar's and answers 501, so that its tools can tell it from a wrong name."""
+"""Unknown paths below these are Pulsar's and are answered with 501, so that its tools can distinguish them from a wrong
+name.
+"""
 
 
 def errors_in_one_shape() -> Middleware:
-    """Turns every error into `{"reason": "..."}`; a bug into 500, one line to the caller and the story into the log."""
+    """Turns every error into `{"reason": "..."}`. A bug becomes a 500 with one line for the caller and a traceback in
+    the log.
+    """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -56,11 +60,11 @@ def errors_in_one_shape() -> Middleware:
 
 
 def no_strangers(info: BrokerInfo) -> Middleware:
-    """Refuses what another site's page makes a browser send: a browser adds the credentials that its user gave it.
+    """Refuses requests that a page of another site makes a browser send: a browser adds the credentials of its user.
 
     A browser names the page's origin in `Origin` with every request that may change something; it must be this server.
-    A name that an attacker points to 127.0.0.1 would pass for that, and also for reading: a broker that is reached on
-    loopback therefore answers to numeric addresses and `localhost` only. Programs send no `Origin`.
+    A name that an attacker points to 127.0.0.1 would be accepted as this server, also for reading. A broker that is
+    reached on loopback therefore answers only to numeric addresses and `localhost`. Programs do not send `Origin`.
     """
     urls = [url for url in (info.web_url, info.web_url_tls) if url]
     loopback = all(_is_loopback(urlsplit(url).hostname or "") for url in urls)
@@ -123,7 +127,7 @@ async def clean_names(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 async def quiet_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Nothing is cached, framed, sniffed or told to other sites."""
+    """Headers that forbid caching, framing, sniffing and referrers."""
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     response.headers.setdefault("X-Frame-Options", "DENY")

@@ -1,7 +1,7 @@
-"""Where the requests of one connection begin and end, and what is wrong with one, in words of this broker.
+"""Finding the boundaries of the requests on one connection, and reporting malformed ones in this broker's words.
 
-aiohttp's parser knows a limit on each line of a head and none on the whole, tells all requests of its bytes at once, and quotes
-what it met, which may be somebody's token, in what it says of it.
+aiohttp's parser has a limit on each line of a head and none on the whole head. It returns all requests in its input at
+once, and its errors quote the input, which may contain a token.
 """
 
 import re
@@ -14,15 +14,16 @@ from aiohttp.http_exceptions import LineTooLong as LongLine
 from multidict import CIMultiDict, CIMultiDictProxy
 
 REQUEST_HEAD_BYTES_MAX: Final = 64 * 1024
-"""A ceiling on the head of a request, which is held before anybody knows who sends it: the longest token fits many times, and so
-much for each connection is all that strangers can make a broker keep."""
+"""A ceiling on the head of a request, which is kept before its sender is known. The longest token fits many times, and
+unknown clients can make a broker keep no more than this for each connection.
+"""
 
 _END: Final = b"\r\n\r\n"
-"""Of a head, and of a body in chunks."""
+"""The end of a head, and of a body in chunks."""
 _EMPTY: Final = re.compile(rb"[\r\n]*")
-"""What may stand before a head."""
+"""The bytes that may come before a head."""
 _BEGIN: Final = re.compile(rb"[\r\n]*(?:[A-Z-]{3,16} |[A-Z-]{0,16}$)")
-"""How a request begins, as far as it came."""
+"""The beginning of a request, as far as it has arrived."""
 
 _WRONG: Final[tuple[tuple[type[HttpProcessingError], str], ...]] = (
     (LongLine, "a line of its head is too long"),
@@ -43,7 +44,7 @@ _REASONS: Final = {
     "transfer-encoding": "its Transfer-Encoding is none that is known",
     "invalid url": "its target is none of HTTP",
 }
-"""What the parser's own reasons begin with or hold, in lower case, and what is said for them."""
+"""Beginnings or parts of the parser's own reasons, in lower case, and the texts that replace them."""
 
 
 class LongHead(HttpProcessingError):
@@ -54,7 +55,7 @@ class LongHead(HttpProcessingError):
 
 
 def wrong(fault: HttpProcessingError) -> str:
-    """What is wrong with what came, without a byte of it: it may be a credential."""
+    """The error in the input, without a byte of it: it may be a credential."""
     if isinstance(fault, LongHead):
         return fault.message
     for kind, said in _WRONG:
@@ -70,14 +71,15 @@ def begins(data: bytes, at: int) -> bool:
 
 
 class Heads:
-    """aiohttp's parser of one connection, with a limit on the head of a request, which is fed one request at a time.
+    """aiohttp's parser of one connection, with a limit on the head of a request. It gets one request at a time.
 
     Args:
-        parser: of requests.
+        parser: the parser of requests.
 
     Attributes:
-        fault: why what stands behind the last request is none.
-        expects: whether the sender of the last request waits for a word before it sends the body (`Expect: 100-continue`).
+        fault: why the bytes after the last request are not a request.
+        expects: whether the sender of the last request waits for an answer before it sends the body (`Expect:
+            100-continue`).
     """
 
     def __init__(self, parser: Any) -> None:
@@ -99,15 +101,15 @@ class Heads:
         return self._body is not None and not self._body.is_eof() and not self._over
 
     def piece(self, data: bytes, at: int) -> int:
-        """Where the bytes end that belong to the request that is being read, behind the place where they begin.
+        """The end of the bytes that belong to the current request, searched from `at` on.
 
-        The parser forgets a whole request if what stands behind it in the same bytes is none. A body in chunks ends with an
-        empty line, as a head does, and may have others in it.
+        The parser forgets a whole request if the bytes after it in the same input are not one. A body in chunks ends
+        with an empty line, as a head does, and may contain empty lines.
         """
         in_body = self.in_body
         if in_body and self._body_left:
             return at + self._body_left
-        here = len(_END) - 1  # so many bytes of it here, if it began in those before
+        here = len(_END) - 1  # this many bytes of the end are here if it began in the input before
         if self._last and (begun := (self._last + data[at : at + here]).find(_END)) >= 0:
             return at + begun + len(_END) - len(self._last)
         start = at if self._waiting or in_body else _EMPTY.match(data, at).end()  # type: ignore[union-attr]
@@ -115,10 +117,10 @@ class Heads:
         return len(data) if end < 0 else end + len(_END)
 
     def feed_data(self, data: bytes) -> tuple[Sequence[Any], bool, bytes]:
-        """What is complete now.
+        """Feed input; returns the requests that are complete.
 
         Raises:
-            HttpProcessingError: it is no HTTP, or a head is too large; said once.
+            HttpProcessingError: it is not HTTP, or a head is too large; raised once.
         """
         if self._over:
             return (), False, b""
@@ -130,7 +132,7 @@ class Heads:
             if not in_body:
                 self.fault = error
                 raise
-            # Who waits for the rest of the body would wait for ever, and answers now.
+            # A reader of the rest of the body would wait for ever; now it answers.
             self._body.set_exception(web.RequestPayloadError("what announces a chunk of it is none"))
             return (), False, b""
         if messages:
@@ -148,12 +150,12 @@ class Heads:
         return [(self._without_expect(head), body) for head, body in messages], upgraded, tail
 
     def leave(self) -> None:
-        """The sender went: nobody waits for the rest of a body any more."""
+        """The client is gone: the rest of a body will not arrive."""
         if self.in_body:
             self._body.set_exception(web.RequestPayloadError("its sender went"))
 
     def _without_expect(self, head: Any) -> Any:
-        """The head without `Expect`: aiohttp would ask for the body before anybody looked who sends it."""
+        """The head without `Expect`: aiohttp would request the body before the sender is checked."""
         expected = head.headers.get("Expect", "")
         self.expects = expected.lower() == "100-continue" and head.version >= (1, 1)
         if not expected:

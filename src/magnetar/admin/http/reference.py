@@ -29,7 +29,7 @@ MEANINGS: Final = {
     503: "The broker cannot serve this now.",
     504: "The disk did not answer in time; the change may still happen.",
 }
-"""What each status means everywhere in this interface."""
+"""The meaning of each status in this interface."""
 
 ALWAYS: Final = (401, 403, 429, 500)
 CHANGING: Final = (503, 504)
@@ -96,7 +96,7 @@ def openapi(groups: Sequence[Routes], version: str) -> dict[str, Any]:
                 "certificate": {"type": "mutualTLS"},
             },
         },
-        # Which of these a broker takes, if any, is its configuration's matter.
+        # The broker's configuration decides which of these it accepts.
         "security": [{}, {"token": []}, {"password": []}, {"certificate": []}],
     }
 

@@ -1,4 +1,4 @@
-"""Errors as answers: which status an error has, and the one JSON shape that all of them share, `{"reason": "..."}`."""
+"""Errors as answers: the status of an error, and the JSON shape that all of them share, `{"reason": "..."}`."""
 
 from typing import Any, Final
 
@@ -29,11 +29,11 @@ STATUS_OF_CODE: Final = {
     ErrorCode.NOT_ALLOWED: 405,
     ErrorCode.PRODUCER_FENCED: 412,
 }
-"""What the protocol's errors are in HTTP; every other code is 500: the broker could not do what is possible."""
+"""HTTP statuses of the protocol's errors; every other code is 500: the broker failed at something that is possible."""
 
 
 class LateError(MagnetarError):
-    """A change was not durable in time; it may still become so (504)."""
+    """A change was not durable in time; it may still become durable (504)."""
 
 
 class TooLargeError(MagnetarError):

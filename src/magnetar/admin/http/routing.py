@@ -1,5 +1,5 @@
-"""The route table: what exists, what it takes, how it answers. The server, `/openapi.json`, the reference page and the
-tests are all made from it, so that none of them can say something else than the others.
+"""The route table: paths, parameters and answers. The server, `/openapi.json`, the reference page and the tests are all
+made from it, so they cannot contradict each other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,20 +18,20 @@ class Route:
     """One operation.
 
     Attributes:
-        method: of HTTP.
+        method: the HTTP method.
         path: with `{names}`; a name is one segment, percent-encoded.
-        handler: answers it.
+        handler: makes the answer.
         summary: one line for the reference.
         ok: the status of success.
-        errors: statuses of refusals that a correct client can meet, besides 400, 403, 408, 413 and 415 for malformed requests
-            and 500, 503, 504 for a broker in trouble.
-        query: parameter -> what it does.
+        errors: statuses of refusals that a correct client can get, in addition to 400, 403, 408, 413 and 415 for
+            malformed requests and 500, 503, 504 for a broker in trouble.
+        query: parameter -> its effect.
         body: the type of the JSON body, None for none.
         body_needed: whether leaving the body out is an error.
-        reply: what the answer holds, for the reference.
-        may_be_unset: a GET that answers 204 when there is nothing set.
+        reply: content of the answer, for the reference.
+        may_be_unset: a GET that answers 204 if nothing is set.
         own: not a path of Pulsar's but one of ours.
-        returns: type of the JSON answer of success, where it is described; None: `reply` says it in words.
+        returns: type of the JSON answer of success, if it is described; None: `reply` describes it in words.
     """
 
     method: str

@@ -60,7 +60,7 @@ BODY_BYTES_MAX: Final = 1 << 20
 """A ceiling on a request's body (`http_body_bytes_max`): the largest sensible one is a list of names."""
 
 ENTRY_BYTES_MAX: Final = 5 << 20
-"""Of a stored message, where nothing says another."""
+"""The default size of the largest stored message."""
 
 own = Routes("Descriptions", own=True)
 
@@ -139,7 +139,7 @@ def _handler(route: Route, services: Services, gate: Gate | None) -> Callable[[w
 
 
 async def answered(call: Call, handler: Handler) -> web.StreamResponse:
-    """A call's answer. When a large one has to wait for memory it is made again afterwards: what waits is not held.
+    """A call's answer. If a large one has to wait for memory, it is dropped and made again afterwards.
 
     Raises:
         MagnetarError: as the handler refuses. PreconditionFailed: it is over the limit. BrokerError: TOO_MANY_REQUESTS.
@@ -202,18 +202,18 @@ def make_app(
     entry_bytes_max: int = ENTRY_BYTES_MAX,
     gateway: Gateway | None = None,
 ) -> web.Application:
-    """The application; run it in the loop that owns the broker. It listens where its runner says.
+    """The application; run it in the loop that owns the broker. Its runner decides where it listens.
 
     Args:
         control: the broker; its methods are called on the loop's thread.
-        resources: of the broker; only `control.policies.apply` changes it.
-        info: who the broker is. A loopback `web_url` makes it refuse other names in `Host`.
+        resources: the broker's resources; only `control.policies.apply` changes it.
+        info: the broker's name and addresses. A loopback `web_url` makes it refuse other names in `Host`.
         body_bytes_max: ceiling on a request's body.
         now_ms: the wall clock.
-        gate: who is let in, and to what; None: everybody, to everything.
-        answers: memory of answers.
-        entry_bytes_max: about how large a stored message may be.
-        gateway: of WebSockets; None: there are none.
+        gate: authentication and authorization; None: every request is allowed.
+        answers: the memory of answers.
+        entry_bytes_max: approximate size of the largest stored message.
+        gateway: the gateway of WebSockets; None: there are none.
     """
     application = web.Application(
         middlewares=[

@@ -1,8 +1,8 @@
-"""Whose turn it is among the HTTP connections of a broker.
+"""Sharing the event loop between the HTTP connections of a broker.
 
-A request takes the event loop some tenths of a millisecond, and one read of a socket brings hundreds of them. So what came waits
-as bytes, and between two looks at all sockets, those of publishers among them, the loop takes a few steps of that alone: each
-is one request that begins, or a piece of one's head or body. The connections have their steps one after the other.
+A request takes some tenths of a millisecond of the event loop, and one read of a socket may return hundreds of them. So
+received bytes wait, and between two polls of all sockets, those of publishers included, the loop takes a few steps
+only: each is the start of one request, or a piece of a head or body. The connections take turns.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Stepping(Protocol):
     """Whether it waits for its turn; kept by `Turns`."""
 
     def step(self) -> None:
-        """Handle a piece; it asks again for the next one."""
+        """Handle a piece; the connection asks again for the next one."""
 
 
 class Turns:

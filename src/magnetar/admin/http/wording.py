@@ -1,8 +1,9 @@
-"""Refusals in Pulsar's words, for tools that read them: they tell "it is there already" from other conflicts by the text alone.
+"""Refusals in Pulsar's words, for tools that parse them: they distinguish "already exists" from other conflicts by the
+text alone.
 
-One table, first match: which requests, what this broker says, what Pulsar's tools look for. Some compare the whole text, so that
-no detail stands beside it. Who sends the header `X-Magnetar-Words: own`, as our command line does, is answered in our words,
-which name what is wrong and what would be right.
+One table, first match: the requests, this broker's text, and the text that Pulsar's tools expect. Some compare the
+whole text, so no detail may be added. A client that sends the header `X-Magnetar-Words: own`, as Magnetar's command
+line does, gets this broker's text, which names what is wrong and what would be right.
 """
 
 import re
@@ -22,9 +23,9 @@ class Words(NamedTuple):
     r"""One row.
 
     Attributes:
-        request: pattern that is searched in `METHOD path`.
-        said: pattern of all that we say.
-        words: what is answered instead; `\1` is a group of `said`, `\g<0>` all of it.
+        request: pattern that is searched for in `METHOD path`.
+        said: pattern of this broker's whole text.
+        words: the answer instead; `\1` is a group of `said`, `\g<0>` all of it.
     """
 
     request: str
@@ -163,7 +164,7 @@ ROWS: Final[tuple[Words, ...]] = (
     # schemas
     Words("/schemas/", r"topic .+ has no schema(?: version \d+)?", "Schema not found" + _MORE),
 )
-"""What tools look for, word by word."""
+"""The texts that tools expect, word by word."""
 
 _COMPILED: Final = tuple((re.compile(row.request), re.compile(row.said, re.DOTALL), row.words) for row in ROWS)
 

@@ -1,4 +1,4 @@
-"""Long text for who takes it compressed, as Prometheus does: a page of metrics is a fifteenth of its size then."""
+"""Compressed text for clients that accept it, as Prometheus does: a page of metrics is then a fifteenth of its size."""
 
 import gzip
 from typing import Final
@@ -25,7 +25,7 @@ def wants_gzip(header: str) -> bool:
 
 
 async def text_answer(call: Call, text: str, content_type: str) -> web.Response:
-    """An answer of text, compressed if the request takes it so and it is long; that is done outside of the loop."""
+    """An answer of text. If it is long and the client accepts compression, it is compressed outside the event loop."""
     headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
     body = text.encode()
     if len(body) >= ZIP_BYTES_MIN and wants_gzip(call.request.headers.get("Accept-Encoding", "")):

@@ -1,1 +1,1 @@
-"""`/metrics`: families of metrics, the text format, and what the process uses of its machine."""
+"""`/metrics`: families of metrics, the text format, and the resource usage of the process."""

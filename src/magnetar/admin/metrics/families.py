@@ -1,7 +1,7 @@
-"""Every metric of `/metrics`: name, type, labels and meaning, and the key of the statistics where one holds it.
+"""All metrics of `/metrics`: name, type, labels and meaning, and the key of the statistics that has the value.
 
-`admin.metrics.page.Figures` and the reference page are made from this table, so that none of them can say something else than
-the others. Every series also has the label `cluster`, the broker's own.
+`admin.metrics.page.Figures` and the reference page are made from this table, so they cannot contradict each other. Every
+series also has the label `cluster`, the broker's own.
 """
 
 from typing import Final, NamedTuple
@@ -18,11 +18,11 @@ class Family(NamedTuple):
     """One metric.
 
     Attributes:
-        name: as its samples have it; of a summary or histogram without what follows (`_count`, ...).
+        name: as in its samples; for a summary or histogram without the suffix (`_count`, ...).
         kind: gauge, counter, summary, histogram or info.
-        text: what it is.
-        labels: besides `cluster`.
-        key: of the statistics; "": it is worked out.
+        text: its description.
+        labels: its labels in addition to `cluster`.
+        key: key of the statistics; "": it is computed.
     """
 
     name: str
@@ -118,7 +118,7 @@ PROCESS: Final = _of(
     ("process_open_fds", "gauge", "Its open file descriptors.", "open_fds"),
     ("process_max_fds", "gauge", "How many of them there may be.", "max_fds"),
 )
-"""What the system does not tell has no row."""
+"""Values that the system does not report have no row."""
 
 USAGE: Final = _of(
     (),
@@ -132,7 +132,7 @@ USAGE: Final = _of(
     ),
     ("pulsar_lb_bandwidth_out_usage", "gauge", "What they send.", "bandwidth_out"),
 )
-"""Since the scrape before, or over the last five seconds."""
+"""Usage since the scrape before, or over the last five seconds."""
 
 BROKER_FIGURES: Final = _of(
     (),
@@ -187,7 +187,7 @@ TOPIC_COUNTERS: Final = _of(
     ),
     ("pulsar_out_bytes_total", "counter", "Bytes delivered since the broker's start, all subscriptions together."),
 )
-"""In the order of `broker.statistics.cardinality.Traffic`."""
+"""Counters of a topic, in the order of `broker.statistics.cardinality.Traffic`."""
 
 TOPIC_SIZES: Final = _of(
     TOPIC,
@@ -230,7 +230,7 @@ TOPIC_SUMS: Final = _of(
     ("pulsar_consumer_msg_ack_rate", "gauge", "Messages acknowledged per second.", "messageAckRate"),
     ("pulsar_consumer_msg_rate_redeliver", "gauge", "Messages delivered again, per second.", "msgRateRedeliver"),
 )
-"""Of statistics of subscriptions, added up."""
+"""Statistics of a topic's subscriptions, added up."""
 
 BACKLOG_AGE: Final = Family(
     "pulsar_storage_backlog_age_seconds", "gauge", "Age of the oldest message not acknowledged; -1: none.", TOPIC
@@ -273,7 +273,7 @@ LATENCIES: Final = (
     Family(f"{WRITE_LATENCY}_count", "gauge", "All of them.", TOPIC),
     Family(f"{WRITE_LATENCY}_sum", "gauge", "Microseconds that all of them took, one after the other.", TOPIC),
 )
-"""In the order of `broker.statistics.latency.Told`, like the next."""
+"""Latencies, in the order of `broker.statistics.latency.Told`, like the next."""
 
 SIZES: Final = (
     *(
@@ -314,7 +314,7 @@ SUBSCRIPTIONS: Final = _of(
     ("pulsar_subscription_msg_throughput_out", "gauge", "Bytes delivered per second.", "msgThroughputOut"),
     ("pulsar_subscription_msg_rate_redeliver", "gauge", "Delivered again, per second.", "msgRateRedeliver"),
     ("pulsar_subscription_msg_ack_rate", "gauge", "Messages acknowledged per second.", "messageAckRate"),
-    # A total, and a gauge all the same, as in Pulsar: the name of a counter would have another `_total` behind it.
+    # It is a total and still a gauge, as in Pulsar: the name of a counter would end in another `_total`.
     ("pulsar_subscription_total_msg_expired", "gauge", "Entries that expired.", "totalMsgExpired"),
     ("pulsar_subscription_msg_rate_expired", "gauge", "Expired, per second.", "msgRateExpired"),
     (
@@ -457,7 +457,7 @@ REPLICATED_LEVELS: Final = _of(
         "exact_waiting",
     ),
 )
-"""What the machines of exact mode have now; everything else that they tell was counted since the start."""
+"""Present values of the machines of exact mode; their other statistics are counted since the start."""
 
 REPLICATED_EVENTS: Final = Family(
     "magnetar_replicated_subscriptions_events_total", "counter", "Of all topics since the start.", ("event",)

@@ -1,7 +1,8 @@
-"""What the broker's process uses of its machine, for `/metrics` and load reports.
+"""Resource usage of the broker's process and machine, for `/metrics` and load reports.
 
-The figures of the process have the names of prometheus_client. The shares are those that Pulsar's load managers report. Where the
-system does not say something (it is no Linux, a network card does not tell its speed), the figure is left out or 0.
+The figures of the process have the names of prometheus_client. The shares are those that Pulsar's load managers report.
+If the system does not report something (it is not Linux, a network card does not report its speed), the figure is left
+out or 0.
 """
 
 import contextlib
@@ -21,13 +22,13 @@ _MEGABIT_BYTES: Final = 125_000
 
 
 class Process(NamedTuple):
-    """Of this process; None: the system does not tell it.
+    """Figures of this process; None: the system does not report it.
 
     Attributes:
-        cpu_s: seconds of processor, of the user's and the system's kind together.
-        resident_bytes, virtual_bytes: of memory.
+        cpu_s: seconds of processor time, user and system together.
+        resident_bytes, virtual_bytes: memory.
         start_s: when it started, seconds since 1970.
-        open_fds, max_fds: file descriptors, and how many there may be.
+        open_fds, max_fds: open file descriptors, and their limit.
     """
 
     cpu_s: float
@@ -42,12 +43,13 @@ class Usage(NamedTuple):
     """Shares in percent.
 
     Attributes:
-        cpu: of the processors that this process may use.
-        memory: of the memory that it may use.
-        bandwidth_in, bandwidth_out: of what the machine's network cards can carry, by all processes; 0: no card tells its speed.
+        cpu: share of the processors that this process may use.
+        memory: share of the memory that it may use.
+        bandwidth_in, bandwidth_out: share of the capacity of the machine's network cards, used by all processes; 0: no
+            card reports its speed.
         cpu_limit: processors, times 100.
-        memory_bytes, memory_limit_bytes: resident, and what there may be.
-        in_bytes_per_s, out_bytes_per_s, network_bytes_per_s: by the cards, and what they can carry.
+        memory_bytes, memory_limit_bytes: resident memory, and its limit.
+        in_bytes_per_s, out_bytes_per_s, network_bytes_per_s: throughput of the cards, and their capacity.
     """
 
     cpu: float = 0.0
@@ -167,7 +169,7 @@ class Host:
             return []
 
     def _network(self) -> float:
-        """What the cards carry at most, bytes a second."""
+        """The capacity of the cards, bytes per second."""
         total = 0
         for card in self._cards():
             try:
@@ -189,4 +191,4 @@ class Host:
 
 
 HOST: Final = Host()
-"""Of this process."""
+"""The figures of this process."""

@@ -1,4 +1,4 @@
-"""Synchronised metadata as metric families: with whom a cluster agrees, what waits, what was refused."""
+"""Synchronised metadata as metric families: the clusters that agree, waiting changes, refused ones."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,9 @@ EVENTS = ("applied", "told", "snapshots", "refused")
 
 
 def families(state: dict[str, Any]) -> Iterable[tuple[Family, list[Row]]]:
-    """Every family of `GET /geo/v1/metadata` with its rows (labels besides `cluster`); none while synchronisation is off."""
+    """Every family of `GET /geo/v1/metadata` with its rows (labels in addition to `cluster`); none while
+    synchronisation is off.
+    """
     if not state.get("enabled"):
         return
     for family in table.METADATA:

@@ -1,7 +1,7 @@
-"""`/metrics` for Prometheus: Pulsar's names where Pulsar has them with the same meaning, `magnetar_*` for what is ours.
+"""`/metrics` for Prometheus: Pulsar's names for metrics that Pulsar has with the same meaning, `magnetar_*` for others.
 
-The figures are read from the broker when they are asked for; nothing is counted twice. What has no row of its own, for the sake
-of the limits below, is not lost: it is in the rows with the topic `(other)`, so that sums stay right
+The figures are read from the broker at each request; nothing is counted twice. Topics without rows of their own,
+because of the limits below, are included in the rows with the topic `(other)`, so that sums stay right
 (`broker.statistics.cardinality`).
 """
 
@@ -51,7 +51,7 @@ def _no_rows() -> Shown[Any]:
 
 @dataclass
 class Snapshot:
-    """What one scrape saw."""
+    """The figures of one scrape."""
 
     broker: dict[str, Any]
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -390,7 +390,7 @@ class Figures:
 
 
 def _number(value: Any) -> float:
-    """Of a list its length."""
+    """The number, or the length of a list."""
     return len(value) if isinstance(value, list) else float(value)
 
 

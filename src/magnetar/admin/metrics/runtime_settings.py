@@ -1,6 +1,7 @@
-"""What `pulsar-admin brokers get-runtime-config` shows: settings of this broker by Pulsar's names, where the meaning is the same.
+"""The settings for `pulsar-admin brokers get-runtime-config`: this broker's settings under Pulsar's names, if the
+meaning is the same.
 
-`pulsar-admin clusters list` asks for it, too, to mark the cluster that it talks to.
+`pulsar-admin clusters list` requests it too, to mark the cluster that it talks to.
 """
 
 from magnetar.core.config import Config
@@ -13,9 +14,9 @@ def runtime_settings(config: Config, cluster: ClusterConfig, policies: Policies)
     """Pulsar's names with this broker's values, as texts.
 
     Args:
-        config: of clusters.toml.
-        cluster: which this one is.
-        policies: what holds where neither topic nor namespace says anything.
+        config: the configuration.
+        cluster: this cluster.
+        policies: the defaults of topics and namespaces.
     """
     broker, deduplication = config.broker, config.deduplication
     security, tls = config.security.authentication, cluster.pulsar_tls

@@ -4,15 +4,15 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 NOT_SUMMED = frozenset({"averageMsgSize", "incarnation", "originIndexNext", "ownerBroker", "topicEpoch"})
-"""What means nothing in sum."""
+"""Keys whose sum has no meaning."""
 
 LONGEST = frozenset(
     {"lastCompactionDurationTimeInMills", "oldestBacklogMessageAgeSeconds", "replicationDelayInSeconds"}
 )
-"""Of which the longest counts: partitions are compacted, read and replicated side by side."""
+"""Keys of which the longest value counts: partitions are compacted, read and replicated in parallel."""
 
 ALIKE = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime"})
-"""Policies of the topic: what holds for each of its partitions, -1 for no limit."""
+"""Policies of the topic: the value of each of its partitions, -1 for no limit."""
 
 ALL_OF_THEM = frozenset({"connected"})
 """Flags that are true when they are for every part; others are when they are for any."""
@@ -20,15 +20,15 @@ ALL_OF_THEM = frozenset({"connected"})
 FIRST_COUNTS = frozenset(
     {"earliestMsgPublishTimeInBacklog", "earliestMsgPublishTimeInBacklogs", "topicCreationTimeStamp"}
 )
-"""Times of which the oldest counts; 0 stands for none."""
+"""Times of which the oldest counts; 0 means none."""
 
 OLDEST = "oldestBacklogMessageSubscriptionName"
-"""Of the partition where the oldest message is."""
+"""The key that is taken from the partition with the oldest message."""
 
 NEWEST = ("Timestamp", "TimeStamp", "Since")
 
 SAYS_NOTHING = frozenset({"", "None"})
-"""Texts that another partition's are told instead of. `None` is the type of a subscription before its first consumer."""
+"""Texts that are replaced by another partition's. `None` is the type of a subscription before its first consumer."""
 
 
 Summing = Generator[None, None, Any]
@@ -46,12 +46,12 @@ def sum_stats(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sum_in_steps(parts: Sequence[dict[str, Any]]) -> Summing:
-    """One topic's statistics out of its partitions'.
+    """One topic's statistics, computed from its partitions'.
 
     Counters, sizes and rates are summed; of keys that end in `Timestamp` or `Since` the newest counts, of those in
-    `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest, of those in `ALIKE` any; a flag is true when it is for any
-    part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts the first that says
-    something counts.
+    `FIRST_COUNTS` the oldest, of those in `LONGEST` the longest, of those in `ALIKE` any; a flag is true when it is for
+    any part, one in `ALL_OF_THEM` when it is for all; lists are joined, objects merged by key; of texts, the first that
+    is not empty counts.
     """
     total = yield from _merge(list(parts))
     if OLDEST in total:  # a text that belongs to a number

@@ -1,6 +1,6 @@
-"""Statistics of the whole broker by Pulsar's paths, as Pulsar Manager and `pulsar-admin broker-stats` read them.
+"""Statistics of the whole broker on Pulsar's paths, as Pulsar Manager and `pulsar-admin broker-stats` read them.
 
-Prometheus has all of it, and more, at `/metrics`; here it is what tools ask for that take no other way.
+Prometheus has all of it, and more, at `/metrics`; these paths are for tools that use nothing else.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from magnetar.metadata.errors import PreconditionFailed
 broker_stats = Routes("Statistics of the broker", "/admin/v2/broker-stats")
 
 TOPICS_PER_TURN: Final = 4
-"""Statistics of so many topics are put together before others have their turn."""
+"""The number of topics whose statistics are collected before other work gets its turn."""
 
 MEGABYTE: Final = 1 << 20
 
@@ -45,7 +45,7 @@ async def _topics(call: Call) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
 )
 @broker_stats.add("GET", "/destinations", "The same, by its older name.", errors=(412,), reply="as `topics`")
 async def topics(call: Call) -> Any:
-    """With the names that a broker of Pulsar writes here besides those of a topic's own statistics."""
+    """Includes the names that a broker of Pulsar writes here in addition to a topic's own statistics."""
     found: dict[str, Any] = {}
     most, size = call.services.answers.answer_bytes_max, 0
     async for namespace, name, stats in _topics(call):
@@ -56,7 +56,7 @@ async def topics(call: Call) -> Any:
             "msgOutCount": stats.get("msgOutCounter", 0),
             "bytesOutCount": stats.get("bytesOutCounter", 0),
         }
-        # As text at once: as objects the statistics of all topics would take ten times the memory.
+        # Encoded at once: as objects, the statistics of all topics would take ten times the memory.
         text = msgspec.Raw(msgspec.json.encode(stats | more))
         size += len(text)
         if size > most:

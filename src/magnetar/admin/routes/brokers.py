@@ -75,7 +75,7 @@ LEADER: Final = '{"brokerId": "127.0.0.1:8080", "serviceUrl": "http://127.0.0.1:
 
 @brokers.add("GET", "/leaderBroker", "The broker that leads this cluster: its one broker.", reply=LEADER)
 async def leader(call: Call) -> Any:
-    """Of the own cluster."""
+    """The leader of the own cluster."""
     return _leader(call)
 
 
@@ -87,7 +87,7 @@ async def changeable(call: Call) -> Any:
 
 @brokers.add("GET", "/configuration/values", "Settings that were changed while the broker ran: none.", reply="{}")
 async def changed(call: Call) -> Any:
-    """As long as none can be changed."""
+    """Always empty, because no setting can be changed at run time."""
     return {}
 
 
@@ -131,7 +131,7 @@ async def internal_configuration(call: Call) -> Any:
 
 
 NO_CLUSTERS: Final = frozenset({"backlog-quota-check"})
-"""What Pulsar has where a cluster's name stands here."""
+"""Words that Pulsar's paths have in the position of a cluster's name."""
 
 
 def _own(call: Call) -> None:
@@ -150,7 +150,7 @@ def _own(call: Call) -> None:
 
 @brokers.add("GET", "/{cluster}/leaderBroker", "The same.", errors=(404,), reply=LEADER)
 async def leader_of(call: Call) -> Any:
-    """Of the own cluster only."""
+    """Only for the own cluster."""
     _own(call)
     return _leader(call)
 
@@ -181,7 +181,7 @@ async def owned(call: Call) -> Any:
 
 @brokers.add("GET", "/{cluster}", "The brokers of a cluster.", errors=(404, 501), reply='["127.0.0.1:8080"]')
 async def cluster_brokers(call: Call) -> Any:
-    """Of the own cluster only; of another one its own admin interface knows."""
+    """Only for the own cluster; another cluster's own admin interface has its brokers."""
     name = call.name("cluster")
     if name in NO_CLUSTERS and name not in call.resources.clusters():
         raise web.HTTPNotFound  # of Pulsar's interface and not built: answered as all such paths are
@@ -190,7 +190,7 @@ async def cluster_brokers(call: Call) -> Any:
 
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
-"""As in Pulsar, for proxies that cannot add a parameter."""
+"""Like Pulsar's, for proxies that cannot add a parameter."""
 
 
 def _answer(call: Call) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ class TenantChange(Struct, rename="camel"):
     """Body of a change of a tenant.
 
     Attributes:
-        admin_roles, allowed_clusters: as in `TenantInfo`; what is left out stays as it is.
+        admin_roles, allowed_clusters: as in `TenantInfo`; fields that are left out stay unchanged.
     """
 
     admin_roles: Names | UnsetType = UNSET
@@ -36,7 +36,7 @@ async def list_clusters(call: Call) -> Any:
 
 @clusters.add("GET", "/{cluster}", "How a cluster is reached.", errors=(404,), reply="ClusterData", returns=ClusterData)
 async def get_cluster(call: Call) -> Any:
-    """With our `uuid` for the own cluster."""
+    """Includes the `uuid`, a field of ours, for the own cluster."""
     return call.resources.cluster_data(call.name("cluster"))
 
 
@@ -117,7 +117,7 @@ async def get_tenant(call: Call) -> Any:
 
 @tenants.add("PUT", "/{tenant}", "Create a tenant.", ok=204, errors=(409, 412), body=TenantInfo)
 async def create_tenant(call: Call) -> None:
-    """At least one allowed cluster."""
+    """At least one allowed cluster is required."""
     name = check_tenant(call.name("tenant"))
     info: TenantInfo = await call.body()
     await call.apply(lambda: call.resources.create_tenant(name, info))
@@ -141,7 +141,7 @@ async def update_tenant(call: Call) -> None:
     body=TenantChange,
 )
 async def change_tenant(call: Call) -> None:
-    """Whoever reads a tenant, and writes it back with one thing changed, undoes what somebody else changed meanwhile."""
+    """A client that reads a tenant, changes one field and writes it back overwrites other changes made in between."""
     name = call.name("tenant")
     body: TenantChange = await call.body()
     named = {key: value for key, value in msgspec.structs.asdict(body).items() if value is not UNSET}

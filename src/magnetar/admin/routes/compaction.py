@@ -1,4 +1,4 @@
-"""Compaction of a topic: asked for, and how it went (Pulsar's paths)."""
+"""Compaction of a topic: starting it, and its last result (Pulsar's paths)."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ async def trigger(call: Call) -> None:
     reply='{"status": "SUCCESS", "lastError": ""}',
 )
 async def status(call: Call) -> Any:
-    """Of a partitioned topic the worst of its partitions."""
+    """For a partitioned topic, the worst status of its partitions."""
     found = [
         call.control.topics.compaction_status(str(topic))
         for topic in partitions_of(call, stored(call.topic(), "compaction"))

@@ -1,4 +1,4 @@
-"""Entries that cannot be read: who stands in front of one, and giving it up."""
+"""Entries that cannot be read: the subscriptions that are stopped at one, and giving it up."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}/damaged"
     reply='{"persistent://public/default/t": [{"subscription": "billing", "position": "7:41", "reason": "corrupt: ..."}]}',
 )
 async def get(call: Call) -> Any:
-    """Only who has met one is told of: an entry that nobody reads is not looked at."""
+    """Only entries that a reader has met are reported: an entry that is not read is not checked."""
     topics = partitions_of(call, stored(call.topic(), "damaged entries"))
     return {str(topic): call.control.messages.stopped(str(topic)) for topic in topics}
 

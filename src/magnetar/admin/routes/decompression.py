@@ -1,8 +1,8 @@
 """Payloads of stored messages before compression, for people who look at one.
 
-A payload is its producer's word: nothing is allocated that it cannot hold, and what comes out has the size that its metadata
-say, or is refused. The work is done in compiled code that lets other threads run: zlib is Python's own, LZ4 is `lz4`; ZSTD and
-Snappy need `pyarrow`, which comes with `magnetar[spark]`.
+The size in a payload's metadata is its producer's statement: nothing larger is allocated than the payload can
+decompress to, and a result of another size is refused. The work is done in compiled code that lets other threads run:
+zlib is Python's own, LZ4 is `lz4`; ZSTD and Snappy need `pyarrow`, which comes with `magnetar[spark]`.
 """
 
 import zlib
@@ -20,8 +20,8 @@ times the largest message that clients may send.
 NAMES: Final = {1: "LZ4", 2: "ZLIB", 3: "ZSTD", 4: "SNAPPY"}
 
 RATIOS_MAX: Final = {1: 255, 2: 1_032, 3: 1 << 15, 4: SNAPPY_RATIO_MAX}
-"""How many bytes one of a payload may stand for. A length byte of LZ4 adds 255, zlib says 258 with two bits, ZSTD a block of
-128 KiB with 4 bytes.
+"""The most bytes that one byte of a payload can decompress to. A length byte of LZ4 adds 255, zlib expresses 258 bytes
+with two bits, ZSTD a block of 128 KiB with 4 bytes.
 """
 
 _SNAPPY: Final = 4
@@ -33,15 +33,15 @@ class Undecompressible(MagnetarError):
 
 
 def claimed(kind: int, size: int, payload: int) -> int:
-    """How many bytes are needed to decompress a payload, besides its own.
+    """The number of bytes that decompressing a payload needs in addition to its own.
 
     Args:
         kind: of compression, the number in the message's metadata.
-        size: what its metadata say that it holds.
+        size: decompressed size according to its metadata.
         payload: its bytes.
 
     Raises:
-        Undecompressible: too large, more than it can hold, or of an unknown kind.
+        Undecompressible: too large, more than it can decompress to, or of an unknown kind.
     """
     if kind not in NAMES:
         raise Undecompressible(f"compression number {kind} is not known")
@@ -53,11 +53,11 @@ def claimed(kind: int, size: int, payload: int) -> int:
 
 
 def decompress(kind: int, size: int, payload: bytes | memoryview) -> bytes:
-    """A payload as its producer gave it; call it outside of the loop, large ones take long.
+    """Decompress a payload. Call it outside the event loop, because large ones take long.
 
     Args:
         kind: of compression, the number in the message's metadata.
-        size: what its metadata say that it holds.
+        size: decompressed size according to its metadata.
         payload: as stored.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Planned failover of a subscription: the steps that `magnetar failover` takes, one request each, at the source or the target.
+"""Planned failover of a subscription: the steps of `magnetar failover`, one request each, at the source or the target.
 
-Every request names one subscription; of a partitioned topic it means that of all partitions, and the answer has a row for
-each. All of them may be repeated.
+Every request names one subscription. For a partitioned topic it means the subscription of all partitions, and the
+answer has a row for each. All requests may be repeated.
 """
 
 import asyncio
@@ -183,8 +183,8 @@ class Runs(Struct):
     """Messages by identity.
 
     Attributes:
-        runs: (origin cluster, topic incarnation there, first index, last); at most ASKED_RUNS_MAX. What several name counts
-            once.
+        runs: (origin cluster, topic incarnation there, first index, last); at most ASKED_RUNS_MAX. Overlapping runs
+            count once.
     """
 
     runs: list[tuple[str, int, int, int]]
@@ -199,7 +199,7 @@ class Runs(Struct):
     reply=RUNS,
 )
 async def unacknowledged(call: Call) -> Any:
-    """To be compared with another cluster's."""
+    """For a comparison with another cluster's."""
     (topic,), name = _one(call), call.subscription()
     return {"runs": call.control.failovers.unacknowledged(topic, name)}
 
@@ -213,7 +213,7 @@ async def unacknowledged(call: Call) -> Any:
     reply='{"messages": 0}',
 )
 async def acknowledged(call: Call) -> Any:
-    """What another cluster has not acknowledged, and this one has."""
+    """The messages that another cluster has not acknowledged and this one has."""
     (topic,), name = _one(call), call.subscription()
     body: Runs = await call.body()
     if len(body.runs) > ASKED_RUNS_MAX:

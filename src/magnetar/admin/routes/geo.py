@@ -1,4 +1,4 @@
-"""What Pulsar has no path for: links, and what is replicated."""
+"""Paths of ours that Pulsar has no equivalent for: links, and replicated subscriptions."""
 
 from typing import Any, Final
 
@@ -57,13 +57,13 @@ def _link(call: Call) -> LinkState:
 
 @geo.add("GET", "/links", "Every outgoing link of this cluster, with its topics.", reply="[LinkState, ...]")
 async def list_links(call: Call) -> Any:
-    """By target."""
+    """The links by target."""
     return call.control.links.states()
 
 
 @geo.add("GET", "/links/{target}", "One link.", errors=(404, 412), reply="LinkState")
 async def get_link(call: Call) -> Any:
-    """By its target."""
+    """The link to a target."""
     return _link(call)
 
 
@@ -126,7 +126,7 @@ async def throttle(call: Call) -> None:
     reply='{"messages": 3, "topics": [{"topic": "...", "through": "12:3", "messages": 3, "entries": 1, "bytes": 900}]}',
 )
 async def skip(call: Call) -> Any:
-    """To lose exactly what a preview showed, pass its `through` of each topic."""
+    """To give up exactly the entries of a preview, pass its `through` of each topic."""
     target, topic = _target(call), _topic(call)
     through = _through(call.parameter("through") or "blocked")
     if through not in {None, LATEST} and topic is None:
@@ -137,7 +137,7 @@ async def skip(call: Call) -> Any:
         if not lost:
             raise PreconditionFailed(f"link {call.info.cluster} -> {target}: there is nothing to skip")
         for part in lost:
-            # By the positions of the preview, so that the answer says exactly what was given up.
+            # Up to the positions of the preview, so that the answer names exactly the entries that were given up.
             await call.done(lambda done, part=part: _skip(call, target, part, done))  # type: ignore[misc]
     return {"messages": sum(part["messages"] for part in lost), "topics": lost}
 
@@ -159,7 +159,7 @@ def _through(text: str) -> Position | None:
     query={"topic": "the topic or partition, by its full name."},
 )
 async def delete_cursor(call: Call) -> None:
-    """The link itself need not exist any more."""
+    """The link itself need not exist."""
     target, topic = check_cluster(call.name("target")), _topic(call, needed=True)
     assert topic is not None
     await call.done(lambda done: call.control.links.delete_orphan_cursor(target, topic, done))
@@ -172,7 +172,7 @@ async def delete_cursor(call: Call) -> None:
     reply="GeoStatus",
 )
 async def status(call: Call) -> Any:
-    """What `magnetar status` shows of one cluster."""
+    """The data of `magnetar status` for one cluster."""
     links = call.control.links.states()
     replicated = await collect(call, call.control.replicated.topics(), STATUS_SUBSCRIPTIONS_MAX + 1)
     blocked = [{"target": link["target"], **topic} for link in links for topic in link["topics"] if topic["blocked"]]
@@ -193,7 +193,9 @@ async def status(call: Call) -> Any:
 
 
 def _left_out(call: Call, found: int) -> int:
-    """How many replicated subscriptions a status does not show; counted by the machines, for describing all takes long."""
+    """The number of replicated subscriptions that a status leaves out; counted by the machines, because describing all
+    takes long.
+    """
     if found <= STATUS_SUBSCRIPTIONS_MAX:
         return 0
     total: int = call.control.replicated.metrics()["counters"].get("exact_subscriptions", 0)

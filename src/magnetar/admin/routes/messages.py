@@ -1,4 +1,4 @@
-"""Single messages of a topic, and places in it: looking, finding, measuring."""
+"""Single messages of a topic, and positions in it: reading, finding, measuring."""
 
 from typing import Any
 
@@ -32,7 +32,9 @@ def _one(call: Call, doing: str) -> str:
     reply=PAYLOAD,
 )
 async def get_message(call: Call) -> web.StreamResponse:
-    """One partition. Markers too; a client-made batch comes as a whole; an encrypted payload as it is stored."""
+    """For one partition. Markers are included; a batch made by a client is returned as a whole; an encrypted payload as
+    it is stored.
+    """
     topic = _one(call, "looking at a message")
     position = Position(call.path_number("ledger"), call.path_number("entry"))
     return await peeked(call, lambda done: call.control.messages.at(topic, position, done), NONE)
@@ -51,7 +53,7 @@ async def get_message(call: Call) -> web.StreamResponse:
     reply=PAYLOAD,
 )
 async def examine(call: Call) -> web.StreamResponse:
-    """One partition; a batch counts as one, as in Pulsar, and markers do not count."""
+    """For one partition; a batch counts as one message, as in Pulsar, and markers do not count."""
     topic = _one(call, "examinemessage")
     newest = call.choice("initialPosition", ("latest", "earliest"), "latest") == "latest"
     number = call.number("messagePosition", 1, 1)
@@ -82,6 +84,6 @@ async def find_message(call: Call) -> Any:
     reply="4096",
 )
 async def size_from(call: Call) -> Any:
-    """One partition. Changes nothing; of an id that was deleted, what is stored behind it."""
+    """For one partition. It changes nothing; for a deleted id, the size of the entries stored after it."""
     topic = _one(call, "backlogSize")
     return call.control.messages.bytes_from(topic, position_of(await needed_place(call)))

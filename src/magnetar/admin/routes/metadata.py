@@ -1,4 +1,4 @@
-"""Whether metadata is the same in all clusters, what differs, and what a change would do."""
+"""Synchronised metadata: whether it is the same in all clusters, the differences, and a preview of a change."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ async def state(call: Call) -> Any:
     reply='{"documents": {"namespaces/public/default": "9f...", ...}, "exclude": []}',
 )
 async def fingerprints(call: Call) -> Any:
-    """What `magnetar metadata diff` compares."""
+    """The data that `magnetar metadata diff` compares."""
     return call.control.metadata.fingerprints()
 
 
@@ -56,7 +56,9 @@ async def fingerprints(call: Call) -> Any:
     reply='[{"field": "message_ttl_in_seconds", "value": 60, "set_by": "us-west", "set_ms": 1700000000000}, ...]',
 )
 async def document(call: Call) -> Any:
-    """Times 0 are of what nobody set: it came from the file, or was there before synchronisation."""
+    """A time of 0 means that no administrator set the value: it came from the file, or existed before
+    synchronisation.
+    """
     path = call.parameter("path")
     if path is None:
         raise BadRequest("parameter path is needed, such as namespaces/public/default")
@@ -71,7 +73,7 @@ async def document(call: Call) -> Any:
     errors=(412,),
 )
 async def snapshot(call: Call) -> None:
-    """Others catch up with it. It happens by itself, too."""
+    """Other clusters get it and catch up. It also happens automatically."""
     await call.done(call.control.metadata.snapshot)
 
 
@@ -85,7 +87,7 @@ async def snapshot(call: Call) -> None:
     '"local": false}, ...]',
 )
 async def preview(call: Call) -> Any:
-    """What other clusters would do with it is for them to say: ask each."""
+    """This cluster's view only: ask each cluster for its own."""
     namespace = call.existing_namespace()
     body: Preview = await call.body()
     return call.control.metadata.preview(str(namespace), dict.fromkeys(body.unset) | body.set)

@@ -1,4 +1,6 @@
-"""Properties of namespaces: texts that are kept with their policies, synchronised with them, and mean nothing to the broker."""
+"""Properties of namespaces: texts that are stored and synchronised with their policies and that the broker does not
+use.
+"""
 
 from collections.abc import Callable
 from typing import Any

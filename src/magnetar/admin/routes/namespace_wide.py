@@ -1,4 +1,4 @@
-"""What is done to all topics of a namespace at once, by Pulsar's paths."""
+"""Operations on all topics of a namespace at once, on Pulsar's paths."""
 
 from functools import partial
 from typing import Any, Final
@@ -56,7 +56,7 @@ def _skip_all(call: Call, subscription: str, topic: str, done: Done) -> None:
     query=AUTHORITATIVE,
 )
 async def clear_backlog(call: Call) -> None:
-    """What a link has not sent stays."""
+    """Messages that a link has not sent stay."""
     for topic in _topics(call):
         for name in call.control.subscriptions.names(str(topic)):
             await call.each([topic], partial(_skip_all, call, name))
@@ -79,7 +79,7 @@ async def clear_backlog(call: Call) -> None:
     query=AUTHORITATIVE,
 )
 async def clear_backlog_of(call: Call) -> None:
-    """Topics without it are passed over."""
+    """Topics without the subscription are ignored."""
     name = call.subscription()
     await call.each(_topics(call, name), lambda text, done: call.control.subscriptions.skip_all(text, name, done))
 
@@ -101,7 +101,7 @@ async def clear_backlog_of(call: Call) -> None:
     query=AUTHORITATIVE,
 )
 async def unsubscribe(call: Call) -> None:
-    """Topics without it are passed over."""
+    """Topics without the subscription are ignored."""
     name = call.subscription()
     await call.each(_topics(call, name), lambda text, done: call.control.subscriptions.delete(text, name, False, done))
 
@@ -123,7 +123,7 @@ async def unsubscribe(call: Call) -> None:
     query=AUTHORITATIVE | {"destinationBroker": "accepted: a cluster has one broker."},
 )
 async def unload(call: Call) -> None:
-    """Of both domains. One topic after the other would take longer than a client waits."""
+    """Topics of both domains, in parallel: one after the other would take longer than a client waits."""
     names = call.control.topics.names(str(call.existing_namespace()))
     await call.each([TopicName.parse(name) for name in names], call.control.topics.unload)
 
@@ -150,7 +150,7 @@ async def bundles(call: Call) -> Any:
     reply='{"namespace": "public/default", "bundle": "0x00000000_0xffffffff", "topicHashPositions": {"persistent://...": 7}}',
 )
 async def hash_positions(call: Call) -> Any:
-    """By CRC32, as Pulsar's brokers do."""
+    """The positions by CRC32, as in Pulsar's brokers."""
     namespace = str(call.existing_namespace())
     wanted = {name for name in (call.parameter("topics") or "").split(",") if name}
     names = [name for name in call.control.topics.names(namespace) if not wanted or name in wanted]

@@ -29,7 +29,7 @@ async def list_namespaces(call: Call) -> Any:
 
 @namespaces.add("GET", "/{tenant}/{namespace}", "Its policies.", errors=(404, 412), reply="Policies", returns=Policies)
 async def get_policies(call: Call) -> Any:
-    """As stored, with what was granted, and in how many bundles it is: one."""
+    """The stored policies, with the granted permissions and the number of bundles, which is one."""
     namespace = call.namespace()
     policies = call.resources.policies(namespace)
     rates = rates_by_cluster(policies, call.info.cluster)
@@ -59,7 +59,7 @@ ALWAYS_SHOWN: Final[dict[str, Any]] = {
     "properties": {},
     "migrated": False,
 }
-"""What Pulsar's Policies have where nobody set anything: some tools reach into them without looking."""
+"""The values of unset fields in Pulsar's Policies: some tools expect them without a check."""
 
 
 def _auth_policies(call: Call, namespace: NamespaceName) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action
     body_needed=False,
 )
 async def create_namespace(call: Call) -> None:
-    """The body may be left out. What it says and this broker cannot do is refused."""
+    """The body may be left out. Settings in it that this broker cannot follow are refused."""
     namespace = call.namespace()
     body: NewNamespace = await call.body() or NewNamespace()
     policies = policies_of(body, call.info.cluster)

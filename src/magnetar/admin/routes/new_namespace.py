@@ -1,8 +1,9 @@
-"""What a new namespace is told of itself: Pulsar's Policies, all of them.
+"""The body of a new namespace: Pulsar's Policies, all fields.
 
-What has a meaning here is taken, also under Pulsar's names for it. What cannot be followed is refused unless it stands at its
-default: nobody is to believe that messages are encrypted, or offloaded, because the request was answered with success. Passed
-over are `bundles` and `latency_stats_sample_rate`, which promise nothing, and keys that Pulsar has not.
+Fields that have a meaning here are accepted, also under Pulsar's names. A field that this broker cannot follow is
+refused unless it has its default value: a successful answer must not make a client believe that messages are encrypted
+or offloaded. Ignored are `bundles` and `latency_stats_sample_rate`, which promise nothing, and keys that Pulsar does
+not have.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ OldStrategy = Literal[
     "ForwardTransitive",
     "FullTransitive",
 ]
-"""How Pulsar named schema strategies before 2.5; read where nobody says a newer one."""
+"""Pulsar's names of schema strategies before 2.5; read if there is no newer one."""
 
 _STRATEGIES: Final[Mapping[str, SchemaStrategy]] = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
@@ -80,7 +81,7 @@ _NAMES: Final = {
 
 
 class NewNamespace(Policies, frozen=True, rename=_NAMES):
-    """Body of a new namespace. Go's tools write an enumeration that nobody set as an empty text, and numbers as 0.
+    """Body of a new namespace. Go's tools write unset enumerations as an empty text, and unset numbers as 0.
 
     Attributes:
         topic_dispatch_rate, cluster_dispatch_rate, subscription_dispatch_rates, publish_max_message_rate,
@@ -88,7 +89,7 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
             older name.
         schema_auto_update_compatibility_strategy: older than `schema_compatibility_strategy`.
 
-    The others below are refused unless they stand at their default.
+    The other fields below are refused unless they have their default value.
     """
 
     backlog_quota_map: dict[BacklogQuotaType, BacklogQuotaBody] = field(default_factory=dict)  # type: ignore[assignment]
@@ -115,7 +116,7 @@ class NewNamespace(Policies, frozen=True, rename=_NAMES):
 
 
 def _unset(value: Any) -> bool:
-    """Nothing: what tools write that name every field."""
+    """Whether a value is one that tools send for an unset field."""
     return value is None or value is False or value in ("", [], {}) or (type(value) in {int, float} and value <= 0)
 
 
@@ -141,7 +142,7 @@ _REFUSED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
 
 
 def policies_of(body: NewNamespace, cluster: str) -> Policies:
-    """What a body says of a namespace in this cluster.
+    """The policies of a namespace in this cluster, from a body.
 
     Raises:
         PreconditionFailed: something in it cannot be followed.

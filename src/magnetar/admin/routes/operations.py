@@ -1,4 +1,6 @@
-"""What operators ask before and after a cluster is down: is it safe to switch it off, and what does it hold of another."""
+"""Questions of operators before and after a cluster is down: whether it can be switched off safely, and which of
+another cluster's messages it holds.
+"""
 
 from typing import Any
 
@@ -16,7 +18,7 @@ operations = Routes("Operations", "/geo/v1", own=True)
     reply="DrainState",
 )
 async def drain(call: Call) -> Any:
-    """What `magnetar drain` waits for."""
+    """The condition that `magnetar drain` waits for."""
     return call.control.links.drain()
 
 
@@ -29,5 +31,5 @@ async def drain(call: Call) -> Any:
     '"messages": 9, "entries": 9, "bytes": 900}], "deleted": [[3, 9, 12]]}, ...]',
 )
 async def held(call: Call) -> Any:
-    """What `magnetar restore` compares: asked of the peer, and of the cluster itself."""
+    """The data that `magnetar restore` compares: requested from the peer and from the cluster itself."""
     return call.control.links.held(check_cluster(call.name("origin")))

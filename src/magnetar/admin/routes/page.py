@@ -1,4 +1,4 @@
-"""The status page at `/`: plain HTML, made here, with nothing from elsewhere."""
+"""The status page at `/`: plain HTML made here, without external resources."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from magnetar.admin.metrics.page import collect_topics
 from magnetar.broker.links.states import LinkState
 
 PAGE_ROWS_MAX: Final = 200
-"""A ceiling on the rows of one table: more is not read by anybody, and costs the broker."""
+"""A ceiling on the rows of one table: longer tables cannot be read and cost the broker time."""
 
 REFRESH_S: Final = 5
 

@@ -27,13 +27,13 @@ HEADER_BYTES_MAX: Final = 4096
 are left out and named in `X-Magnetar-Left-Out`."""
 
 PEEK_TRIES: Final = 3
-"""Of reading a message when there is room for it: meanwhile another one may stand at its place."""
+"""The tries of reading a message after memory became free: meanwhile another one may be at its position."""
 
 PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 def peek_bytes(entry: StoredEntry) -> int:
-    """The memory that an answer with this entry takes while it is made.
+    """The memory that making an answer with this entry takes.
 
     Raises:
         BrokerError: what is stored cannot be read.
@@ -58,16 +58,16 @@ async def peek_reply(
 ) -> web.StreamResponse:
     """An entry with its headers.
 
-    An encrypted payload comes as it is stored, for whoever has the key; so does one that cannot be decompressed, without the
-    header by which clients would take it for a batch.
+    An encrypted payload is returned as it is stored, for clients that have the key. So is one that cannot be
+    decompressed, without the header by which clients would take it for a batch.
 
     Args:
         entry: as stored.
-        answers: where the work is done; None: here.
+        answers: runs the work on another thread; None: it is done here.
         held: the memory for it (`peek_bytes`), which becomes the answer's.
 
     Raises:
-        BrokerError: what is stored cannot be read. PreconditionFailed: to decompress it something has to be installed.
+        BrokerError: what is stored cannot be read. PreconditionFailed: a package has to be installed to decompress it.
     """
     metadata, stored = _parsed(entry)
     payload: bytes | memoryview = stored
@@ -96,12 +96,12 @@ async def peek_reply(
 
 
 async def peeked(call: Call, read: Callable[[DonePeek], None], none: str) -> web.StreamResponse:
-    """The answer to somebody who looks at one message.
+    """The answer to a request for one message.
 
     Args:
-        call: of theirs.
+        call: the request.
         read: reads the entry.
-        none: the reason when there is none.
+        none: the reason if there is none.
 
     Raises:
         NotFound. BrokerError: TOO_MANY_REQUESTS, or as `peek_reply`. PreconditionFailed: as `peek_reply`.
@@ -121,7 +121,7 @@ async def peeked(call: Call, read: Callable[[DonePeek], None], none: str) -> web
         except BaseException:
             held.release()
             raise
-        # It is read again when there is room: what waits for that must not be held.
+        # It is read again when there is memory: an entry that waits for memory must not be kept.
         del entry
         held.release()
     raise BrokerError(ErrorCode.TOO_MANY_REQUESTS, "another message stood there each time; ask again")
@@ -146,7 +146,7 @@ def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[s
         described.append(("compression", NAMES.get(metadata.compression, str(metadata.compression))))
         described.append(("uncompressed-size", str(metadata.uncompressed_size)))
     if metadata.HasField("num_chunks_from_msg"):
-        # What Pulsar shows as properties of a chunk, beside the fields.
+        # Pulsar shows these as properties of a chunk, in addition to the fields.
         described.append(("PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)))
         described.append(("PROPERTY-CHUNK-ID", str(metadata.chunk_id)))
     if metadata.schema_version:
@@ -190,4 +190,6 @@ _FIELDS: Final[tuple[tuple[Any, str, Callable[[Any], str]], ...]] = (
     ("total_chunk_msg_size", "total-chunk-msg-size", str),
     ("chunk_id", "chunk-id", str),
 )
-"""Fields of the metadata that are told as they are, where a message has them: their header, and how it is written."""
+"""Fields of the metadata that are returned unchanged, if a message has them: their header, and the format of the
+value.
+"""

@@ -1,4 +1,6 @@
-"""Permissions of namespaces, topics and subscriptions, by Pulsar's paths. `replicate` and `admin` are actions of ours."""
+"""Permissions of namespaces, topics and subscriptions, on Pulsar's paths. `replicate` and `admin` are actions of
+ours.
+"""
 
 from typing import Any, Final
 
@@ -13,10 +15,11 @@ _SHOWN: Final = '{"app": ["consume", "produce"]}'
 
 
 async def _grant(call: Call, scope: Scope) -> None:
-    """Grant what the body says; only a superuser makes links, who write under other clusters' names.
+    """Grant the actions in the body. Only a superuser may grant `replicate`, because links write under other clusters'
+    names.
 
     Raises:
-        Forbidden: `replicate` by somebody else.
+        Forbidden: `replicate` by another role.
     """
     actions, role = await call.body(), call.name("role")
     there = call.resources.permissions.of(scope).get(role, frozenset())
@@ -33,7 +36,7 @@ async def _grant(call: Call, scope: Scope) -> None:
     reply=_SHOWN,
 )
 async def of_namespace(call: Call) -> Any:
-    """What was granted; superusers and the tenant's administrators need nothing."""
+    """The granted permissions; superusers and the tenant's administrators need none."""
     return shown(call.resources.permissions.of(call.existing_namespace()))
 
 
@@ -46,7 +49,7 @@ async def of_namespace(call: Call) -> Any:
     body=list[Action],
 )
 async def grant_in_namespace(call: Call) -> None:
-    """In force at once, for everything that begins and for who is connected."""
+    """In force at once, also for connected clients."""
     await _grant(call, call.existing_namespace())
 
 
@@ -117,7 +120,7 @@ for _domain in ("persistent", "non-persistent"):
         reply=_SHOWN,
     )
     async def of_topic(call: Call) -> Any:
-        """As they are checked."""
+        """The permissions that are in effect."""
         table, topic = call.resources.permissions, call.topic()
         roles = {*table.of(topic), *table.of(topic.namespace_name)}
         return shown({role: table.actions(role, topic) for role in roles})

@@ -1,5 +1,5 @@
-"""Policies of namespaces and topics: the groups of routes that are made from `metadata.policies.table` by `policy_rows`, and what
-sets a part of a field: one kind of a backlog quota, one subscription's rate.
+"""Policies of namespaces and topics: the groups of routes that `policy_rows` makes from `metadata.policies.table`, and
+routes that set a part of a field: one kind of a backlog quota, one subscription's rate.
 """
 
 from collections.abc import Iterable

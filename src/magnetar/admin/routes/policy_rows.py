@@ -1,9 +1,10 @@
 """The routes of one row of `metadata.policies.table`: GET, POST or PUT, and DELETE, for namespaces and for topics.
 
-GET answers what the level itself has (204: nothing), with `?applied=true` what holds: the most specific value, or the
-broker's default. POST sets, DELETE takes back. A value that is not possible is refused as a whole (400, 412).
+GET answers with the value of the level itself (204: none), with `?applied=true` with the effective value: the most
+specific one, or the broker's default. POST sets it, DELETE removes it. An impossible value is refused as a whole (400,
+412).
 
-What a policy asks for beyond its row is in `CHANGES` and `UNSET`, by the policy's name.
+Special cases of policies, beyond their row, are in `CHANGES` and `UNSET`, by the policy's name.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,12 +85,12 @@ CHANGES: Final[Mapping[str, Callable[[Call, Policy, NamespaceName, Any], Callabl
     "subscription-mode": _set_mode,
     "schema-auto-update": _set_auto_update,
 }
-"""Policies of namespaces whose change is more than a field: what makes the change."""
+"""Functions that make the change, for policies of namespaces whose change is more than a field."""
 
 UNSET: Final[Mapping[str, Callable[[Call], Any]]] = {
     "subscription-mode": lambda call: call.control.replicated.metrics()["mode"],
 }
-"""What a namespace's policy is answered with where nothing is set, when the broker has to be asked for it."""
+"""Functions that give the answer for an unset policy of a namespace, if the broker has to be asked for it."""
 
 
 def add_to_namespaces(policy: Policy, routes: Routes, root: str = NAMESPACE) -> None:
@@ -210,7 +211,7 @@ def add_to_topics(policy: Policy, routes: Routes, root: str, words: RouteWords |
 
 
 def _example(policy: Policy) -> str:
-    """What an answer looks like, for the reference."""
+    """An example of an answer, for the reference."""
     choices = get_args(policy.kind)
     if policy.kind is bool:
         return "true"

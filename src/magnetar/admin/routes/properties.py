@@ -1,4 +1,4 @@
-"""Properties of topics and subscriptions: texts that are kept with them and mean nothing to the broker."""
+"""Properties of topics and subscriptions: texts that are stored with them and that the broker does not use."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ async def _change(call: Call, puts: dict[str, str], delete: str | None) -> None:
     returns=dict[str, str],
 )
 async def get_subscription_properties(call: Call) -> Any:
-    """Of all partitions together."""
+    """The properties in all partitions together."""
     found, name = having(call, "properties")
     together: dict[str, str] = {}
     for topic in found:
@@ -100,7 +100,7 @@ async def get_subscription_properties(call: Call) -> Any:
     body=Properties,
 )
 async def set_subscription_properties(call: Call) -> None:
-    """In every partition, in this cluster."""
+    """Set in every partition, in this cluster."""
     found, name = having(call, "properties")
     wanted = check_properties(await call.body())
     await call.each(found, lambda topic, done: call.control.subscriptions.set_properties(topic, name, wanted, done))

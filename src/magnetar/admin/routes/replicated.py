@@ -1,4 +1,4 @@
-"""Replicated subscriptions: which ones, how, and how far other clusters are behind."""
+"""Replicated subscriptions: which ones, in which mode, and the lag of other clusters."""
 
 from typing import Any, Final
 
@@ -17,14 +17,14 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 STATUS = TOPIC + "/subscription/{subscription}/replicatedSubscriptionStatus"
 
 STATES_MAX: Final = 10_000
-"""A ceiling on subscriptions in one answer; of more, ask by topic."""
+"""A ceiling on subscriptions in one answer; if there are more, ask by topic."""
 
 
 @replicated.add(
     "GET", STATUS, "Whether a subscription is replicated.", errors=(404, 412), reply='{"persistent://...": true}'
 )
 async def get_status(call: Call) -> Any:
-    """By topic or partition."""
+    """The status by topic or partition."""
     found, name = having(call, "replicatedSubscriptionStatus")
     states = {}
     for part in map(str, found):
@@ -43,13 +43,13 @@ async def get_status(call: Call) -> Any:
     body=bool,
 )
 async def set_status(call: Call) -> None:
-    """In every partition, in this cluster. 412 when a policy says that all are replicated."""
+    """Set in every partition, in this cluster. 412 if a policy says that all are replicated."""
     found, name = having(call, "replicatedSubscriptionStatus")
     enabled: bool = await call.body()
     await call.each(found, lambda part, done: call.control.replicated.set_replicated(part, name, enabled, done))
 
 
-# Of all subscriptions of a namespace or a topic, and how they follow.
+# The policies of all subscriptions of a namespace or a topic, and their mode.
 add_policies(replicated, "replicate-subscriptions")
 add_policies(replicated_geo, "subscription-mode")
 
@@ -82,7 +82,7 @@ def _chosen(call: Call) -> list[str]:
     reply="[ReplicatedSubscription, ...]",
 )
 async def list_states(call: Call) -> Any:
-    """By topic and name."""
+    """The states by topic and name."""
     text = call.parameter("limit") or str(STATES_MAX)
     most = whole_number(text)
     if most is None or not 1 <= most <= STATES_MAX:
@@ -91,7 +91,7 @@ async def list_states(call: Call) -> Any:
 
 
 async def collect(call: Call, topics: list[str], most: int) -> list[dict[str, Any]]:
-    """The replicated subscriptions of topics, at most so many; other tasks run in between."""
+    """The replicated subscriptions of topics, at most `most`; other tasks run in between."""
     found: list[dict[str, Any]] = []
     for topic in topics:
         if len(found) >= most:

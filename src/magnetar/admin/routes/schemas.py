@@ -25,7 +25,7 @@ class PostSchema(Struct):
 
     Attributes:
         type: AVRO, JSON, PROTOBUF, PROTOBUF_NATIVE, KEY_VALUE, STRING, ...
-        schema: the definition; of a key-value schema `{"key": ..., "value": ...}`.
+        schema: the definition; for a key-value schema `{"key": ..., "value": ...}`.
         properties: kept with it.
     """
 
@@ -153,7 +153,7 @@ async def get_metadata(call: Call) -> Any:
     reply='[{"topic": "persistent://...", "versions": 2, "version": 1, "type": "AVRO"}]',
 )
 async def list_schemas(call: Call) -> Any:
-    """By name."""
+    """The schemas by topic name."""
     return call.control.schemas.topics(str(call.existing_namespace()))
 
 
@@ -182,7 +182,7 @@ add_policies(schema_policies, "schema-strategy", root=NAMESPACE)
     reply='"Full"',
 )
 async def get_old_strategy(call: Call) -> Any:
-    """`Full` where nobody said anything; `AutoUpdateDisabled` is ALWAYS_INCOMPATIBLE."""
+    """`Full` if none is set; `AutoUpdateDisabled` is ALWAYS_INCOMPATIBLE."""
     return OLD_STRATEGIES.get(call.resources.policies(call.namespace()).schema_compatibility_strategy, "Full")
 
 

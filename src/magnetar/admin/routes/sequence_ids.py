@@ -1,4 +1,4 @@
-"""Numbers of producers that deduplication keeps: which there are, and how a name begins anew."""
+"""Sequence ids of producers that deduplication keeps: listing them, and resetting a name."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ async def get(call: Call) -> Any:
     errors=(404, 412),
 )
 async def forget(call: Call) -> None:
-    """In all partitions where the name is known."""
+    """Forget the name in all partitions that know it."""
     topic, name = stored(call.topic(), "sequence ids"), call.name("producer")
     known = [one for one in partitions_of(call, topic) if name in call.control.topics.sequence_ids(str(one))]
     if not known:

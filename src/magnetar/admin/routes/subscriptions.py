@@ -66,7 +66,7 @@ def _having(call: Call, topic: TopicName) -> tuple[list[TopicName], str]:
 
 
 def _one_having(call: Call, doing: str) -> tuple[str, str]:
-    """As `having`, for what makes sense in one partition only."""
+    """Like `having`, for operations that are possible on one partition only."""
     one(call, stored(call.topic(), doing), doing)
     topics, name = having(call, doing)
     return str(topics[0]), name
@@ -74,7 +74,7 @@ def _one_having(call: Call, doing: str) -> tuple[str, str]:
 
 @subscriptions.add("GET", BASE + "/subscriptions", "Names of its subscriptions.", errors=(404, 412), reply='["s", ...]')
 async def list_subscriptions(call: Call) -> Any:
-    """Of all partitions."""
+    """The subscriptions of all partitions."""
     names = {name for part in present(call, call.topic()) for name in call.control.subscriptions.names(str(part))}
     return sorted(names)
 
@@ -91,7 +91,7 @@ async def list_subscriptions(call: Call) -> Any:
     body_needed=False,
 )
 async def create_subscription(call: Call) -> None:
-    """In every partition; a position that is neither earliest nor latest needs one partition."""
+    """Created in every partition; a position that is neither earliest nor latest needs one partition."""
     topic = stored(call.topic(), "a durable subscription")
     name = call.subscription()
     body = await place(call)
@@ -125,7 +125,9 @@ async def create_subscription(call: Call) -> None:
     query={"force": "true closes its consumers."},
 )
 async def delete_subscription(call: Call) -> None:
-    """In every partition, in this cluster. One of a non-persistent topic has consumers always, or it would be gone."""
+    """Deleted in every partition, in this cluster. One of a non-persistent topic always has consumers, otherwise it
+    would not exist.
+    """
     found, name = _having(call, call.topic())
     force = call.flag("force")
     await call.each(found, lambda part, done: call.control.subscriptions.delete(part, name, force, done))
@@ -139,7 +141,7 @@ async def delete_subscription(call: Call) -> None:
     errors=(400, 404, 405, 412),
 )
 async def reset_to_time(call: Call) -> None:
-    """In every partition."""
+    """Reset in every partition."""
     found, name = having(call, "resetcursor")
     time_ms = call.path_number("timestamp")
     await call.each(found, lambda part, done: call.control.subscriptions.reset_cursor(part, name, time_ms, False, done))
@@ -173,7 +175,7 @@ async def reset_to_position(call: Call) -> None:
     "POST", ONE + "/skip/{count}", "Acknowledge the next so many entries.", ok=204, errors=(400, 404, 405, 412)
 )
 async def skip(call: Call) -> None:
-    """One partition; a batch counts as one, as in Pulsar."""
+    """For one partition; a batch counts as one message, as in Pulsar."""
     topic, name = _one_having(call, "skip")
     entries = call.path_number("count", 1)
     await call.done(lambda done: call.control.subscriptions.skip(topic, name, entries, done))
@@ -181,7 +183,7 @@ async def skip(call: Call) -> None:
 
 @subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
 async def skip_all(call: Call) -> None:
-    """In every partition."""
+    """Skip in every partition."""
     found, name = having(call, "skip_all")
     await call.each(found, lambda part, done: call.control.subscriptions.skip_all(part, name, done))
 
@@ -194,7 +196,7 @@ async def skip_all(call: Call) -> None:
     errors=(400, 404, 405, 412),
 )
 async def expire(call: Call) -> None:
-    """In every partition."""
+    """Expire in every partition."""
     found, name = having(call, "expireMessages")
     seconds = call.path_number("seconds")
     await call.each(found, lambda part, done: call.control.subscriptions.expire(part, name, seconds, done))
@@ -210,7 +212,7 @@ async def expire(call: Call) -> None:
     body=MessageIdOrText,
 )
 async def expire_to_position(call: Call) -> None:
-    """One partition, in this cluster. A batch goes as a whole; an id behind the last message is refused."""
+    """For one partition, in this cluster. A batch expires as a whole; an id after the last message is refused."""
     topic, name = _one_having(call, "expireMessages to an id")
     body = await needed_place(call)
     position, excluded = position_of(body), body.exclusive
@@ -225,7 +227,7 @@ async def expire_to_position(call: Call) -> None:
     errors=(400, 404, 405, 412),
 )
 async def expire_all(call: Call) -> None:
-    """In every partition."""
+    """Expire in every partition."""
     topic = stored(call.topic(), "expireMessages")
     seconds = call.path_number("seconds")
     for part in partitions_of(call, topic):

@@ -24,7 +24,7 @@ Properties = dict[str, str]
 
 
 class NewPartitions(Struct):
-    """Body of a new partitioned topic with properties; a bare number does as well."""
+    """Body of a new partitioned topic with properties; a bare number is accepted too."""
 
     partitions: Int
     properties: Properties = {}
@@ -42,10 +42,10 @@ STATS_QUERY = {
 
 
 def _new_properties(properties: Properties) -> Properties:
-    """What a new topic may have.
+    """Check the properties of a new topic.
 
     Raises:
-        PreconditionFailed: too much of it, or it is to be a shadow, which it would not be.
+        PreconditionFailed: they are too large, or the topic is to be a shadow topic, which is not supported.
     """
     if SHADOW_SOURCE in properties:
         raise PreconditionFailed("a topic has no shadows; links copy topics between clusters")
@@ -53,7 +53,7 @@ def _new_properties(properties: Properties) -> Properties:
 
 
 def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
-    """The topics that a name stands for: all partitions of a partitioned one, or itself.
+    """The topics of a name: all partitions of a partitioned one, or itself.
 
     Raises:
         NotFound: no such topic.
@@ -65,7 +65,8 @@ def partitions_of(call: Call, topic: TopicName) -> list[TopicName]:
 
 
 def present(call: Call, topic: TopicName) -> list[TopicName]:
-    """Of `partitions_of` those that are there: one may be lost, those of a non-persistent topic come with their first client.
+    """The existing topics of `partitions_of`: one may be lost, and those of a non-persistent topic are created by their
+    first client.
 
     Raises:
         NotFound: no such topic.
@@ -134,7 +135,7 @@ def _absent(call: Call, topic: TopicName) -> None:
     returns=list[str],
 )
 async def list_topics(call: Call) -> Any:
-    """Of the domain in the path."""
+    """The topics of the domain in the path."""
     if (call.parameter("bundle") or WHOLE_RANGE).lower() != WHOLE_RANGE:
         raise PreconditionFailed(f"bundle can be {WHOLE_RANGE} only: {NO_BUNDLES}")
     return await _of_domain(call, call.control.topics.iterate(str(call.existing_namespace())))
@@ -157,7 +158,7 @@ async def _of_domain(call: Call, names: Iterable[str]) -> list[str]:
     returns=list[str],
 )
 async def list_partitioned(call: Call) -> Any:
-    """Of the domain in the path."""
+    """The partitioned topics of the domain in the path."""
     return await _of_domain(call, call.resources.partitioned_topics(call.existing_namespace()))
 
 
@@ -220,7 +221,7 @@ async def create_partitioned(call: Call) -> None:
     reply='{"partitions": 4, "deleted": false}',
 )
 async def get_partitions(call: Call) -> Any:
-    """With the properties of a partitioned topic."""
+    """Includes the properties of a partitioned topic."""
     topic = call.topic()
     count = call.control.topics.partitions(str(topic))
     if count is None:
@@ -233,7 +234,7 @@ async def get_partitions(call: Call) -> Any:
             wanted = count
             try:
                 await call.done(lambda done: call.control.topics.create(str(topic), wanted, {}, done))
-            except Conflict:  # somebody else was first
+            except Conflict:  # another request was first
                 count = call.control.topics.partitions(str(topic)) or 0
     properties = call.resources.partitioned_properties(topic) if count else {}
     return {"partitions": count, "deleted": False, "properties": properties}
@@ -249,7 +250,7 @@ async def get_partitions(call: Call) -> Any:
     body=Int,
 )
 async def update_partitions(call: Call) -> None:
-    """The body is the new number. The number that there is brings back partitions that are missing."""
+    """The body is the new number. The present number creates missing partitions again."""
     topic = whole(call.topic())
     number: int = await call.body()
     count = call.control.topics.partitions(str(topic))
@@ -290,7 +291,7 @@ own_topics = Routes("Topics, beyond Pulsar", "/geo/v1", own=True)
     body=Int,
 )
 async def adopt_partitions(call: Call) -> None:
-    """For a topic that is partitioned in another cluster. Its clients are closed, and open it again."""
+    """For a topic that is partitioned in another cluster. Its clients are disconnected, and open it again."""
     topic = whole(call.topic())
     number = check_partitions(await call.body())
     await call.done(lambda done: call.control.topics.adopt_partitions(str(topic), number, done))
@@ -311,7 +312,7 @@ DELETE_QUERY = {
     query=DELETE_QUERY,
 )
 async def delete_partitioned(call: Call) -> None:
-    """Links do not bring it back until someone creates it here again."""
+    """Links do not create it again until a client creates it here."""
     topic = whole(call.topic())
     count = call.control.topics.partitions(str(topic))
     if count is None:
@@ -331,7 +332,7 @@ async def delete_partitioned(call: Call) -> None:
     query=DELETE_QUERY,
 )
 async def delete_topic(call: Call) -> None:
-    """One partition alone is refused: the others would go on without it."""
+    """A single partition is refused: the others would continue without it."""
     topic = call.topic()
     if call.control.topics.partitions(str(topic)):
         raise Conflict(f"{topic} is partitioned: DELETE its /partitions")
@@ -352,7 +353,7 @@ async def delete_topic(call: Call) -> None:
     reply="TopicStats",
 )
 async def get_stats(call: Call) -> Any:
-    """For a partitioned topic ask partitioned-stats."""
+    """For a partitioned topic use partitioned-stats."""
     topic = call.topic()
     if call.control.topics.partitions(str(topic)):
         raise NotFound(f"{topic} is partitioned: ask its partitioned-stats")
@@ -430,7 +431,7 @@ async def get_partitioned_internal_stats(call: Call) -> Any:
 
 
 async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]) -> dict[str, Any]:
-    """What is told of each partition that is there; others have their turn in between."""
+    """A report for each existing partition; other work gets its turn in between."""
     each = {}
     for name in partitions_of(call, topic):
         if call.control.topics.partitions(str(name)) is not None:
@@ -463,7 +464,7 @@ async def get_internal_info(call: Call) -> Any:
     reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1, "batchIndex": 9}',
 )
 async def get_last_message_id(call: Call) -> Any:
-    """Of one partition. `batchIndex` of a message in a batch only."""
+    """For one partition. `batchIndex` only for a message in a batch."""
     topic = one(call, stored(call.topic(), "lastMessageId"), "lastMessageId")
     index = call.control.topics.last_batch_index(str(topic))
     return message_id(topic, call.control.topics.last_message_id(str(topic))) | (
@@ -480,7 +481,7 @@ async def get_last_message_id(call: Call) -> Any:
     query={"authoritative": "accepted."},
 )
 async def unload(call: Call) -> None:
-    """All partitions that are there: of those of a non-persistent topic only where somebody is."""
+    """All existing partitions; of a non-persistent topic, those with clients."""
     await call.each(present(call, call.topic()), call.control.topics.unload)
 
 
@@ -492,7 +493,7 @@ async def unload(call: Call) -> None:
     errors=(404, 405, 412),
 )
 async def truncate(call: Call) -> None:
-    """All partitions. What a link has not sent yet stays."""
+    """All partitions. Messages that a link has not sent yet stay."""
     topic = stored(call.topic(), "truncate")
     await call.each(partitions_of(call, topic), call.control.topics.truncate)
 
@@ -533,7 +534,9 @@ async def terminate(call: Call) -> Any:
     reply='{"0": {"ledgerId": 12, "entryId": 3, "partitionIndex": 0}, ...}',
 )
 async def terminate_partitions(call: Call) -> Any:
-    """One after the other: when one cannot be terminated those before it stay so, and asking again goes on."""
+    """One after the other: if one cannot be terminated, those before it stay terminated, and a repeated request
+    continues.
+    """
     topic = stored(call.topic(), "terminate")
     count = call.control.topics.partitions(str(topic))
     if count is None:

@@ -1,1 +1,3 @@
-"""What Pulsar's REST has and this broker has not: 501 with a reason, and the answers for what is never set."""
+"""Features of Pulsar's REST that this broker does not have: 501 with a reason, and the answers for policies that are
+never set.
+"""

@@ -1,7 +1,8 @@
-"""Policies of Pulsar that are not built: setting one is refused (501, with the reason of `not_built`), and so none is ever set.
+"""Policies of Pulsar that are not supported: setting one is refused (501, with the reason of `not_built`), so none is
+ever set.
 
-Reading one answers what Pulsar answers for one that was never set, and taking one back succeeds. Tools read all policies of
-a namespace or a topic, whether somebody uses them or not, and take back those that a description does not name.
+Reading one answers as Pulsar does for a policy that was never set, and removing one succeeds. Tools read all policies
+of a namespace or a topic, whether they are used or not, and remove those that a description does not name.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ NO_OFFLOADING: Final = {
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether a value to be set is as good as none: what tools send that name every policy."""
+    """Whether a value to be set means "none": tools that name every policy send such values."""
     if isinstance(value, dict):
         return all(
             says_nothing(inner)
@@ -56,14 +57,15 @@ class NeverSet(NamedTuple):
     """One policy.
 
     Attributes:
-        what: for the reference.
-        namespace, topic: last part of its path on either level; "" where Pulsar has it not.
-        unset: what reading answers on a namespace; None: 204. Java's tools fail on that where they expect a number or truth.
-        applied: what reading a topic's with `applied=true` answers; None: 204.
-        removes: last part of the namespace's path for taking it back, where it is not `namespace`; "-": there is none.
-        method: of HTTP, to set it; "" where it is another path's.
+        what: its name in the reference.
+        namespace, topic: last part of its path on either level; "" if Pulsar does not have it there.
+        unset: answer of reading on a namespace; None: 204. Java's tools fail on 204 if they expect a number or a
+            boolean.
+        applied: answer of reading a topic's with `applied=true`; None: 204.
+        removes: last part of the namespace's path for removing it, if it is not `namespace`; "-": there is none.
+        method: HTTP method to set it; "" if that belongs to another path.
         neutral: whether a value that is to be set changes nothing; everything else is 501.
-        topic_unset: what reading a topic's answers; None: 204.
+        topic_unset: answer of reading a topic's; None: 204.
     """
 
     what: str
@@ -107,9 +109,9 @@ def _add(row: NeverSet, path: str, removes: str, answers: tuple[int, ...], answe
 
     Args:
         row: the policy.
-        path, removes: where it is read and set, and where it is taken back; "" where it is not.
+        path, removes: paths of reading and setting, and of removing; "" if there is none.
         answers: the statuses of reading: 200, 204 or both.
-        answer: what reading answers. Raises NotFound.
+        answer: gives the answer of reading. Raises NotFound.
     """
 
     async def get(call: Call) -> Any:
@@ -210,7 +212,7 @@ async def set_group(call: Call) -> None:
 
 @never_set.add("DELETE", GROUP, "Forget its group of anti-affinity.", ok=204, errors=(404, 412))
 async def remove_group(call: Call) -> None:
-    """As if never set."""
+    """Succeeds, as if it was never set."""
     namespace = call.existing_namespace()
     await call.apply(lambda: call.resources.change_policies(namespace, anti_affinity_group=None))
 
@@ -243,7 +245,7 @@ CLUSTER: Final = "/clusters/{cluster}/"
 
 
 def _known_cluster(call: Call) -> None:
-    """With the status that Pulsar has for each path.
+    """Refuse an unknown cluster, with the status that Pulsar has for each path.
 
     Raises:
         NotFound, PreconditionFailed: no such cluster.
@@ -274,7 +276,7 @@ def _missing(path: str, what: str, methods: tuple[str, ...], said: Callable[[Cal
 
 
 def _refused(method: str, path: str, what: str) -> None:
-    """Setting something that is not built; what it would be set for is looked at first, as in Pulsar."""
+    """Refuse to set something that is not supported; as in Pulsar, the scope is checked first."""
 
     async def refuse(call: Call) -> Any:
         _known_cluster(call)
@@ -334,7 +336,7 @@ _missing(
     reply='{"status": "NOT_RUN", "lastError": ""}',
 )
 async def offload_status(call: Call) -> Any:
-    """As Pulsar says it of a topic that was never offloaded."""
+    """Pulsar's answer for a topic that was never offloaded."""
     partitions_of(call, call.topic())
     return {"status": "NOT_RUN", "lastError": ""}
 
@@ -352,7 +354,7 @@ QUOTA: Final = {
     "memory": 80.0,
     "dynamic": True,
 }
-"""Pulsar's default: what it takes a bundle to need until it has seen. Nothing acts on it here."""
+"""Pulsar's default: its estimate for a bundle until it has measured. It has no effect here."""
 
 
 async def _quota(call: Call) -> Any:

@@ -1,6 +1,7 @@
-"""Pulsar Functions, IO and packages, which are not built: making one is refused (501), and so there is none to read or delete.
+"""Pulsar Functions, IO and packages, which are not supported: creating one is refused (501), so there is none to read
+or delete.
 
-Tools ask whether one is there before they make it, and delete it before they make it again.
+Tools ask whether one exists before they create it, and delete it before they create it again.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What Pulsar's admin interface has and this one has not, and why: the reasons of its 501 answers."""
+"""Features of Pulsar's admin interface that this one does not have: the reasons in its 501 answers."""
 
 import re
 from typing import Final
@@ -58,10 +58,10 @@ _BUNDLE: Final = re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/0x[0-9a-f]
 """Topics of a bundle, which Pulsar lists where a topic of that name would be."""
 
 WHOLE_RANGE: Final = "0x00000000_0xffffffff"
-"""Of hashes: the one bundle that a namespace may be said to have."""
+"""The range of hashes of the single bundle of a namespace."""
 
 _SETS: Final = frozenset({"POST", "PUT"})
-"""Methods that set something. What is not built can be read and taken back all the same (`neverset`): it was never set."""
+"""Methods that set something. An unsupported feature can still be read and removed (`never_set`): it was never set."""
 
 
 def has_others(method: str, path: str) -> bool:

@@ -1,6 +1,6 @@
 """Pulsar's WebSocket API: producers, consumers and readers for browsers, shells and languages without a client.
 
-    gateway    which paths there are, who may come, from which pages; ends everything at shut-down
+    gateway    paths, authorization, allowed pages; ends everything at shut-down
     options    the parameters of a URL
     client     requests to the broker and their answers, over a connection of the process itself
     publisher  messages to the partitions of a topic, and their receipts

@@ -1,4 +1,4 @@
-"""Requests to the broker over a connection of the process itself: each answer finds who waits for it."""
+"""Requests to the broker over a connection inside the process; each answer is given to the task that waits for it."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ AUTH_CHALLENGE: Final = 36
 AUTH_RESPONSE: Final = 37
 
 ANSWER_S: Final = 30.0
-"""How long an answer is waited for: clients' operation timeout."""
+"""The timeout of an answer: the operation timeout of clients."""
 
 
 class Opens(Protocol):
@@ -65,14 +65,14 @@ class BrokerClient:
         """Connect and log in.
 
         Args:
-            address: of the client behind, with its port.
+            address: address of the WebSocket's client, with its port.
             certificate: common name of the client certificate that TLS checked, "" without.
             method, data: of authentication, "" and nothing without.
             tls: whether the client came by TLS.
-            principal: for whom a proxy speaks; "": for itself.
+            principal: the role that a proxy acts for; "": its own.
 
         Raises:
-            BrokerError: it is not let in.
+            BrokerError: the login is refused.
         """
         self._credentials = (method, data)
         self._login = asyncio.get_running_loop().create_future()
@@ -106,7 +106,7 @@ class BrokerClient:
             self._waiting.pop(number, None)
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0: it is not partitioned. It is created where clients may do that.
+        """The number of partitions of a topic; 0: it is not partitioned. It is created if clients may create it.
 
         Raises:
             BrokerError: as `ask`.
@@ -133,7 +133,7 @@ class BrokerClient:
             await self._free.wait()
 
     def close(self) -> None:
-        """Disconnect; who waits for an answer is told."""
+        """Disconnect; tasks that wait for an answer get an error."""
         self._connection.end()
         self._fail()
 
@@ -169,7 +169,7 @@ class BrokerClient:
             self._heard(command, payload)
 
     def _prove(self) -> None:
-        """Credentials expire. A WebSocket can bring no others: if these are too old, the connection ends."""
+        """Credentials expire. A WebSocket cannot send new ones: if these are too old, the connection ends."""
         method, data = self._credentials
         response = pb.CommandAuthResponse(
             client_version="Magnetar-WebSocket",

@@ -1,12 +1,13 @@
 """A consumer's or a reader's WebSocket: messages out; acknowledgements, permits and questions in.
 
-    push   at most `receiverQueueSize` messages are on their way without an acknowledgement; each acknowledgement, positive or
-           negative, lets one more come. So a page that does not acknowledge is not buried.
-    pull   as many come as `permit` asks for
+    push   at most `receiverQueueSize` messages are on their way without an acknowledgement; each acknowledgement, positive
+           or negative, permits one more. So a page that does not acknowledge is not flooded.
+    pull   as many messages are sent as `permit` requests
 
-The broker counts permits of each partition, and sends batches whole. What came and may not be sent yet is ready, and waits here.
+The broker counts permits of each partition, and sends whole batches. Messages that arrived and may not be sent yet wait
+here.
 
-A reader's acknowledgements let more come, and acknowledge nothing.
+A reader's acknowledgements permit more messages, and acknowledge nothing.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ REDELIVER: Final = 20
 REACHED_END_OF_TOPIC: Final = 27
 
 REOPEN_FOR_S: Final = 30.0
-"""A consumer that the broker closed (a seek, an unload) is opened again, for so long at most."""
+"""The time for which a consumer that the broker closed (a seek, an unload) is opened again."""
 
 PERMITS_MAX: Final = 10_000
 """A ceiling on permits that are asked for at once."""
@@ -47,7 +48,7 @@ CREDIT_MAX: Final = 1 << 30
 """A ceiling on permits that are not used."""
 
 DEAD_LETTERS_ID: Final = 1 << 20
-"""Of the first producer of dead letters: above all consumers' ids."""
+"""The id of the first producer of dead letters: above the ids of all consumers."""
 
 DEAD_LETTERS: Final = ProducerOptions("", None, 30_000, 1_000, "JavaStringHash", False, "NONE")
 
@@ -62,7 +63,7 @@ Place = tuple[int, int, int, int]
 
 
 class Said(msgspec.Struct, rename="camel"):
-    """What an application says (Pulsar's ConsumerCommand)."""
+    """A command of an application (Pulsar's ConsumerCommand)."""
 
     type: Literal["", "ack", "negativeAcknowledge", "permit", "unsubscribe", "isEndOfTopic"] = ""
     message_id: str = ""
@@ -73,8 +74,8 @@ class Sent(NamedTuple):
     """A message that was sent.
 
     Attributes:
-        at_s: when, of the loop's clock.
-        ids: what is acknowledged with it: chunks before its last one, and itself.
+        at_s: when it was sent, by the loop's clock.
+        ids: ids that are acknowledged with it: chunks before its last one, and itself.
     """
 
     at_s: float
@@ -88,16 +89,18 @@ class Part:
         self.topic, self.partition, self.unpacker = topic, partition, unpacker
         self.ended = False
         self.last: pb.MessageIdData | None = None
-        """The newest message that was taken apart: a reader that is opened again goes on behind it."""
+        """The newest message that was unpacked: a reader that is opened again continues after it."""
         self.sent: pb.MessageIdData | None = None
         """The newest message that was sent."""
         self.closings = 0
-        """How often its consumer was closed."""
+        """The number of times that its consumer was closed."""
         self.permits = 0
-        """That were granted and not used, less than none after a large batch; granted again when the consumer is opened again."""
+        """Permits that were granted and not used, negative after a large batch; granted again when the consumer is
+        opened again.
+        """
 
     def behind(self, messages: list[Unpacked]) -> list[Unpacked]:
-        """Those of an entry behind the last one: where a reader begins, its own first message comes again."""
+        """The messages of an entry after the last one: a reader's first entry may contain messages before its start."""
         last = self.last
         if last is None:
             return messages
@@ -108,10 +111,10 @@ class ConsumerSocket:
     """One consumer or reader.
 
     Args:
-        options: of its URL.
+        options: options of its URL.
         topic: its full name.
-        beside: does heavy work on a thread of its own.
-        hold: holds memory for large payloads; None: there is enough.
+        beside: runs heavy work on another thread.
+        hold: holds memory for large payloads; None: no limit.
     """
 
     def __init__(self, options: ConsumerOptions, topic: str, beside: Beside, hold: Hold | None = None) -> None:
@@ -197,14 +200,16 @@ class ConsumerSocket:
     # -------------------------------------------------------------------------------------------------------- permits
 
     def _permit(self, permits: int) -> None:
-        """Let so many more messages come, from whichever partition has them."""
+        """Grant this many more permits, for messages from any partition."""
         self._credit = min(self._credit + permits, CREDIT_MAX)
         for number in range(len(self._parts)):
             self._top_up(number)
         self._news.set()
 
     def _top_up(self, number: int) -> None:
-        """Pull: each partition may send all that is asked for. What one sends too much is ready when more is asked for."""
+        """Pull: each partition gets permits for all requested messages. Surplus messages wait here for later
+        requests.
+        """
         self._flow(number, self._credit - self._parts[number].permits - len(self._ready))
 
     def _one_more(self, number: int) -> None:
@@ -246,7 +251,7 @@ class ConsumerSocket:
                     self._dead.heard(command)
 
     def _drop(self, part: Part) -> None:
-        """Its consumer was closed: what came and was not sent comes again, if it is stored."""
+        """Its consumer was closed: messages that arrived and were not sent will arrive again, if they are stored."""
         if self._topic.startswith("non-persistent:"):
             return
         for each, _, payload in self._came:
@@ -276,7 +281,7 @@ class ConsumerSocket:
         except BrokerError as error:
             self._fail(error)
             return
-        # What was on its way comes again: it no longer counts against permits.
+        # Messages that were on their way will arrive again: they no longer count against permits.
         waits = sum(place[0] == part.partition for place in self._sent)
         self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
         permits, part.permits = part.permits, 0
@@ -304,7 +309,8 @@ class ConsumerSocket:
                 try:
                     await self._entry(part, command, payload)
                     if part.unpacker.holding:
-                        # Memory that all share waits for nobody's permits: a large batch is sent whole, and then no other one.
+                        # Shared memory must not wait for permits: a large batch is sent whole, and no other one after
+                        # it.
                         while self._ready:
                             self._next()
                         self._waits(-len(payload))
@@ -421,7 +427,7 @@ class ConsumerSocket:
     def _acknowledge(self, part: Part, place: pb.MessageIdData, *, unreadable: bool = False) -> None:
         assert self._client is not None
         if self._options.start is not None:
-            return  # a reader's place is what it read
+            return  # a reader's position is the last message that it read
         acked = pb.MessageIdData(ledgerId=place.ledgerId, entryId=place.entryId)
         if place.batch_size > 0 and place.batch_index >= 0:
             acked.ack_set.extend(words_of(((1 << place.batch_size) - 1) & ~(1 << place.batch_index)) or [0])
@@ -459,7 +465,7 @@ class ConsumerSocket:
             self._nacks = loop.call_later(max(0.0, first.at_s - now_s), self._nacks_due)
 
     async def _look(self) -> None:
-        """What is not acknowledged for too long comes again."""
+        """Redeliver messages that are unacknowledged for too long."""
         while True:
             await asyncio.sleep(min(1.0, self._options.ack_ms / 4000))
             late_s = asyncio.get_running_loop().time() - self._options.ack_ms / 1000
@@ -522,7 +528,7 @@ class ConsumerSocket:
         self._flow(self._number(part), 1)
 
     def stop(self) -> None:
-        """Nothing more can come: let who waits go on."""
+        """Nothing more can arrive: wake the waiting tasks."""
         self.failed.set()
 
     async def close(self) -> None:

@@ -1,14 +1,15 @@
-"""Which WebSockets there are, who may open them, and how they end.
+"""The paths of WebSockets, authorization, and shut-down.
 
     /ws/v2/producer/{persistent|non-persistent}/TENANT/NAMESPACE/TOPIC
     /ws/v2/consumer/.../TOPIC/SUBSCRIPTION
     /ws/v2/reader/.../TOPIC
 
-The topic is opened before the WebSocket is accepted, so that a refusal is an answer of HTTP with its reason. Credentials are
-those of HTTP, or `?token=` for browsers, which cannot set headers here; the broker's session checks them and the permissions.
+The topic is opened before the WebSocket is accepted, so that a refusal is an HTTP answer with its reason. Credentials
+are those of HTTP, or `?token=` for browsers, which cannot set headers here; the broker's session checks them and the
+permissions.
 
-A browser lets any page open a WebSocket to anywhere and adds the credentials that its user gave it. So a page of another site is
-refused, unless it brings a token of its own in the URL, or its origin is one of `websocket_origins`.
+A browser lets any page open a WebSocket to any server and adds the credentials of its user. So a page of another site
+is refused, unless it sends a token in the URL, or its origin is one of `websocket_origins`.
 """
 
 import asyncio
@@ -34,10 +35,10 @@ from magnetar.metadata.errors import BadRequest, Forbidden
 from magnetar.wire import pulsar_pb2 as pb
 
 HEARTBEAT_S: Final = 30.0
-"""Between two pings; who does not answer the next one in half the time is gone."""
+"""The interval of pings; a client that does not answer one in half this time is disconnected."""
 
 GOODBYE_S: Final = 2.0
-"""How long clients have to answer that they heard that the broker stops."""
+"""The time that clients have to answer the close frame when the broker stops."""
 
 STATUS: Final = {
     ErrorCode.CONSUMER_BUSY: 409,
@@ -48,14 +49,16 @@ STATUS: Final = {
     ErrorCode.BACKLOG_QUOTA_EXCEPTION: 503,
     ErrorCode.TOPIC_TERMINATED: 503,
 }
-"""Of refusals, where Pulsar's WebSockets have others than its administration (AbstractWebSocketHandler.getErrorCode)."""
+"""Statuses of refusals for which Pulsar's WebSockets differ from its admin interface
+(AbstractWebSocketHandler.getErrorCode).
+"""
 
 REASON_BYTES_MAX: Final = 120
-"""Of a reason with which a WebSocket is closed: its frame holds 125."""
+"""The longest reason in a close frame: the frame holds 125 bytes."""
 
 
 class Endpoint(Protocol):
-    """A producer, a consumer or a reader behind a WebSocket."""
+    """The producer, consumer or reader of a WebSocket."""
 
     reason: str
     failed: asyncio.Event
@@ -78,18 +81,18 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """What all WebSockets of a broker share.
+    """The shared part of all WebSockets of a broker.
 
     Attributes:
-        opens: makes a connection to the broker.
-        answers: for heavy work.
+        opens: opens a connection to the broker.
+        answers: runs heavy work.
         now_ms: the wall clock.
-        text_bytes_max: of what an application sends at once.
-        origins: of pages that are let in though they are another site's; `*`: of any.
+        text_bytes_max: largest text of an application.
+        origins: origins of other sites' pages that are accepted; `*`: any.
         certificates: whether client certificates are credentials.
-        tokens: whether a token is checked: without authentication it says nothing of the page that brings it.
-        open: those that are open.
-        opening: connections to the broker for those that are being opened.
+        tokens: whether tokens are checked: without authentication a token does not prove that a page is trusted.
+        open: the open WebSockets.
+        opening: connections to the broker for WebSockets that are being opened.
     """
 
     opens: Opens
@@ -213,7 +216,7 @@ class Gateway:
 
 
 async def _close_at_end(socket: web.WebSocketResponse, endpoint: Endpoint, client: BrokerClient) -> None:
-    """Close the WebSocket when the broker ended the connection, or what is behind it cannot go on."""
+    """Close the WebSocket when the broker ended the connection, or its endpoint cannot continue."""
     waits = [asyncio.ensure_future(event.wait()) for event in (client.ended, endpoint.failed)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

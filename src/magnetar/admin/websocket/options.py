@@ -41,14 +41,14 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """What a producer asks for.
+    """The options of a producer.
 
     Attributes:
-        name: "" for one that the broker makes.
-        first_sequence_id: of its first message, less one; None: behind what the broker has of it.
-        send_ms: how long a message waits for its receipt; 0: for ever.
-        pending_max: messages that wait for their receipts before no more are read.
-        hashing: by which hash keys choose partitions.
+        name: "" for a name from the broker.
+        first_sequence_id: id of its first message, less one; None: continue after the broker's last id of it.
+        send_ms: the time for which a message waits for its receipt; 0: for ever.
+        pending_max: most messages that wait for their receipts; at this number reading stops.
+        hashing: the hash by which keys choose partitions.
         single: messages without a key go to one partition, else to one after the other.
         compression: one of `COMPRESSIONS`.
     """
@@ -64,22 +64,22 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a consumer or a reader asks for.
+    """The options of a consumer or a reader.
 
     Attributes:
         subscription: its name.
         kind: its type.
         durable: kept; False for readers.
         earliest: a new subscription begins with the first message.
-        start: of a reader: behind this message; None: as `earliest` says.
-        name: of the consumer; "" for one that the broker makes.
-        priority: of dispatch.
-        queue: messages that may be on their way without an acknowledgement.
-        pull: messages are sent as far as permits are given.
-        ack_ms: messages that are not acknowledged for so long come again; 0: never by themselves.
-        nack_ms: how long a negatively acknowledged message stays away.
-        redeliveries_max: how often a message comes again before it goes to `dead_letters`; 0: for ever.
-        dead_letters: a topic's name; "" for the usual one.
+        start: start of a reader: after this message; None: as `earliest` says.
+        name: name of the consumer; "" for a name from the broker.
+        priority: priority of dispatch.
+        queue: most unacknowledged messages.
+        pull: messages are sent only for permits.
+        ack_ms: messages that are unacknowledged for this time are redelivered; 0: never.
+        nack_ms: delay of the redelivery of a negatively acknowledged message.
+        redeliveries_max: redeliveries of a message before it is sent to `dead_letters`; 0: no limit.
+        dead_letters: a topic's name; "" for the default one.
     """
 
     subscription: str
@@ -98,7 +98,7 @@ class ConsumerOptions:
 
 
 def producer_options(query: Mapping[str, str]) -> ProducerOptions:
-    """Read a producer's parameters; those that concern batches and keys of encryption are passed over.
+    """Read a producer's parameters; those about batches and encryption keys are ignored.
 
     Raises:
         BadRequest: a value is not possible.
@@ -205,7 +205,7 @@ def _asked(query: Mapping[str, str], key: str, default: int, most: int) -> int:
 
 
 def _queue(query: Mapping[str, str], key: str) -> int:
-    """A number of messages. Who asks for more than there may be gets what there may be, as in Pulsar."""
+    """A number of messages. A number above the maximum becomes the maximum, as in Pulsar."""
     return min(max(1, _asked(query, key, 1_000, INT_MAX)), QUEUE_MAX)
 
 

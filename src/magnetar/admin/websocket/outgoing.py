@@ -1,4 +1,4 @@
-"""Texts on their way to a WebSocket: written in order, bounded, with back-pressure to the broker."""
+"""Texts to a WebSocket: written in order, bounded, with back-pressure to the broker."""
 
 import asyncio
 from collections import deque
@@ -9,17 +9,17 @@ import msgspec
 from aiohttp import ClientConnectionError, web
 
 HIGH_BYTES: Final = 1 << 20
-"""Above so many waiting bytes the broker is asked to send no more messages."""
+"""Above this many waiting bytes the broker is asked to pause."""
 
 LOW_BYTES: Final = HIGH_BYTES // 4
 
 
 class Outgoing:
-    """What one WebSocket is sent.
+    """The texts that are being sent to one WebSocket.
 
     Args:
         socket: prepared.
-        writable: told whether more can be taken.
+        writable: called when more texts can be accepted, or none.
     """
 
     def __init__(self, socket: web.WebSocketResponse, writable: Callable[[bool], None]) -> None:
@@ -35,7 +35,7 @@ class Outgoing:
         self._task = asyncio.get_running_loop().create_task(self._write())
 
     def put(self, value: Any) -> None:
-        """Send a value as JSON, behind what was put before."""
+        """Send a value as JSON, after those that were put before."""
         if self._ended:
             return
         text = msgspec.json.encode(value).decode()
@@ -57,7 +57,7 @@ class Outgoing:
             self._writable(True)
 
     async def room(self) -> None:
-        """Wait while too much waits to be sent: who asks and never reads the answers is not asked for more."""
+        """Wait while too many bytes wait: a client that sends requests and never reads the answers is not read."""
         await self._room.wait()
 
     async def _write(self) -> None:

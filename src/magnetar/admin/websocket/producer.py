@@ -28,21 +28,21 @@ PENDING_BYTES_MAX: Final = 16 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Scalar = str | int | float | bool
-"""What is a text to Pulsar: numbers and truth values are taken as they are written."""
+"""The types that Pulsar accepts as a text: numbers and booleans are taken as they are written."""
 
 
 class Published(msgspec.Struct, rename="camel"):
-    """What an application sends (Pulsar's ProducerMessage).
+    """A message of an application (Pulsar's ProducerMessage).
 
     Attributes:
         payload: in base64.
         properties: texts.
-        context: given back with the answer, as a text.
-        key: chooses the partition, and orders.
-        replication_clusters: where the message goes; None or none: as its topic's policy says.
-        event_time: ISO 8601 with an offset, as consumers are sent it; or ms, as a number or a text.
-        delivery_at, delivery_after_ms: when it is delivered at the earliest, as a time or from now on, ms.
-        disable_replication: it stays here.
+        context: returned with the answer, as a text.
+        key: chooses the partition, and is the key for ordering.
+        replication_clusters: the clusters that get the message; None or empty: as its topic's policy says.
+        event_time: ISO 8601 with an offset, as consumers receive it; or ms, as a number or a text.
+        delivery_at, delivery_after_ms: earliest delivery, as a time or from now on, ms.
+        disable_replication: it is not replicated.
     """
 
     payload: str | None = None
@@ -153,7 +153,7 @@ class ProducerSocket:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing more can go: let who waits go on."""
+        """Nothing more can be sent: wake the waiting tasks."""
         self.failed.set()
         self._room.set()
 

@@ -1,10 +1,10 @@
-"""Messages on their way to a topic: which partition each goes to, its number, its receipt.
+"""Publishing to a topic: choosing the partition of each message, its sequence id, and its receipt.
 
 to publish   a message gets the next number of its partition's producer, is sent and is pending
-receipt      it is not pending any more
+receipt      it is no longer pending
 error        the same; only that message is concerned
-closed       the broker closed a producer (an unload, a quota): it is opened again after a pause, with the same name, and what is
-pending is sent again with the same numbers, so that deduplication knows it
+closed       the broker closed a producer (an unload, a quota): it is opened again after a pause, with the same name, and
+             pending messages are sent again with the same numbers, so that deduplication recognises them
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SEND_ERROR: Final = 8
 CLOSE_PRODUCER: Final = 15
 
 REOPEN_FOR_S: Final = 30.0
-"""A producer that the broker closed is opened again, for so long at most where messages do not time out."""
+"""The time for which a producer that the broker closed is opened again, if messages have no timeout."""
 
 LZ4_ID: Final = 1
 ZLIB_ID: Final = 2
@@ -55,12 +55,12 @@ class Lane:
     """The producer of one partition.
 
     Args:
-        client: to the broker.
+        client: the connection to the broker.
         number: its id on the connection.
-        topic: of the partition.
+        topic: the topic of the partition.
         partition: its number, -1 when the topic has none.
-        name: of the producer, "" for one that the broker makes.
-        first: of its first message's sequence id, less one; None: behind what the broker has.
+        name: name of the producer, "" for a name from the broker.
+        first: sequence id of its first message, less one; None: continue after the broker's last one.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class Publisher:
     """Publishes to all partitions of a topic.
 
     Args:
-        client: to the broker.
+        client: the connection to the broker.
         topic: its full name.
-        options: what the producer asks for.
-        first_id: of its producers on the connection.
+        options: the options of the producer.
+        first_id: first id of its producers on the connection.
         failed: called when a producer cannot be opened again.
     """
 
@@ -253,7 +253,7 @@ class Publisher:
             self._looks = asyncio.get_running_loop().call_later(1.0, self._look)
 
     def close(self) -> None:
-        """Stop; who waits for a receipt is told that there will be none."""
+        """Stop; tasks that wait for a receipt get an error."""
         if self._looks is not None:
             self._looks.cancel()
         for task in list(self._opening):

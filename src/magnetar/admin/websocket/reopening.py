@@ -1,4 +1,4 @@
-"""Open again what the broker closed: a producer or a consumer, after an unload, a seek or a quota."""
+"""Opening a producer or a consumer again that the broker closed, after an unload, a seek or a quota."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,6 @@
-"""Stored entries as the messages that applications sent: decompressed, taken out of their batch, put together of their chunks."""
+"""Stored entries as the messages that applications sent: decompressed, taken out of their batch, and assembled from
+chunks.
+"""
 
 import base64
 import time
@@ -46,11 +48,11 @@ class Unpacked(NamedTuple):
     """One message.
 
     Attributes:
-        shown: what the WebSocket is sent, but for the number of redeliveries.
-        id: of the message.
+        shown: the JSON for the WebSocket, without the number of redeliveries.
+        id: its message id.
         others: ids that are acknowledged with it: the chunks before its last one.
-        payload: of the message.
-        metadata: its key, properties and event time, for whoever publishes it again.
+        payload: its payload.
+        metadata: its key, properties and event time, for publishing it again.
     """
 
     shown: dict[str, Any]
@@ -61,17 +63,18 @@ class Unpacked(NamedTuple):
 
 
 class Unpacker:
-    """Takes the entries of one partition apart.
+    """Unpacks the entries of one partition.
 
     Args:
         partition: its number, -1 when the topic has none.
-        beside: does heavy work on a thread of its own (`Answers.beside`).
-        hold: holds memory for large payloads; None: there is enough.
+        beside: runs heavy work on another thread (`Answers.beside`).
+        hold: holds memory for large payloads; None: no limit.
 
     Attributes:
-        holding: memory of what was taken apart; released by who sends it.
+        holding: memory of unpacked messages; released by the sender.
         given_up: chunks of messages that will never be whole; emptied by the consumer, which acknowledges them.
-        put_back: chunks that another time, or another consumer, may make whole; emptied by the consumer, which asks again.
+        put_back: chunks that may be completed later or by another consumer; emptied by the consumer, which requests
+            redelivery.
     """
 
     def __init__(self, partition: int, beside: Beside, hold: Hold | None = None) -> None:
@@ -211,7 +214,7 @@ class Unpacker:
 
 
 def _of_single(batch: pb.MessageMetadata, single: pb.SingleMessageMetadata) -> pb.MessageMetadata:
-    """What a message of a batch has of its own, as a message alone has it."""
+    """The own properties of a message in a batch, in the form of a single message's metadata."""
     found = pb.MessageMetadata(
         producer_name=batch.producer_name, sequence_id=single.sequence_id, publish_time=batch.publish_time
     )
@@ -225,7 +228,7 @@ def _of_single(batch: pb.MessageMetadata, single: pb.SingleMessageMetadata) -> p
 
 
 def _encryption(metadata: pb.MessageMetadata) -> dict[str, Any]:
-    """What a consumer needs to open an encrypted payload itself (Pulsar's EncryptionContext)."""
+    """The information with which a consumer can decrypt a payload itself (Pulsar's EncryptionContext)."""
     found: dict[str, Any] = {
         "keys": {
             readable(key.key): {
