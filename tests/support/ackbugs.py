@@ -15,7 +15,7 @@ from magnetar.core.ids import Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.state import Change
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar_sim.plants_exact import EXACT, MACHINE, MACHINES_ONLY, Patches, patches_of
 from tests.support.ackworld import Node, World
 

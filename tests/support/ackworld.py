@@ -20,7 +20,7 @@ from magnetar.replication.acked_sets.low_water import Routing
 from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
-from magnetar.replication.host import Acked, Messages
+from magnetar.replication.marker_host import Acked, Messages
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.ledger import Ledger
@@ -104,7 +104,7 @@ class Writing:
 
 
 class Node:
-    """One cluster's topic: a `replication.host.MarkerHost` with a disk, consumers, and the machine."""
+    """One cluster's topic: a `replication.marker_host.MarkerHost` with a disk, consumers, and the machine."""
 
     def __init__(self, world: "World", cluster: str, incarnation: int) -> None:
         self.world, self.cluster = world, cluster

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
-from magnetar.replication.host import Acked, Messages
+from magnetar.replication.marker_host import Acked, Messages
 from magnetar.replication.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry

@@ -21,7 +21,7 @@ from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.seek_clock import HybridClock
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
 from magnetar.replication.acked_sets.topic_state import TopicState
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater, StateRequest
@@ -381,7 +381,7 @@ EXACT: dict[str, Patches | Dropping] = {
     "no_replay": {f"{READER}.parse": _reads_own},
     "epoch_volatile": {f"{READER}.parse": _reads_others},
     "incarnations_ascend": {f"{READER}._first_to_come": _in_order},
-    "destination_silent": {"magnetar.broker.links.host.LinkHost.source_active": _nothing},
+    "destination_silent": {"magnetar.broker.links.link_host.LinkHost.source_active": _nothing},
     "passed_over": {
         "magnetar.replication.link.incarnations.SourceIncarnations.forget": _nothing,
         "magnetar.broker.replicated_subscriptions.registry.ReplicatedSubscriptions.heard_in": _nothing,

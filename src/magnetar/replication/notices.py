@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 
 NOTED_MAX: Final = 1000
 """A ceiling on the kinds of trouble that are remembered as noted; those beyond it are counted and not noted."""

@@ -31,7 +31,6 @@ from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.holdings import Run, Runs, covers, holdings, merged
 from magnetar.replication.link.destination import PENDING_BYTES_MAX, THROTTLE_MS
-from magnetar.replication.link.host import DestinationTopic, TopicHost
 from magnetar.replication.link.incoming import (
     REPLICATED_FROM,
     Ahead,
@@ -43,6 +42,7 @@ from magnetar.replication.link.incoming import (
     translated,
     wanted,
 )
+from magnetar.replication.link.ports import DestinationTopic, TopicHost
 from magnetar.replication.link.schemas import Ask, SchemaHost, SchemaTranslator, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb

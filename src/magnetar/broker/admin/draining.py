@@ -185,7 +185,7 @@ def unwritten(broker: "Broker") -> list[dict[str, str]]:
 
 
 def _to_tell(state: Mapping[str, Any]) -> str:
-    """What of a subscription's state (`replication.host.Machine.describe`) the other clusters cannot have yet; "": nothing."""
+    """What of a subscription's state (`marker_host.Machine.describe`) the other clusters cannot have yet; "": nothing."""
     if not state["ready"]:
         return "its state is being read back"
     if state.get("inFlight"):

@@ -10,7 +10,7 @@ import msgspec
 
 from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext, Done
-from magnetar.broker.links.host import CreatePartitions, CreateTopic, DeletionMarks, LinkHost, SourceActive
+from magnetar.broker.links.link_host import CreatePartitions, CreateTopic, DeletionMarks, LinkHost, SourceActive
 from magnetar.broker.links.reports import LinkReporter
 from magnetar.broker.links.restores import Restores
 from magnetar.broker.links.schemas import LinkSchemas

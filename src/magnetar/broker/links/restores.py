@@ -9,7 +9,7 @@ from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.names import TopicName
 from magnetar.replication.holdings import Runs, count, holdings, merged, of_ledgers
-from magnetar.replication.link.host import DestinationTopic, TopicHost
+from magnetar.replication.link.ports import DestinationTopic, TopicHost
 from magnetar.replication.restore import Restorer
 from magnetar.storage.topiclog import Trim
 

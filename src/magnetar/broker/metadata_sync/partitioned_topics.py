@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.metadata_sync.documents import change_of
+from magnetar.broker.metadata_sync.local_documents import change_of
 from magnetar.broker.metadata_sync.ports import SyncChanges
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from magnetar.broker.context import BrokerContext, Done
-from magnetar.broker.metadata_sync.documents import LocalDocuments, change_of
+from magnetar.broker.metadata_sync.local_documents import LocalDocuments, change_of
 from magnetar.broker.metadata_sync.messages import decode_entry
 from magnetar.broker.metadata_sync.partitioned_topics import PartitionedTopics
 from magnetar.broker.metadata_sync.ports import SyncCatalog, SyncChanges

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 
 ENTRIES_MAX: Final = 10_000
 """Entries (and frames) that are noted of a topic, at most: 1 MB, and a few milliseconds to tell of."""

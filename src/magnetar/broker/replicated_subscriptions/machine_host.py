@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.topics.replicated_subscriptions import FinalStateMachine
 from magnetar.core.ids import OriginKey, Position
-from magnetar.replication.host import Machine, MarkerHost, Messages
+from magnetar.replication.marker_host import Machine, MarkerHost, Messages
 from magnetar.storage.positions import PositionSet
 from magnetar.wire.acksets import Epoch, Mark
 
@@ -111,7 +111,7 @@ def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> 
 
 
 class MachineHost:
-    """A topic as one of its machines sees it (`replication.host.MarkerHost`): what it asks for is asked in its name.
+    """A topic as one of its machines sees it (`replication.marker_host.MarkerHost`): what it asks for is asked in its name.
 
     Args:
         topic: the host.

@@ -17,7 +17,7 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import NONE, Position
 from magnetar.effects.store_batches import Piece
 from magnetar.metadata.topic_records import cursor_key, replicated_key
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 
 COVER_MARKERS: Final = 100
 """The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few

@@ -1,4 +1,4 @@
-"""The replicated subscriptions of one topic: the two machines, what they learn and what they ask for (`replication.host`).
+"""The replicated subscriptions of one topic: the two machines, what they learn and what they ask for (`replication.marker_host`).
 
     start     load each stored state -> read the markers behind what is covered -> started
     later     confirmed entries -> stored -> dispatch; acknowledgements, seeks, creations, deletions as they happen
@@ -26,8 +26,8 @@ from magnetar.core.errors import BrokerError, NameNotValid
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import check_subscription
 from magnetar.effects.outbox import Note, Timer
-from magnetar.replication.host import Acked, Machine
 from magnetar.replication.link.policy import index_after
+from magnetar.replication.marker_host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
 from magnetar.storage.positions import PositionSet

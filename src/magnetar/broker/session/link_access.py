@@ -17,7 +17,7 @@ from magnetar.wire import pulsar_pb2 as pb
 POLICY: Final = "policy"
 
 
-class GeoAccess:
+class LinkAccess:
     """What one link may do.
 
     Args:

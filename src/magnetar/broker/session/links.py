@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from magnetar.broker.connection import Connection
-from magnetar.broker.session.link_access import GeoAccess
+from magnetar.broker.session.link_access import LinkAccess
 from magnetar.broker.session.services import SessionServices
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
@@ -37,7 +37,7 @@ class GeoSession:
         self._connection = connection
         self._services = services
         self._links = services.links
-        self._access = GeoAccess(connection, services)
+        self._access = LinkAccess(connection, services)
 
     def handle(self, frame: Frame) -> None:
         """One command.

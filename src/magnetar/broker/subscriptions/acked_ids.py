@@ -7,7 +7,7 @@ moved here may be late with ids of another cluster's log: an id that is no entry
 from collections.abc import Sequence
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import CursorLog, bits_of
 from magnetar.wire.pulsar_pb2 import MessageIdData
 

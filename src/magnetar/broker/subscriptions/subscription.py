@@ -35,7 +35,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.core.meter import Meter
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Note, Outbox, Send
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, USED, Cursor, bits_of
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import commands

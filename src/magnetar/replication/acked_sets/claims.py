@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from magnetar.core.ids import OriginKey
 from magnetar.replication.acked_sets.message_set import MessageSet
-from magnetar.replication.host import Messages
+from magnetar.replication.marker_host import Messages
 
 LEARNT_MAX: Final = 1 << 32
 """Of one update: some 50 ms, and a megabyte as runs."""

@@ -12,7 +12,7 @@ from pyroaring import BitMap, BitMap64
 
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets.message_set import MessageSet, between, runs_of
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.positions import PositionSet

@@ -36,7 +36,7 @@ from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.pacer import MarkerPacer
 from magnetar.replication.acked_sets.state import Change, Merged, Reported, SubscriptionState
 from magnetar.replication.acked_sets.topic_state import TopicState
-from magnetar.replication.host import Acked, MarkerHost, Messages
+from magnetar.replication.marker_host import Acked, MarkerHost, Messages
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire.acksets import CREATION, AckedSetsMarker, Epoch, FenceToken, Mark, StateRequest
 
@@ -49,7 +49,7 @@ _origin_of = attrgetter("origin")
 
 
 class AckedSets:
-    """Exact mode of one topic; a `replication.host.Machine`.
+    """Exact mode of one topic; a `replication.marker_host.Machine`.
 
     Args:
         host: the topic.
@@ -368,7 +368,7 @@ class AckedSets:
         return state.epoch if state is not None and state.epoch.kind else None
 
     def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
-        """Snapshot mode did what an update says, see `replication.host.MarkerHost`.
+        """Snapshot mode did what an update says, see `replication.marker_host.MarkerHost`.
 
         Without this, what an update alone has brought is lost when a cursor is built from the set, and when the mode changes: the
         writer may have lost its disk since, or stand in front of a seek that this cluster stands behind. A base that is not

@@ -12,7 +12,7 @@ from magnetar.replication.acked_sets.low_water import LowWaterMarks, Routing
 from magnetar.replication.acked_sets.message_set import Marks, MessageSet
 from magnetar.replication.acked_sets.seek_clock import HybridClock
 from magnetar.replication.acked_sets.state import SubscriptionState
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.wire.acksets import ORIGINS_MAX
 

@@ -20,7 +20,6 @@ from magnetar.core.names import TopicName, check_cluster
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.link import chain
 from magnetar.replication.link.handshakes import Handshakes, WatermarksReply, name_of
-from magnetar.replication.link.host import DestinationHost, DestinationTopic
 from magnetar.replication.link.identity import SILENCE_MS, Peers, Standing
 from magnetar.replication.link.incarnations import SourceIncarnations
 from magnetar.replication.link.incoming import (
@@ -34,6 +33,7 @@ from magnetar.replication.link.incoming import (
     prepare,
     wanted,
 )
+from magnetar.replication.link.ports import DestinationHost, DestinationTopic
 from magnetar.replication.link.schemas import Ask, SchemaHost, SchemaTranslator, Translation
 from magnetar.storage.entries import Append, NewEntry
 from magnetar.wire import pulsar_pb2 as pb

@@ -12,9 +12,9 @@ from magnetar.core.errors import NameNotValid, ProtocolError
 from magnetar.core.ids import LEDGER_MAX, NONE, Position
 from magnetar.core.names import PARTITIONS_MAX, TopicName, check_cluster
 from magnetar.effects.outbox import Outbox
-from magnetar.replication.link.host import DestinationHost
 from magnetar.replication.link.identity import Peers, Standing
 from magnetar.replication.link.incarnations import SourceIncarnations
+from magnetar.replication.link.ports import DestinationHost
 from magnetar.replication.link.refusals import Asked, Refusals
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import read_marks

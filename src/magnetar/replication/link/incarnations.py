@@ -1,6 +1,6 @@
 """Which incarnation of each topic the links of other clusters are at work in."""
 
-from magnetar.replication.link.host import DestinationHost
+from magnetar.replication.link.ports import DestinationHost
 
 
 class SourceIncarnations:

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from magnetar.core.errors import BrokerError, ProtocolError
 from magnetar.core.ids import LEDGER_MAX, NONE, Position
-from magnetar.replication.link.host import DestinationTopic, KeysAhead
+from magnetar.replication.link.ports import DestinationTopic, KeysAhead
 from magnetar.replication.link.schemas import AHEAD_MAX, WANTED_MAX, Translation
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import pulsar_pb2 as pb

@@ -20,11 +20,11 @@ from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor,
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.link.cursor_store import Done, LinkCursorStore
-from magnetar.replication.link.host import SourceHost
 from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.link_topics import LinkTopics
 from magnetar.replication.link.operations import ORPHAN_MS, LinkOperations
 from magnetar.replication.link.polling import Lease, Leases
+from magnetar.replication.link.ports import SourceHost
 from magnetar.replication.link.reading import Reading, ReadReply
 from magnetar.replication.link.records import LinkRecord, LinkTopicRecord
 from magnetar.storage.topiclog import TopicLog

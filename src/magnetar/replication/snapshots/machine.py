@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from magnetar.core.errors import ProtocolError, StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.host import Acked, MarkerHost
+from magnetar.replication.marker_host import Acked, MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots import state as states
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
@@ -59,7 +59,7 @@ _MARKER: Final = int(EntryFlags.MARKER)
 
 
 class Snapshots:
-    """The machine of one topic; a `replication.host.Machine`.
+    """The machine of one topic; a `replication.marker_host.Machine`.
 
     Args:
         host: the topic.
@@ -119,7 +119,7 @@ class Snapshots:
     # ------------------------------------------------------------------------------------------------------- beginning
 
     def load(self, subscription: str, state: bytes | None) -> Position:
-        """See `replication.host.Machine`. A state that is damaged is as good as none: what was acknowledged before is not
+        """See `replication.marker_host.Machine`. A state that is damaged is as good as none: what was acknowledged before is not
         claimed.
         """
         stored = self._decode(subscription, state)
@@ -202,7 +202,7 @@ class Snapshots:
         return self._forgot.minus(held_by(self._host.log, self._host.cluster, mark_delete))
 
     def started(self) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._started = True
         if self.writes:
             for subscription, state in self.states.items():
@@ -292,7 +292,7 @@ class Snapshots:
     # ---------------------------------------------------------------------------------------------------------- events
 
     def stored(self, entries: Sequence[StoredEntry]) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         if self._appender.blocked:
             self._appender.unblock()
         if self._skips(entries):
@@ -334,7 +334,7 @@ class Snapshots:
                     self._notices.count("acknowledged_on_arrival", len(found))
 
     def acknowledged(self, subscription: str, acked: Acked) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         state = self.states.get(subscription)
         if state is None:
             return
@@ -369,7 +369,7 @@ class Snapshots:
             self._host.dirty(subscription)
 
     def created(self, subscription: str) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._deleted.discard(subscription)
         cursor = self._host.cursor(subscription)
         if cursor is None:
@@ -408,13 +408,13 @@ class Snapshots:
         self._work()
 
     def unreplicated(self, subscription: str) -> None:
-        """See `replication.host.Machine`. Should it be replicated again, exact mode's set tells what was acknowledged
+        """See `replication.marker_host.Machine`. Should it be replicated again, exact mode's set tells what was acknowledged
         (`created`).
         """
         self.deleted(subscription)
 
     def deleted(self, subscription: str) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self.states.pop(subscription, None)
         self._unreported.pop(subscription, None)
         self._sent_ms.pop(subscription, None)
@@ -422,7 +422,7 @@ class Snapshots:
         self._deleted.add(subscription)
 
     def sought(self, subscription: str, then: Callable[[str], None]) -> None:
-        """See `replication.host.Machine`. Answered when the marker is durable: an update that comes before it is ignored
+        """See `replication.marker_host.Machine`. Answered when the marker is durable: an update that comes before it is ignored
         from now on.
         """
         state = self.states.get(subscription)
@@ -485,17 +485,17 @@ class Snapshots:
         self._host.dirty(subscription)
 
     def trimmed(self) -> None:
-        """See `replication.host.Machine`. What was deleted is known only from the stored state now."""
+        """See `replication.marker_host.Machine`. What was deleted is known only from the stored state now."""
         for subscription in self.states:
             self._host.dirty(subscription)
 
     def rebased(self, cluster: str) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._taker.rebased(cluster)
         self._repeat_for({cluster})
 
     def routes_changed(self) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._taker.routes_changed()
         self._repeat_for(self._updates.routes_changed())
 
@@ -514,7 +514,7 @@ class Snapshots:
         return seek is not None and seek.incarnation >= self._host.incarnation_of(cluster)
 
     def healed(self) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._appender.healed()
         self._taker.moved()
         self._work()
@@ -605,14 +605,14 @@ class Snapshots:
     # ---------------------------------------------------------------------------------------------------------- shown
 
     def encode(self, subscription: str) -> bytes:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         state = self.states.get(subscription)
         if state is None:
             return states.encode(Stored(deleted=True)) if subscription in self._deleted else b""
         return states.store(state, self._held, self._taker.newest)
 
     def describe(self, subscription: str) -> dict[str, object]:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         state = self.states.get(subscription)
         if state is None:
             return {}
@@ -643,7 +643,7 @@ class Snapshots:
         return dict(self._notices.counters)
 
     def validate(self) -> None:
-        """See `replication.host.Machine`."""
+        """See `replication.marker_host.Machine`."""
         self._known_held.validate()
         self._forgot.validate()
         assert not (self._skipped and self.writes), "messages are passed over while snapshots are written"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.wire.markers import Marker, build_marker
 
 FAILED: Final = "the storage failed"

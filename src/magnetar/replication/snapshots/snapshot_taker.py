@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
 from magnetar.replication.snapshots.message_runs import MessageRuns

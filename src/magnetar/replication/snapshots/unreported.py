@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from magnetar.core.ids import NONE, Position
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots.state import State
 from magnetar.storage.topiclog import TopicLog
 

@@ -28,7 +28,7 @@ from pyroaring import BitMap
 from magnetar.core.errors import NameNotValid
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, Position
 from magnetar.core.names import check_subscription
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, held_by
 from magnetar.replication.snapshots.routes import audience, sources

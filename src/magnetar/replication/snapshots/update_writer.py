@@ -7,7 +7,7 @@ snapshot passed and news -> UPDATE being written (`writing`) -> durable: reporte
 from collections.abc import Callable
 
 from magnetar.core.ids import NONE, OriginKey, Position
-from magnetar.replication.host import MarkerHost
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots.cache import CachedSnapshot
 from magnetar.replication.snapshots.marker_appender import MarkerAppender

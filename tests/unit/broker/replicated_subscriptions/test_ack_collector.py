@@ -7,7 +7,7 @@ from magnetar.broker.replicated_subscriptions.ack_collector import ENTRIES_MAX, 
 from magnetar.core.ids import NONE, Position
 from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.replication.acked_sets.machine import AckedSets
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import words_of
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.replicated_subscriptions.progress import MARKERS_MAX, Lag, Progress, told_by
 from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots.unreported import UNREPORTED_MAX, Unreported
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker, Epoch, SoughtEpoch, StateRequest
 from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update, build_marker

@@ -7,7 +7,7 @@ from magnetar.broker.subscriptions.consumer import SubType, rates_out
 from magnetar.core.errors import BrokerError, ErrorCode, StorageError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.metadata.topic_records import cursor_key
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import Cursor, Partial, bits_of
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support import geoworld

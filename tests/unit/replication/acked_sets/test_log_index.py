@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.message_set import MessageSet
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog

@@ -8,7 +8,7 @@ from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
 from magnetar.replication.acked_sets.marker_writer import FULL_EVERY
 from magnetar.replication.acked_sets.message_set import MessageSet
-from magnetar.replication.host import Acked, Machine
+from magnetar.replication.marker_host import Acked, Machine
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.acksets import TIME_MS_MAX, AckedSetsMarker, Epoch, LowWater, Mark, StateRequest

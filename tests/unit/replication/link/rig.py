@@ -172,7 +172,7 @@ class Rig(PlainLinkHost):
             topic.log.forget(trim)
             topic.disk = {p: e for p, e in topic.disk.items() if p.ledger not in trim.ledgers}
 
-    # -- replication.link.host.TopicHost
+    # -- replication.link.ports.TopicHost
 
     def find(self, topic: str) -> RigTopic | None:
         return self.topics.get(topic)

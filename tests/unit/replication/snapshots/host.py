@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
-from magnetar.replication.host import Acked, Messages
+from magnetar.replication.marker_host import Acked, Messages
 from magnetar.replication.snapshots import Snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
@@ -19,7 +19,7 @@ ANSWERED = Position(1, 5)
 
 
 class Host:
-    """`replication.host.MarkerHost` of cluster `a`, linked both ways with the others."""
+    """`replication.marker_host.MarkerHost` of cluster `a`, linked both ways with the others."""
 
     def __init__(self, *others: str, start: bool = True, **settings: object) -> None:
         self.cluster = "a"

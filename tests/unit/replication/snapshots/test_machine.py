@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
-from magnetar.replication.host import Acked
+from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots import Snapshots, refuses, state
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import markers

@@ -1,4 +1,4 @@
-"""What links ask of a broker and report to it: `SourceHost` and `DestinationHost` of `replication.link.host`."""
+"""What links ask of a broker and report to it: `SourceHost` and `DestinationHost` of `replication.link.ports`."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
