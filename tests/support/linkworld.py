@@ -252,7 +252,9 @@ class Node(PlainLinkHost):
     def find(self, topic: str) -> "Node | None":
         return self.topic if topic == TOPIC else None
 
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+    def refuses_entries(
+        self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0
+    ) -> str:
         return ""
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:

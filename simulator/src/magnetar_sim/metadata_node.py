@@ -108,7 +108,7 @@ class Node:
         needed = any(one == path or parent_of(one) == path for one in self.topics)
         return "1 topic" if needed else ""
 
-    def refuses(self, path: str) -> bool:
+    def refuses_document(self, path: str) -> bool:
         """See `SyncContext`."""
         return False
 

@@ -179,7 +179,7 @@ class Restorer:
         """
         name = self._checked(request)
         response = pb.CommandGeoRestoreResponse(request_id=request.request_id)
-        reason = self._host.refuses(name, request.peer)
+        reason = self._host.refuses_entries(name, request.peer)
         if reason:
             response.blocked, response.reason = "policy", reason
             reply(response)

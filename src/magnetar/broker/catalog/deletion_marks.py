@@ -59,7 +59,7 @@ class Deletions:
                 found[source] = max(ledger, found.get(source, -1))
         return found
 
-    def refuses(self, name: TopicName, source: str, incarnation: int | None) -> DeletedMark | None:
+    def mark_against(self, name: TopicName, source: str, incarnation: int | None) -> DeletedMark | None:
         """The mark that keeps out what a source brings of a topic; None: it may come.
 
         Args:

@@ -231,7 +231,7 @@ class Fences(TopicPart):
                 "it is not replicated; subscribe with replicate_subscription_state_enabled, or set "
                 "replicatedSubscriptionStatus of the topic"
             )
-        return self._finals.refuses(topic)
+        return self._finals.refuses_state(topic)
 
     # ------------------------------------------------------------------------------------------------------- changing
 

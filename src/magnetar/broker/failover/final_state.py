@@ -44,7 +44,7 @@ class FinalStates:
         self._cluster = cluster
         self._mode_of = mode_of
 
-    def refuses(self, topic: Topic) -> str:
+    def refuses_state(self, topic: Topic) -> str:
         """Why the state of a topic's subscriptions cannot be moved exactly; "" when it can."""
         if topic.replicated_subscriptions is None:
             return "no link concerns its topic"

@@ -26,7 +26,7 @@ class DeletionMark(Protocol):
 class DeletionMarks(Protocol):
     """The marks of deleted topics (`broker.catalog.deletion_marks.Deletions`)."""
 
-    def refuses(self, name: TopicName, source: str, incarnation: int | None) -> DeletionMark | None:
+    def mark_against(self, name: TopicName, source: str, incarnation: int | None) -> DeletionMark | None:
         """The mark that keeps out what a source's incarnation of a topic brings; None: it may come."""
         ...
 
@@ -122,11 +122,13 @@ class LinkHost:
         found = self._topics.get(topic)
         return found if found is not None and not found.deleting else None
 
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+    def refuses_entries(
+        self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0
+    ) -> str:
         """Why entries may not come into a topic; "" when they may."""
         namespace = topic.namespace_name
         here = self._context.cluster
-        mark = self._deleted.refuses(topic, source, incarnation)
+        mark = self._deleted.mark_against(topic, source, incarnation)
         if mark is not None:
             return self._was_deleted(topic, source, max(partitions, mark.partitions))
         if not self._resources.has_namespace(namespace):

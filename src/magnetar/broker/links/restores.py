@@ -43,9 +43,11 @@ class Restores:
         """A topic that exists here."""
         return self._host.find(topic)
 
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+    def refuses_entries(
+        self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0
+    ) -> str:
         """Why entries may not come into a topic; "" when they may."""
-        return self._host.refuses(topic, source, incarnation, partitions)
+        return self._host.refuses_entries(topic, source, incarnation, partitions)
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
         """How a topic gets the same form in two clusters."""

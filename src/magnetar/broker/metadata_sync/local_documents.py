@@ -61,7 +61,7 @@ class LocalDocuments:
         count = sum(1 for text in self._topics if text.startswith(prefix)) + len(self._catalog().coming(prefix))
         return f"{count} topic{'s' if count > 1 else ''}" if count else ""
 
-    def refuses(self, path: str) -> bool:
+    def refuses_document(self, path: str) -> bool:
         """A partitioned topic exists where its namespace is served, unless it was deleted here."""
         if not path.startswith(PARTITIONED_PREFIX):
             return False

@@ -35,7 +35,7 @@ from magnetar.metadata.topic_records import (
     split_replicated_key,
 )
 from magnetar.replication.failover import Fence, Phase
-from magnetar.replication.snapshots.routes import refuses
+from magnetar.replication.snapshots.routes import refuses_snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import Mark
@@ -480,7 +480,7 @@ class ReplicatedSubscriptions(TopicPart):
         if topic.write_failed:
             return "the log cannot be written"
         if self.mode_of(topic) == "snapshot":
-            return refuses(host.routes) or _unanswered(described)
+            return refuses_snapshots(host.routes) or _unanswered(described)
         return ""
 
     def _towards(self, topic: Topic, host: ReplicatedTopic, name: str, *, owed: bool) -> dict[str, dict[str, Any]]:
@@ -518,7 +518,7 @@ class ReplicatedSubscriptions(TopicPart):
             return ""
         here = self.context.cluster
         named = {here, *self.context.resources.replication_clusters(namespace)}
-        return refuses({(a, b) for a, b in self._routes if a in named and b in named})
+        return refuses_snapshots({(a, b) for a, b in self._routes if a in named and b in named})
 
     def describe(self, topic: Topic, subscription: Subscription) -> dict[str, Any]:
         """A replicated subscription's part of statistics; empty for others."""

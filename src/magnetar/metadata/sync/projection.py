@@ -31,7 +31,7 @@ class SyncContext(Protocol):
     def keeps(self, path: str) -> str:
         """Why a deletion is not carried out here, such as "3 topics"; "" if nothing prevents it."""
 
-    def refuses(self, path: str) -> bool:
+    def refuses_document(self, path: str) -> bool:
         """Whether a document may not exist here."""
 
 
@@ -89,7 +89,7 @@ class Projector:
 
     def seen(self, path: str, of: Callable[[str], Record | None]) -> tuple[bool, bool]:
         """Whether a document is to be there, and whether only because it is kept."""
-        wanted = there(path, of(path)) and self._parent_seen(path, of) and not self._context.refuses(path)
+        wanted = there(path, of(path)) and self._parent_seen(path, of) and not self._context.refuses_document(path)
         if wanted:
             return True, False
         kept = self._kept(path)

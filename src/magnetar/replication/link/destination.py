@@ -300,7 +300,7 @@ class LinkDestination:
                 f"cluster {request.source} ({request.uuid}) has to shake hands first",
             )
             return True
-        reason = self._host.refuses(name, request.source, request.incarnation)
+        reason = self._host.refuses_entries(name, request.source, request.incarnation)
         if reason:
             response.blocked, response.reason = "policy", reason
             return True

@@ -82,7 +82,7 @@ class Handshakes:
         """Whether a topic that was refused still is."""
         topic, source, incarnation, partitions = asked
         name = TopicName.parse(topic)
-        refused = bool(self._host.refuses(name, source, incarnation, partitions))
+        refused = bool(self._host.refuses_entries(name, source, incarnation, partitions))
         return refused or self._conflict(name, source, partitions) is not None
 
     def watermarks(
@@ -188,7 +188,7 @@ class Handshakes:
         missing: dict[TopicName, tuple[int, list[str]]] = {}
         for query in request.topics:
             name = names[query.topic]
-            reason = self._host.refuses(name, request.source, query.incarnation, query.partitions)
+            reason = self._host.refuses_entries(name, request.source, query.incarnation, query.partitions)
             if reason:
                 trouble[query.topic] = ("policy", reason)
             elif (conflict := self._conflict(name, request.source, query.partitions)) is not None:

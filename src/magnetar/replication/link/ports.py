@@ -71,7 +71,9 @@ class TopicHost(Protocol):
         """A topic that exists here; None: it does not, or it is being deleted."""
         ...
 
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+    def refuses_entries(
+        self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0
+    ) -> str:
         """Why entries of a cluster may not come into a topic: namespace missing, cluster not allowed, topic deleted here.
 
         `incarnation`: of the topic there (None: not known); `partitions`: of the topic that it is a partition of, there.

@@ -16,6 +16,6 @@ The rules, with the reason of each: docs/design/snapshots.md.
 """
 
 from magnetar.replication.snapshots.machine import Snapshots
-from magnetar.replication.snapshots.routes import refuses
+from magnetar.replication.snapshots.routes import refuses_snapshots
 
-__all__ = ["Snapshots", "refuses"]
+__all__ = ["Snapshots", "refuses_snapshots"]

@@ -5,7 +5,7 @@ from collections.abc import Collection
 Route = tuple[str, str]
 
 
-def refuses(routes: Collection[Route]) -> str:
+def refuses_snapshots(routes: Collection[Route]) -> str:
     """Why snapshot mode is not possible with these links of a topic; "" when it is.
 
     Args:

@@ -248,7 +248,11 @@ def test_marks_of_earlier_versions_know_the_time_alone() -> None:
     assert mark == DeletedMark(1000) and mark.encode() == b'{"deleted_ms":1000}'
     marks = Deletions({DELETED_PREFIX + TOPIC: b'{"deleted_ms":1000}', DELETED_PREFIX + "t://": b'{"deleted_ms":1}'})
     name = TopicName.parse(TOPIC)
-    assert marks.refuses(name, "a", 1000) and not marks.refuses(name, "a", 1001) and marks.refuses(name, "a", None)
+    assert (
+        marks.mark_against(name, "a", 1000)
+        and not marks.mark_against(name, "a", 1001)
+        and marks.mark_against(name, "a", None)
+    )
     assert list(marks) == [TOPIC]
 
 
@@ -256,8 +260,8 @@ def test_a_slow_clock_brings_back_nothing_that_was_known() -> None:
     """Ids of one cluster grow whatever its clock says: what was deleted here is told by its id, not by the time."""
     marks = Deletions({DELETED_PREFIX + TOPIC: DeletedMark(1000, {"a": 5000}).encode()})
     name = TopicName.parse(TOPIC)
-    assert marks.refuses(name, "a", 5000) and not marks.refuses(name, "a", 5001)
-    assert not marks.refuses(name, "b", 5000)
+    assert marks.mark_against(name, "a", 5000) and not marks.mark_against(name, "a", 5001)
+    assert not marks.mark_against(name, "b", 5000)
 
 
 @pytest.mark.parametrize("name", ["with space", "it's", 'a"b', "$HOME", "`id`", "a;b", "*"])

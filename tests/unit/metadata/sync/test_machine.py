@@ -37,7 +37,7 @@ class Cluster:
     def keeps(self, path: str) -> str:
         return self.needed.get(path, "")
 
-    def refuses(self, path: str) -> bool:
+    def refuses_document(self, path: str) -> bool:
         return False
 
     def commit(self, update: Update, now: int) -> None:

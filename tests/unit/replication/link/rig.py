@@ -177,7 +177,9 @@ class Rig(PlainLinkHost):
     def find(self, topic: str) -> RigTopic | None:
         return self.topics.get(topic)
 
-    def refuses(self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0) -> str:
+    def refuses_entries(
+        self, topic: TopicName, source: str, incarnation: int | None = None, partitions: int = 0
+    ) -> str:
         return self.refused.get(str(topic), "")
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:

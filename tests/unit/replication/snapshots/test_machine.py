@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.replication.marker_host import Acked
-from magnetar.replication.snapshots import Snapshots, refuses, state
+from magnetar.replication.snapshots import Snapshots, refuses_snapshots, state
 from magnetar.storage.positions import PositionSet
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
@@ -498,8 +498,8 @@ def test_state_there_and_back(host: Host) -> None:
 
 
 def test_refuses() -> None:
-    assert refuses({("a", "b"), ("b", "a")}) == ""
-    text = refuses({("a", "b"), ("b", "a"), ("a", "c")})
+    assert refuses_snapshots({("a", "b"), ("b", "a")}) == ""
+    text = refuses_snapshots({("a", "b"), ("b", "a"), ("a", "c")})
     assert "none leads from c to a" in text
     assert "exact mode" in text
     assert "\n" not in text
