@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from bench.results import Figure, store
-from magnetar.core.config import BrokerConfig
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry

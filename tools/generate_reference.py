@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from magnetar.cli.commands.all import ORDER, app
-from magnetar.core import config, security, settings
+from magnetar.core import security, settings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -111,13 +111,13 @@ def config_page() -> str:
         [
             CONFIG_HEAD,
             BROKER_HEAD,
-            struct_table(config.BrokerConfig),
+            struct_table(settings.BrokerConfig),
             "## `[replication.limits]`\n\nOf the pipeline; other constants of the link protocol are none of an operator's.\n",
             struct_table(settings.ReplicationLimits),
             "## `[subscriptions]`\n\nReplicated subscriptions, see ../replicated-subscriptions.md.\n",
-            struct_table(config.SubscriptionsConfig),
+            struct_table(settings.SubscriptionsConfig),
             "## `[deduplication]`\n",
-            struct_table(config.DeduplicationConfig),
+            struct_table(settings.DeduplicationConfig),
             "## `[metadata]`\n\nThe store, and keeping clusters the same, see ../metadata.md.\n",
             struct_table(settings.MetadataConfig),
             "## `[policies]`\n\nThe broker's defaults of policies, by their names, see ../policies.md and policies.md.\n",

@@ -30,9 +30,10 @@ from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
-from magnetar.core.config import Address, ClusterConfig, Config
+from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.secret_file import read_token
+from magnetar.core.settings import Address, ClusterConfig
 from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources

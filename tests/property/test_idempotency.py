@@ -28,9 +28,9 @@ from magnetar.broker.publish.publishing import Publishing
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.limits import limits_of
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.config import BrokerConfig, DeduplicationConfig
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
+from magnetar.core.settings import BrokerConfig, DeduplicationConfig
 from magnetar.effects.outbox import Compute, Note, Outbox, Read, Send, Store, Timer, Write
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.metadata.policies.namespace import Policies

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log import housekeeping
 from magnetar.runtime.log import thread as logthread
 from magnetar.runtime.log.lanes import Lanes

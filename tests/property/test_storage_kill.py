@@ -19,7 +19,7 @@ TOPICS = 4
 CHILD = """
 import random, sys, threading, zlib
 from pathlib import Path
-from magnetar.core.config import BrokerConfig
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.storage import topiclog

@@ -17,10 +17,11 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.security.access import Access
 from magnetar.broker.security.credentials import Keys
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.config import BrokerConfig, Config, SubscriptionsConfig, parse
+from magnetar.core.config import Config, parse
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.core.security import Security
+from magnetar.core.settings import BrokerConfig, SubscriptionsConfig
 from magnetar.effects.outbox import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
 from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.schemas import LinkSchemas
 from magnetar.broker.topics.schemas import Schemas, schema_message
-from magnetar.core.config import BrokerConfig
 from magnetar.core.names import TopicName
+from magnetar.core.settings import BrokerConfig
 from magnetar.replication.link.schemas import Brought, SchemaTranslator, Translation
 from magnetar.schemas.compatibility import Strategy
 from magnetar.schemas.registry import Registry, schema_id

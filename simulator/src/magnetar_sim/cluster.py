@@ -11,8 +11,9 @@ import msgspec
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.deletion_proofs import begin_proving
-from magnetar.core.config import BrokerConfig, Config
+from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
+from magnetar.core.settings import BrokerConfig
 from magnetar.effects.outbox import (
     Close,
     Compute,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.core.config import BrokerConfig
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.records import SALT_BYTES

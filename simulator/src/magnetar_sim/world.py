@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.core.config import Config, SubscriptionsConfig, parse
+from magnetar.core.config import Config, parse
+from magnetar.core.settings import SubscriptionsConfig
 from magnetar.effects.outbox import Note
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.frames import Frame

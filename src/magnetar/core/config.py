@@ -33,31 +33,7 @@ from magnetar.core.settings import (
     ReplicationLimits,
     SubscriptionsConfig,
 )
-from magnetar.core.tables import nearest, quoted, read_table, right
-
-__all__ = [
-    "BUILTIN_CLUSTERS",
-    "BUILTIN_HTTP_PORT",
-    "BUILTIN_PULSAR_PORT",
-    "CLUSTERS_MAX",
-    "FILE_BYTES_MAX",
-    "FILE_NAME",
-    "Address",
-    "BrokerConfig",
-    "ClusterConfig",
-    "Config",
-    "DeduplicationConfig",
-    "LinkConfig",
-    "MetadataConfig",
-    "NamespaceConfig",
-    "ReplicationConfig",
-    "SubscriptionsConfig",
-    "builtin",
-    "load",
-    "nearest",
-    "parse",
-    "single",
-]
+from magnetar.core.tables import quoted, read_table, right
 
 FILE_NAME: Final = "clusters.toml"
 """The file that commands look for in the working folder when no `-c` is given."""

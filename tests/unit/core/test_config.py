@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.core import config, tables
-from magnetar.core.config import Address, Config, LinkConfig
+from magnetar.core import config, settings, tables
+from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
+from magnetar.core.settings import Address, LinkConfig
 from magnetar.replication.acked_sets.machine import SET_BYTES_MAX
 from magnetar.replication.acked_sets.pacer import MARKERS_PER_S_MAX
 
@@ -116,7 +117,7 @@ def test_defaults() -> None:
     assert found.replication.master == "local[2,4]"
     assert found.replication.token_file == Path("/etc/magnetar/data/link.token")
     assert found.cluster_dir("a") == Path("/etc/magnetar/data/a")
-    assert found.broker == config.BrokerConfig()
+    assert found.broker == settings.BrokerConfig()
     assert (found.broker.fsync, found.broker.message_bytes_max) == ("always", 5 * 1024 * 1024)
 
 
@@ -346,14 +347,14 @@ def test_every_key_of_a_broker_is_read_somewhere() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    for struct in (config.BrokerConfig, config.ReplicationLimits):
+    for struct in (settings.BrokerConfig, settings.ReplicationLimits):
         assert [key for key in tables.keys(struct) if key not in read] == []
 
 
 def test_limits_of_the_pipeline() -> None:
     found = parse(TWO + "[replication.limits]\nwindow_bytes = 1000\nprogress_ms = 3_000\n").replication.limits
     assert (found.window_bytes, found.progress_ms, found.lease_ms) == (1000, 3000, 10_000)
-    assert parse(TWO).replication.limits == config.ReplicationLimits()
+    assert parse(TWO).replication.limits == settings.ReplicationLimits()
     assert "replication.limits" in line_of(TWO + "[replication.limits]\nwindow_byte = 1\n")
     assert "lease_ms" in line_of(TWO + "[replication.limits]\nlease_ms = 60_001\n")
 
@@ -368,14 +369,14 @@ def test_limits_of_replicated_subscriptions() -> None:
 
 def test_every_limit_has_its_reason() -> None:
     for struct in (
-        config.BrokerConfig,
-        config.ReplicationLimits,
-        config.SubscriptionsConfig,
-        config.DeduplicationConfig,
+        settings.BrokerConfig,
+        settings.ReplicationLimits,
+        settings.SubscriptionsConfig,
+        settings.DeduplicationConfig,
     ):
         body = ast.parse(inspect.getsource(struct)).body[0]
         assert isinstance(body, ast.ClassDef)
         fields = [node for node in body.body if isinstance(node, ast.AnnAssign)]
         texts = [node for node in body.body[1:] if isinstance(node, ast.Expr)]
-        if struct is not config.SubscriptionsConfig:
+        if struct is not settings.SubscriptionsConfig:
             assert len(texts) == len(fields)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from magnetar.core.config import BrokerConfig
 from magnetar.core.ids import NONE, Position
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry

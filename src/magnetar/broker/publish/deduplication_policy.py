@@ -8,9 +8,9 @@ from magnetar.broker.publish.producers import Producer
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.config import DeduplicationConfig
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.core.settings import DeduplicationConfig
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.topic_records import cursor_key
 

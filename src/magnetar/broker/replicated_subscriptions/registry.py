@@ -23,9 +23,9 @@ from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher, Share
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.topic import Topic
-from magnetar.core.config import SubscriptionsConfig
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import RESERVED_SUBSCRIPTIONS, NamespaceName
+from magnetar.core.settings import SubscriptionsConfig
 from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.topic_records import (
     CURSOR_PREFIX,

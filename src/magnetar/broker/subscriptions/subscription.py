@@ -58,7 +58,7 @@ _SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
 
 
 class SubscriptionConfig(Protocol):
-    """What a subscription reads of `core.config.BrokerConfig`."""
+    """What a subscription reads of `core.settings.BrokerConfig`."""
 
     @property
     def unacked_messages_per_consumer_max(self) -> int:

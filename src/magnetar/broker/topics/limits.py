@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from magnetar.broker.subscriptions.consumer import SubType
-from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.rates import UNLIMITED
+from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME, TABLE
 from magnetar.metadata.policies.topic import NO_POLICIES, TopicPolicies

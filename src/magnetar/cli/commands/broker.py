@@ -8,8 +8,9 @@ import typer
 
 from magnetar.cli.shared.common import ConfigOption, found_file, load
 from magnetar.core import config as configuration
-from magnetar.core.config import Address, ClusterConfig, Config
+from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
+from magnetar.core.settings import Address, ClusterConfig
 
 EXAMPLE = "magnetar broker us-west -c clusters.toml"
 

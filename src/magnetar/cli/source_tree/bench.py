@@ -10,8 +10,8 @@ import typer
 
 from magnetar.cli.shared.common import JsonOption, print_json, print_line
 from magnetar.cli.source_tree.tree import source_tree
-from magnetar.core.config import nearest
 from magnetar.core.errors import MagnetarError
+from magnetar.core.tables import nearest
 
 EXAMPLE = "magnetar bench broker --quick"
 

@@ -50,7 +50,7 @@ class LinkSource:
         boot: clock at this broker's start, ms; never the same twice.
         host: the broker.
         linked: whether a link to `to` is configured; else everything found here is an orphan.
-        read_bytes_max, poll_ms_max, orphan_ms: limits, see `core.config.BrokerConfig`.
+        read_bytes_max, poll_ms_max, orphan_ms: limits, see `core.settings.BrokerConfig`.
 
     Attributes:
         topics: those that have a cursor for this link, by name, orphans included.

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from magnetar.core.config import BrokerConfig
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.interpreter.gil_yield import ThreadState, pause, stand_back
 from magnetar.runtime.log.housekeeping import Housekeeping
 from magnetar.runtime.log.readers import SegmentReaders

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from magnetar.broker.topics.limits import REFUSING, limits_of
-from magnetar.core.config import BrokerConfig
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.settings import BrokerConfig
 from magnetar.metadata.policies.defaults import defaults_of, filled
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME

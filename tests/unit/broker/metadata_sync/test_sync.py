@@ -200,7 +200,7 @@ def test_synchronisation_switched_on_later_adopts_what_is_there() -> None:
     a, b = world["a"], world["b"]
     make(a)
     make(b, NamespaceName("other", "m"))
-    from magnetar.core.config import MetadataConfig
+    from magnetar.core.settings import MetadataConfig
 
     world.config = msgspec.structs.replace(world.config, metadata=MetadataConfig(metadata_sync_topic=SYNC))
     a.restart()

@@ -12,8 +12,9 @@ from magnetar.cli.commands.broker import choose
 from magnetar.cli.commands.up import specs_of, write_default
 from magnetar.cli.processes.supervisor import Spec
 from magnetar.core import config
-from magnetar.core.config import Address, Config
+from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.settings import Address
 from tests.unit.cli.conftest import Answer
 from tests.unit.cli.test_commands import one_line
 

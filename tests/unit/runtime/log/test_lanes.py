@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.core.config import BrokerConfig
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
+from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.files import OsFile, OsFiles
 from magnetar.runtime.log.lanes import Health, Lanes
 from magnetar.storage.entries import Append
