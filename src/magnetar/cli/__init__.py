@@ -1,7 +1,7 @@
-"""The `magnetar` command: one module a noun; `main` turns every failure into one line and an exit code.
+"""The `magnetar` command, with one module per noun; `main` turns every failure into one line and an exit code.
 
-Exit codes: 0 done, 1 a failure that is explained in one line on stderr, 2 wrong usage. They are the same when nobody reads the
-output (`| head`): see `cli.shared.output`.
+Exit codes: 0 done, 1 a failure that is explained in one line on stderr, 2 wrong usage. They are the same when the
+output is not read (`| head`): see `cli.shared.output`.
 """
 
 import os
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
 
 
 def explained(program: Callable[[], None]) -> int:
-    """Run a program; its exit code. What it raises becomes one line on stderr."""
+    """Run a program and return its exit code. An exception becomes one line on stderr."""
     from magnetar.core.errors import MagnetarError
 
     try:

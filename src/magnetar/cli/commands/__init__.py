@@ -1,1 +1,1 @@
-"""One module a noun of the command line; `all` puts them together."""
+"""The commands, with one module per noun; `all` puts them together."""

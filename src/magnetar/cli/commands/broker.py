@@ -48,7 +48,7 @@ def choose(
     """The configuration of one broker from its file or its options.
 
     Raises:
-        ConfigError: options beside a file, an unknown cluster, or anything wrong in the file.
+        ConfigError: options in addition to a file, an unknown cluster, or a mistake in the file.
     """
     options = {"--data-dir": data_dir, "--pulsar-port": pulsar_port, "--http-port": http_port}
     given = [name for name, value in options.items() if value is not None]

@@ -1,9 +1,10 @@
-"""`magnetar drain`: is it safe to switch a cluster off now; waits until it is.
+"""`magnetar drain`: wait until a cluster can be switched off without losing anything.
 
-The broker says what keeps it (`broker.admin.draining`); it is asked again whenever one of its links has news (a long poll of
-each link, no clock), and at least every `LOOK_S` for what no link tells: producers that leave. Before "safe" is said, every
-destination is asked what it has *on disk*, of every topic: a link's own cursor would not know of a disk that was lost since. What
-the token of the links may not ask of is not safe. The token is read anew each time, for one that ends is replaced in its file.
+The broker reports what prevents it (`broker.admin.draining`). It is asked again whenever one of its links has news (a
+long poll of each link, no timer), and at least every `LOOK_S` for changes that no link reports: producers that leave.
+Before the command reports "safe", it asks every destination which entries of every topic it has *on disk*, because a
+link's own cursor does not show that a disk was lost since. A topic that the links' token may not ask for is not safe.
+The token is read again each time, because a token that expires is replaced in its file.
 """
 
 import math
@@ -44,15 +45,15 @@ PAUSE_S: Final = 0.1
 """The shortest: a busy link has news all the time, and a look walks over all topics."""
 
 POLL_MS: Final = 20_000
-"""How long a link's poll is held open by the broker; it answers at once when something moves."""
+"""The time for which the broker holds a link's poll; it answers at once when something moves."""
 
 TIMEOUT_S: Final = 10.0
 
 PATIENCE_S: Final = 0.5
-"""With what is left of `--timeout`, an answer has at least so long: what is asked at the last moment may still be told."""
+"""The least timeout of an answer, also near the end of `--timeout`, so that the last question can still be answered."""
 
 TOPICS_PER_HANDSHAKE: Final = 1_000
-"""As the pipeline's: a command of some 100 kB."""
+"""The same as the pipeline's: a command of some 100 kB."""
 
 COLUMNS = ("link", "state", "topics_waiting", "messages", "entries")
 
@@ -116,10 +117,10 @@ def drain(
 
 
 class _TimeLeft:
-    """What is left of `--timeout`.
+    """The rest of `--timeout`.
 
     Args:
-        timeout_s: None: no end; 0: one look, however long that takes.
+        timeout_s: None: no end; 0: one look, of any duration.
     """
 
     def __init__(self, timeout_s: float | None) -> None:
@@ -128,7 +129,7 @@ class _TimeLeft:
 
     @property
     def seconds(self) -> float:
-        """Until the end; 0 behind it."""
+        """The seconds until the end; 0 after it."""
         return max(0.0, self._until - time.monotonic())
 
     @property
@@ -138,7 +139,7 @@ class _TimeLeft:
 
     @property
     def patience_s(self) -> float:
-        """How long an answer may take."""
+        """The timeout of an answer."""
         return TIMEOUT_S if self._one_look else max(PATIENCE_S, min(TIMEOUT_S, self.seconds))
 
     @property
@@ -148,10 +149,11 @@ class _TimeLeft:
 
 
 def look(url: str, config: Config, cluster: str, time_left: _TimeLeft) -> dict[str, Any]:
-    """What keeps the cluster, with `unconfirmed`: what destinations do not have on disk although the link says so.
+    """The reasons why the cluster cannot be switched off, with `unconfirmed`: entries that destinations do not have on
+    disk although the link says so.
 
     Raises:
-        MagnetarError: the cluster itself does not answer, or another one does.
+        MagnetarError: the cluster itself does not answer, or another cluster answers.
     """
 
     def ask() -> dict[str, Any]:
@@ -164,7 +166,7 @@ def look(url: str, config: Config, cluster: str, time_left: _TimeLeft) -> dict[s
     state["unconfirmed"] = []
     if state["safe"]:
         state["unconfirmed"] = unconfirmed(config, cluster, state["links"], time_left)
-        # Asking took time: whoever came meanwhile counts.
+        # The questions took time: clients that connected in the meantime count.
         state |= {"safe": not state["unconfirmed"] and ask()["safe"]}
     return state
 
@@ -194,13 +196,13 @@ def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_
 def _compare(
     here: "LinkClient", there: "LinkClient", cluster: str, target: str, linked: int, time_left: _TimeLeft
 ) -> list[str]:
-    """One destination.
+    """Compare a link with one destination.
 
     Args:
-        here, there: who is asked.
+        here, there: connections to both clusters.
         cluster, target: their names.
-        linked: topics that the link takes; who may not know of all of them is told of the others only.
-        time_left: for all of it.
+        linked: number of topics of the link; a role without permission for all of them sees only the others.
+        time_left: for the whole comparison.
     """
     from magnetar.wire import pulsar_pb2 as pb
 
@@ -251,14 +253,14 @@ def _listen(config: Config, cluster: str, target: str, news: threading.Event) ->
                     while True:
                         told = client.topics(target, told.counter, boot=told.boot, wait_ms=POLL_MS)
                         news.set()
-                        time.sleep(PAUSE_S)  # nobody looks more often
+                        time.sleep(PAUSE_S)  # no program checks more often
             except MagnetarError:
                 time.sleep(LOOK_S)  # the main thread looks at least as often, and says what is wrong
 
     threading.Thread(target=run, name=f"link to {target}", daemon=True).start()
 
 
-# --------------------------------------------------------------------------------------------------------------- telling
+# --------------------------------------------------------------------------------------------------------------- output
 
 
 def reasons(state: dict[str, Any]) -> list[str]:
@@ -303,7 +305,7 @@ def why(state: dict[str, Any]) -> str:
 
 
 def notes(state: dict[str, Any]) -> list[str]:
-    """What a switched-off cluster takes with it although its links are done."""
+    """Facts that a switched-off cluster takes with it although its links are done."""
     lines = []
     if state["only_here_messages"]:
         lines.append(
@@ -331,7 +333,7 @@ def _silent(_state: dict[str, Any] | None) -> None:
 
 @dataclass
 class _Lines:
-    """Progress where there is no terminal: a line when it has changed, at most one a second."""
+    """Progress without a terminal: a line when it has changed, at most one per second."""
 
     clock: Callable[[], float] = time.monotonic
     said: str = ""

@@ -2,8 +2,8 @@
 
     fence at A -> A has written the final state -> B has merged it -> activate at B -> A sends its consumers to B
 
-Each step is a request that may be repeated, so the command may be killed anywhere and run again. If it cannot be finished, B
-is told to give up and A is put back; what is certain and what is not is said in one line.
+Each step is a request that may be repeated, so the command may be killed at any point and run again. If it cannot be
+finished, B is asked to give up and A becomes active again; one line reports what is certain and what is not.
 """
 
 import signal
@@ -25,13 +25,13 @@ from magnetar.core.names import TopicName, check_subscription
 EXAMPLE = "magnetar failover persistent://public/default/orders billing --from us-west --to us-east"
 
 POLL_MS: Final = 5_000
-"""One long poll. Well below the client's timeout; a longer one saves nothing."""
+"""The duration of one long poll. Well below the client's timeout; a longer one saves nothing."""
 
 POLL_S_MIN: Final = 0.1
-"""A poll that is answered sooner, and tells nothing new, was not held: the broker has as many as it takes."""
+"""A poll that was answered sooner without news was not held: the broker holds its maximum already."""
 
 REQUEST_S: Final = 10.0
-"""For an answer that waits for nothing but a disk."""
+"""The timeout of a request that waits only for a disk."""
 
 RECONNECT_S: Final = 0.25
 """Between two attempts to reach a broker that is down; there is no event to wait for."""
@@ -47,19 +47,19 @@ class Stuck(MagnetarError):
 
 
 class Refused(MagnetarError):
-    """The source does not take the last step for one topic or partition; the others are still to be told."""
+    """The source does not accept the last step for one topic or partition; the others still have to be informed."""
 
 
 class Report(NamedTuple):
-    """What a failover did.
+    """The result of a failover.
 
     Attributes:
-        messages: not yet in the target when it began.
-        redelivered: sent to consumers of the source and not acknowledged there: they come again. In snapshot mode also what was
-            acknowledged there before a seek that was made in the target.
-        skipped: not acknowledged in the source, and taken for acknowledged in the target: nobody would be given them, unless
-            the target's own consumers have had them.
-        pause_ms: from the last message of the source to the target's being active.
+        messages: messages that were not yet in the target when it began.
+        redelivered: messages that were sent to consumers of the source and not acknowledged there: they are
+            redelivered. In snapshot mode also messages that were acknowledged there before a seek in the target.
+        skipped: messages that are not acknowledged in the source but count as acknowledged in the target: no consumer
+            would get them, unless the target's own consumers have had them.
+        pause_ms: time from the last message of the source until the target is active.
     """
 
     topic: str
@@ -126,8 +126,8 @@ def _silent(_text: str) -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM, and SIGHUP when a terminal or a connection goes, are as Ctrl-C: nobody is left fenced by them. Those that follow
-    are ignored, as both the system and the shell may send one.
+    """Handle SIGTERM, and SIGHUP when a terminal or a connection closes, like Ctrl-C, so that no subscription stays
+    fenced. Later signals are ignored, because both the system and the shell may send one.
     """
 
     def end(*_: object) -> None:
@@ -215,7 +215,8 @@ class Move:
                 raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
         self._rows, self._there, self._force = rows, there, force
         self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
-        # Named here, so that a failover can be called off whose beginning is not answered. (Older brokers do not tell `next`.)
+        # Named here, so that a failover can be called off whose first step was not answered. (Older brokers do not
+        # report `next`.)
         self._tokens = {
             row["topic"]: _later(row["next"], self._above, self.source)
             for row in rows
@@ -258,10 +259,11 @@ class Move:
         return plan
 
     def _to_sync(self, row: Row) -> int:
-        """Acknowledgements of the source that the target lacks: of what it holds, and of what is on its way there.
+        """The number of acknowledgements of the source that the target lacks, for messages that it holds or that are on
+        their way.
 
-        Markers that the source has written say nothing of how far they came: both clusters are compared. A target without
-        the subscription has nothing to compare; it is made by the first thing that it hears.
+        Markers that the source has written do not show how far they have arrived, so both clusters are compared. A
+        target without the subscription has nothing to compare; the first marker that arrives there creates it.
         """
         unsettled = row["links"][self.target].get("unsettled")
         runs = [unsettled] if unsettled is not None else []
@@ -277,13 +279,13 @@ class Move:
     def _acknowledged_in(
         self, lacks: tuple[AdminClient, str], has: tuple[AdminClient, str], topic: str, more: Sequence[Run] = ()
     ) -> int:
-        """By identity: what one cluster has not acknowledged and the other one has."""
+        """The number of messages, by identity, that one cluster has not acknowledged and the other one has."""
         one, name = lacks
         runs = self._ask(one, name, lambda: one.get(self._path(topic, "unacknowledged")))["runs"]
         return self._acknowledged(*has, topic, [*runs, *more])
 
     def _acknowledged(self, client: AdminClient, cluster: str, topic: str, runs: Sequence[Run]) -> int:
-        """How many of some messages a cluster holds and has acknowledged."""
+        """The number of these messages that a cluster holds and has acknowledged."""
         path = self._path(topic, "acknowledged")
         return int(self._ask(client, cluster, lambda: client.post(path, {"runs": runs}))["messages"])
 
@@ -415,13 +417,15 @@ class Move:
         self._say(f"{self.target} has the final state")
 
     def _skipped(self, row: Row) -> int:
-        """Compare by identity: what the source has not acknowledged, the target must not have either."""
+        """Compare by identity: messages that the source has not acknowledged must not be acknowledged in the target."""
         if row["phase"] == "moved":
             return 0
         return self._acknowledged_in((self._a, self.source), (self._b, self.target), row["topic"])
 
     def _again(self, row: Row) -> int:
-        """What is acknowledged in the source and comes again: in snapshot mode, by a seek of the target's own."""
+        """The number of messages that are acknowledged in the source and are redelivered: in snapshot mode, because of
+        a seek in the target.
+        """
         return self._behind(row) if row.get("mode") == "snapshot" and row["phase"] != "moved" else 0
 
     def _activate(self, row: Row) -> None:
@@ -430,10 +434,10 @@ class Move:
         self._ask(self._b, self.target, lambda: self._b.post(self._path(row["topic"], "activate"), body))
 
     def _complete_all(self) -> list[Row]:
-        """Tell the source of all partitions, also when it refuses one; not when it does not answer at all.
+        """Complete all partitions at the source, also after it refused one, but not after it did not answer.
 
         Raises:
-            MagnetarError: it could not be told of one; says in which state everything is.
+            MagnetarError: one could not be completed; the error reports the state of everything.
         """
         done: list[Row] = []
         refused: list[str] = []
@@ -453,10 +457,10 @@ class Move:
         return done
 
     def _complete(self, row: Row) -> Row:
-        """The target is active; the source has to be told, however long that takes within the time.
+        """Inform the source that the target is active, with retries until the timeout.
 
         Raises:
-            Refused: it will not have it.
+            Refused: the source does not accept it.
             MagnetarError: it does not answer, or cannot do it.
         """
         body = {"tokens": {row["topic"]: row["token"]}}
@@ -533,23 +537,26 @@ class Move:
 
     def _call_off(self) -> bool:
         """See to it that a beginning that is still under way comes to nothing; whether that is certain for all partitions."""
-        # Who does not answer for one partition is not asked about the others.
+        # If a cluster does not answer for one partition, it is not asked about the others.
         return len(self._tokens) == len(self._rows) and all(self._called_off_in(*one) for one in self._tokens.items())
 
     def _called_off_in(self, topic: str, token: str) -> bool:
         try:
             self._a.post(self._path(topic, "call-off"), {"tokens": {topic: token}})
         except MagnetarError:
-            return False  # an older broker, or one that does not answer: what it says of itself then decides
+            return False  # an older broker, or one that does not answer: then its own state decides
         return True
 
     def _put_back(self, row: Row) -> str:
-        """Of one partition; "" when it is certain that only the source is active."""
+        """Make the source active again for one partition; returns "" if it is certain that only the source is
+        active.
+        """
         body = {"tokens": {row["topic"]: row["token"]}}
         both = ""
         try:
             if self._silent:
-                # Who did not answer for one partition would make each of the others wait as long again, unserved.
+                # A cluster that did not answer for one partition would delay each of the others as long again, without
+                # service.
                 raise MagnetarError(f"{self.target} fell silent")
             self._b.post(self._path(row["topic"], "give-up"), body)
         except AdminError as refused:
@@ -574,7 +581,9 @@ class Move:
         return f"put back: active in {self.source}; {both}" if both else ""
 
     def _both(self, row: Row, what: str) -> str:
-        """What is not certain of a partition whose target did not give up; "" when it was not asked to activate it either."""
+        """The uncertainty about a partition whose target did not give up; "" if the target was not asked to activate it
+        either.
+        """
         if row["topic"] not in self._uncertain:
             return ""
         return (
@@ -616,7 +625,7 @@ def _later(token: str, known: str, cluster: str) -> str:
 
 
 def _pause(asked: float) -> None:
-    """Before a poll is repeated that began at `asked` and told nothing: if it was not held, a moment."""
+    """Wait a moment before a poll is repeated that began at `asked`, gave no news and was not held."""
     if time.monotonic() - asked < POLL_S_MIN:
         threading.Event().wait(RECONNECT_S)
 

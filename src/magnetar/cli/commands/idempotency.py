@@ -1,4 +1,4 @@
-"""What `magnetar namespaces set-idempotency` and `magnetar topics set-idempotency` have in common."""
+"""The common part of `magnetar namespaces set-idempotency` and `magnetar topics set-idempotency`."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ DefaultOption = Annotated[bool, typer.Option("--default", help="Take the setting
 
 
 def setter(path: str, name: str, window: int, keys: int, *, off: bool, default: bool) -> tuple[Any, str]:
-    """What to do with each cluster, and what to say then.
+    """The action for each cluster, and the line to print after it.
 
     Raises:
         MagnetarError: not exactly one of a property, --off and --default.

@@ -1,4 +1,6 @@
-"""`magnetar metadata`: whether tenants, namespaces and policies are the same in all clusters, and what differs."""
+"""`magnetar metadata`: check whether tenants, namespaces and policies are the same in all clusters, and show the
+differences.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -30,7 +32,7 @@ PATH: Final = "/geo/v1/metadata"
 COLUMNS = ("cluster", "state", "documents", "heard", "waiting", "kept", "refused", "detail")
 
 DIFFERENCES_MAX: Final = 100
-"""How many documents are compared field by field; beyond it only their number is told."""
+"""The most documents that are compared field by field; above it only their number is reported."""
 
 
 @app.add("status", example="magnetar metadata status")
@@ -129,7 +131,7 @@ def differing(states: dict[str, dict[str, Any]]) -> set[str]:
     on = {name: state for name, state in states.items() if state.get("enabled")}
     if all("differs" in state for state in on.values()):
         return {name for name, state in on.items() if state["differs"]}
-    # What stays local in one cluster is part of the others' digests.
+    # Documents that stay local in one cluster are part of the others' digests.
     digests = {name: state["digest"] for name, state in on.items() if not state.get("exclude")}
     values = list(digests.values())
     common = max(values, key=values.count, default="")
@@ -244,7 +246,7 @@ def word(name: str, state: dict[str, Any], different: set[str]) -> str:
 
 
 def remarks(states: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for everything that somebody may have to look at."""
+    """A line for everything that an operator may have to check."""
     lines = []
     for name, state in states.items():
         for path, ahead_ms in state.get("waiting", {}).items():

@@ -1,4 +1,4 @@
-"""`magnetar namespaces`: policies, above all where messages are replicated to."""
+"""`magnetar namespaces`: policies, above all the clusters to which messages are replicated."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""`magnetar permissions`: which roles may do what in namespaces and with topics, and who administers tenants."""
+"""`magnetar permissions`: permissions of roles in namespaces and for topics, and the administrators of tenants."""
 
 from typing import Annotated, Any
 

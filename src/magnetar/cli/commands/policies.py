@@ -1,4 +1,4 @@
-"""Any policy of a namespace or a topic by its name: `set`, `get`; made from `metadata.policies.table`."""
+"""Any policy of a namespace or a topic by its name: `set` and `get`, made from `metadata.policies.table`."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME, TABLE, UNDEFINED, Policy
 
 DEFAULT = "default"
-"""What takes a policy back."""
+"""The value that removes a policy."""
 
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help=f"One of {', '.join(BY_NAME)}.")]
 ValueArgument = Annotated[
@@ -132,7 +132,7 @@ def _scalar(kind: Any, text: str) -> Any:
 
 
 def usage(policy: Policy) -> str:
-    """How a value is written."""
+    """The notation of a value."""
     if policy.kind is bool:
         return "on or off"
     if get_origin(policy.kind) is Literal:
@@ -146,22 +146,22 @@ def usage(policy: Policy) -> str:
 
 
 def namespace_path(policy: Policy, namespace: NamespaceName) -> str:
-    """Where a namespace's policy is set."""
+    """The path of a namespace's policy."""
     root = "/geo/v1" if policy.own else "/admin/v2"
     return f"{root}/namespaces/{segment(namespace.tenant)}/{segment(namespace.local)}/{policy.namespace_path}"
 
 
 def topic_policy_path(policy: Policy, topic: TopicName) -> str:
-    """Where a topic's policy is set."""
+    """The path of a topic's policy."""
     path = topic_path(topic.base, policy.topic_path)
     return path.replace("/admin/v2/", "/geo/v1/", 1) if policy.own_topic else path
 
 
 def setter(policy: Policy, path: str, method: str, text: str, *, removable: bool) -> Callable[[AdminClient], object]:
-    """What sets a policy, or takes it back when the text is `default`.
+    """A function that sets a policy, or removes it if the text is `default`.
 
     Raises:
-        MagnetarError: no possible value; or it cannot be taken back.
+        MagnetarError: the value is not possible, or the policy cannot be removed.
     """
     query = {"backlogQuotaType": policy.kind_query} if policy.kind_query else None
     if text == DEFAULT:
@@ -179,13 +179,13 @@ def setter(policy: Policy, path: str, method: str, text: str, *, removable: bool
 
 
 def namespace_setter(policy: Policy, namespace: str, text: str) -> Callable[[AdminClient], object]:
-    """What sets a policy of a namespace, or takes it back. Raises MagnetarError as `setter`; NameNotValid."""
+    """A function that sets or removes a policy of a namespace. Raises MagnetarError as `setter`; NameNotValid."""
     path = namespace_path(policy, NamespaceName.parse(namespace))
     return setter(policy, path, policy.namespace_method, text, removable=policy.removable)
 
 
 def topic_setter(policy: Policy, topic: TopicName, text: str) -> Callable[[AdminClient], object]:
-    """What sets a policy of a topic, or takes it back. Raises MagnetarError as `setter`."""
+    """A function that sets or removes a policy of a topic. Raises MagnetarError as `setter`."""
     return setter(policy, topic_policy_path(policy, topic), policy.topic_method, text, removable=True)
 
 
@@ -239,7 +239,8 @@ def topic_row(
     path, namespace = topic_policy_path(policy, topic), _of_namespace(policy, shared)
     own = getter(policy, path, client)
     if own is not None and own == policy.topic_unset:
-        # A broker answers this where nothing is set, too, as Pulsar's; that matters only if the namespace has another value.
+        # Like Pulsar's, a broker gives this answer also if nothing is set; that matters only if the namespace has
+        # another value.
         differs = namespace is not None and namespace != own
         own = own if differs and client.get(f"{path}?applied=true") == own else None
     return _row(policy, {"value": own, "namespace": namespace}, as_json)

@@ -1,4 +1,4 @@
-"""`magnetar recover`: a data folder whose parts do not belong together any more; its broker is stopped."""
+"""`magnetar recover`: repair a data folder whose parts do not match; its broker is stopped."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`magnetar restore`: a cluster that lost its disk gets back from a peer what it had published."""
+"""`magnetar restore`: copy messages that a cluster lost with its disk back from a peer."""
 
 import tempfile
 import threading
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 EXAMPLE = "magnetar restore us-west --from us-east"
 
 TIMEOUT_S: Final = 30.0
-"""For an inventory: a walk over all topics."""
+"""The timeout of an inventory: it goes through all topics."""
 
 STATES_S: Final = 60.0
-"""How long to wait for what the peer's link still has to bring, at most: a link that is down must not stop a restore."""
+"""The longest time to wait for the rest of the peer's link: a link that is down must not stop a restore."""
 
 LOOK_MS: Final = int(LOOK_S * 1000)
 
@@ -76,7 +76,7 @@ def restore(
     found: list[Restored] = []
     if any(one.missing for one in before):
         sides.wait_for_states(say)
-        # What came meanwhile (another restore, retention) counts.
+        # Messages that arrived in the meantime (another restore, retention) count.
         before = sides.plan()
         with sides.progress(sum(one.missing for one in before), say):
             found = with_spark(lambda: _run(chosen, sides, before, master))
@@ -124,10 +124,11 @@ class Sides:
         return [name for name in self.topics if not any(map(chosen_by([name]), (one.topic for one in plan)))]
 
     def wait_for_states(self, say: Callable[[str], None]) -> None:
-        """Let the link from the peer bring what it has, at most for `STATES_S`.
+        """Wait until the link from the peer has delivered everything, at most for `STATES_S`.
 
-        It carries, besides the peer's messages, which messages its replicated subscriptions have consumed; a message that
-        comes back later than that is acknowledged when it is stored, one that comes earlier is delivered again.
+        In addition to the peer's messages, it carries the acknowledgements of its replicated subscriptions. A message
+        that is restored after them is acknowledged when it is stored; one that is restored before them is delivered
+        again.
         """
         from magnetar.runtime.network.link_client import LinkClient
 
@@ -137,7 +138,9 @@ class Sides:
         waiting: set[str] | None = None
 
         def left() -> int:
-            """Of a busy topic it is enough that its link was at the end once; but which there are is known when all are named."""
+            """For a busy topic it is enough that its link was at the end once; the set of topics is known when all are
+            named.
+            """
             nonlocal waiting
             names, more = self._behind()
             if waiting is not None:
@@ -153,7 +156,8 @@ class Sides:
             with LinkClient.connect(self.config.link_address(self.peer), self.token) as client:
                 told = client.topics(self.cluster)
                 while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
-                    # What a link steps over without its pipeline is no news to a poll: look all the same, now and then.
+                    # A poll does not report entries that a link skips without its pipeline: so the state is checked now
+                    # and then.
                     told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, LOOK_MS))
                     behind = left()
         except MagnetarError as error:
@@ -165,7 +169,7 @@ class Sides:
             )
 
     def _behind(self) -> tuple[set[str], int]:
-        """Topics of which the peer's link has not delivered everything, and how many there are besides these."""
+        """Topics of which the peer's link has not delivered everything, and the number of further ones."""
         links = [link for link in self._there.get("/geo/v1/drain")["links"] if link["target"] == self.cluster]
         names = {topic["topic"] for link in links for topic in link["topics"]}
         return names, sum(link["topics_waiting"] - len(link["topics"]) for link in links)

@@ -1,4 +1,4 @@
-"""`magnetar schemas`: what is registered for topics, and whether something else could be."""
+"""`magnetar schemas`: the registered schemas of topics, and whether another one could be registered."""
 
 import json
 from pathlib import Path

@@ -25,19 +25,21 @@ DIFFERENCES_TOLD: Final = 3
 """Schemas that a line about differences names; the table has them all."""
 
 ANSWER_S: Final = 10.0
-"""How long one cluster may take to answer when all are asked: one that is away is named, the others' answers come."""
+"""The timeout of one cluster when all are asked: one that does not answer is named, and the others' answers are
+shown.
+"""
 
 
 def check(name: TopicName, body: dict[str, Any], config: Path | None, admin_url: str | None, *, as_json: bool) -> None:
     """Say whether a schema could be registered in every cluster.
 
     Args:
-        name: of the topic.
+        name: the topic.
         body: the schema as the admin interface takes it.
         config, admin_url, as_json: the command's options.
 
     Raises:
-        MagnetarError: it could not, or a cluster did not answer; what the others said is printed before.
+        MagnetarError: it could not, or a cluster did not answer; the answers of the others are printed before.
     """
     new = definition_from(body["type"], body["schema"], body["properties"])
     found, links = clusters_of(config, admin_url)
@@ -72,7 +74,7 @@ def check(name: TopicName, body: dict[str, Any], config: Path | None, admin_url:
 
 
 class Answer(NamedTuple):
-    """What one cluster says about a topic.
+    """The answer of one cluster about a topic.
 
     Attributes:
         held: its schemas, and the strategy.

@@ -1,4 +1,4 @@
-"""`magnetar status`: which clusters are up, how far every link is behind, what is blocked and why."""
+"""`magnetar status`: the clusters that are up, the lag of every link, and blocked topics with the reasons."""
 
 import signal
 import threading
@@ -23,7 +23,9 @@ TIMEOUT_S: Final = 3.0
 """A status page that waits longer for one dead cluster is no status page."""
 
 SILENT_MS: Final = 60_000
-"""What a cluster needs is told with its acknowledgements, so all are a bit behind with that: less is not worth a word."""
+"""Subscriptions are reported as behind only after this time: what a cluster needs is reported together with its
+acknowledgements, so all are a bit behind.
+"""
 
 SUBSCRIPTION_COLUMNS = (
     "subscription",
@@ -81,7 +83,7 @@ def _watch(found: list[Target], urls: dict[str, str], every_s: float) -> None:
 
 
 def look(found: list[Target]) -> dict[str, dict[str, Any]]:
-    """What each cluster says of itself; `error` where it does not answer."""
+    """The state of each cluster; `error` if it does not answer."""
     answers = at_once(found, lambda client: client.get("/geo/v1/status"))
     seen: dict[str, dict[str, Any]] = {
         target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
@@ -163,11 +165,12 @@ def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def waits(state: dict[str, Any], one: dict[str, Any]) -> list[str]:
-    """For whom a subscription waits: who answers no snapshot, and who may still need acknowledgements that could be forgotten.
+    """The clusters that a subscription waits for: those that do not answer snapshots, and those that may still need
+    acknowledgements that could be forgotten.
 
     Args:
-        state: of the subscription in a cluster.
-        one: all that this cluster says of itself.
+        state: state of the subscription in a cluster.
+        one: the whole state of this cluster.
     """
     lines = []
     missing, dropped_ms = state.get("missing", {}), state.get("droppedAt")
@@ -184,7 +187,7 @@ def waits(state: dict[str, Any], one: dict[str, Any]) -> list[str]:
 
 
 def _holds(peer: str, state: dict[str, Any], one: dict[str, Any]) -> str:
-    """A cluster for which acknowledgements are kept; "" when it wrote only just now: then it is no more than a bit behind."""
+    """A cluster for which acknowledgements are kept; "" if it wrote very recently: then its lag is small."""
     received_ms = state.get("lastReceivedMs", {}).get(peer)
     if not received_ms:
         return f"{peer} (nothing heard of it since the start)"

@@ -1,4 +1,4 @@
-"""`magnetar subscriptions`: list, make, move, look into, delete."""
+"""`magnetar subscriptions`: list, create, move, inspect and delete subscriptions."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -34,10 +34,10 @@ def path_of(topic: str, subscription: str, *rest: str | int) -> str:
 
 
 def place(text: str) -> dict[str, int] | int:
-    """Where a subscription shall go on: `earliest`, `latest`, `ledger:entry` as a message id, or a time as ms.
+    """The new position of a subscription: `earliest`, `latest`, `ledger:entry` as a message id, or a time as ms.
 
     Raises:
-        MagnetarError: it is none of them.
+        MagnetarError: it is none of these.
     """
     if text in {"earliest", "latest"}:
         return EARLIEST if text == "earliest" else LATEST
@@ -136,8 +136,8 @@ def rate(
     set_rate = policies.setter(policy, path, "POST", value, removable=True)
 
     def act(client: AdminClient) -> None:
-        # REST takes a rate of a subscription that is not there yet, as Pulsar does. By hand that is a mistyped name. One that
-        # is left behind can be taken back.
+        # REST accepts a rate for a subscription that does not exist yet, as Pulsar does. On the command line that is a
+        # mistyped name. A leftover rate can be removed.
         if value != policies.DEFAULT and subscription not in client.get(topic_path(name, "subscriptions")):
             raise MagnetarError(f"subscription {subscription} of {name} does not exist")
         set_rate(client)

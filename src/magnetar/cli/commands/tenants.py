@@ -1,4 +1,4 @@
-"""`magnetar tenants`: who owns namespaces."""
+"""`magnetar tenants`: the owners of namespaces."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,9 @@ app = Group("Tenants: who owns namespaces.")
 
 PATH = "/admin/v2/tenants"
 OWN_PATH = "/geo/v1/tenants"
-"""Changes what is named alone: reading a tenant and writing it back would undo what somebody else changes meanwhile."""
+"""This path changes only the named fields: reading a tenant and writing it back would overwrite changes made in
+between.
+"""
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT")]
 
 

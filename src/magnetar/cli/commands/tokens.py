@@ -1,4 +1,4 @@
-"""`magnetar tokens`: keys, and the tokens (JWT) that clients, links and commands present. Works without a broker."""
+"""`magnetar tokens`: keys, and the tokens (JWT) of clients, links and commands. Works without a broker."""
 
 import os
 import secrets
@@ -71,7 +71,7 @@ def create_key_pair(
     try:
         _write(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644)
     except ConfigError:
-        private.unlink()  # nobody has the other half
+        private.unlink()  # the other half of the pair was not written
         raise
     print_line(f"wrote {private} and {public}: brokers need the public one alone (public_key_files)")
 
@@ -249,7 +249,7 @@ def _shown_time(expires_s: int | None) -> str:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file of a secret; it is never readable by others, not for a moment.
+    """Write a new file with a secret; other users can never read it, not for a moment.
 
     Raises:
         ConfigError: it exists, or cannot be made.

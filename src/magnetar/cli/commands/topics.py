@@ -31,17 +31,17 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete na
 
 
 def partitions(client: AdminClient, topic: TopicName) -> int:
-    """How many partitions a topic has; 0 when it is not partitioned."""
+    """The number of partitions of a topic; 0 if it is not partitioned."""
     return int(client.get(topic_path(topic, "partitions"))["partitions"])
 
 
 def _own_path(topic: TopicName | str, *rest: str) -> str:
-    """As `topic_path`, of what Pulsar has not."""
+    """Like `topic_path`, for paths that Pulsar does not have."""
     return topic_path(topic, *rest).replace("/admin/v2/", "/geo/v1/", 1)
 
 
 def stats_of(client: AdminClient, topic: TopicName) -> dict[str, Any]:
-    """Statistics of a topic; of a partitioned one in sum."""
+    """Statistics of a topic; for a partitioned one the sums."""
     what = "partitioned-stats" if partitions(client, topic) else "stats"
     return dict(client.get(topic_path(topic, what)))
 

@@ -105,7 +105,7 @@ def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = pri
     Args:
         config: which clusters there are.
         path: its file, for the children.
-        say: is told why there is no pipeline.
+        say: called with the reason if there is no pipeline.
 
     Raises:
         ConfigError: no cluster of the file is on this machine.

@@ -1,4 +1,4 @@
-"""`magnetar verify`: proof that every cluster holds every message of a topic once, in its origin's order."""
+"""`magnetar verify`: check that every cluster holds every message of a topic once, in its origin's order."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "true",  # as many tasks as there is data, for jobs of unknown size (`magnetar restore`)
     "spark.ui.enabled": "false",
 }
-"""Of the session of a batch job."""
+"""Settings of the session of a batch job."""
 
 DIFFERENT: Final = 3
 """Exit code when clusters differ; 1 is for what could not be compared, as everywhere."""
@@ -72,7 +72,8 @@ def verify(
 
 
 def ask(config: Config, topic: str) -> int:
-    """How many partitions a topic has; 0: none. Spark is not started for a topic that a cluster does not have.
+    """The number of partitions of a topic; 0: it is not partitioned. Spark is not started for a topic that a cluster
+    does not have.
 
     Raises:
         MagnetarError: a cluster does not answer, or does not have it.
@@ -125,7 +126,7 @@ def as_rows(result: "VerifyResult") -> list[dict[str, Any]]:
 
 
 def as_document(result: "VerifyResult") -> dict[str, Any]:
-    """What `--json` prints."""
+    """The document that `--json` prints."""
     return {
         "topic": result.topic,
         "partitions": result.partitions,
@@ -153,7 +154,7 @@ def as_dict(one: "Example") -> dict[str, Any]:
 
 
 def lines(result: "VerifyResult") -> list[str]:
-    """What is wrong in words, the first messages of each kind and cluster."""
+    """The errors in words, with the first messages of each kind and cluster."""
     found: list[str] = []
     for cluster, findings in result.clusters.items():
         found += _why_missing(cluster, findings)

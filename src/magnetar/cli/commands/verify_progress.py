@@ -1,4 +1,6 @@
-"""How far `magnetar verify` is: a bar on a terminal, plain lines elsewhere; on stderr, for stdout is the report."""
+"""The progress of `magnetar verify`: a bar on a terminal, plain lines elsewhere; on stderr, because stdout has the
+report.
+"""
 
 import sys
 import time
@@ -17,7 +19,7 @@ UNITS: Final = {"reading": "entries", "comparing": "stretches of 65,536 indexes"
 
 
 class Shown(Protocol):
-    """Where progress is told."""
+    """An output of the progress."""
 
     def start(self) -> None:
         """Spark starts, which takes seconds."""
@@ -43,7 +45,7 @@ class Quiet:
 
 
 def pace(progress: "VerifyProgress", seconds: float) -> str:
-    """What was read, and how fast."""
+    """The amount read, and the speed."""
     rate = f", {progress.messages / seconds:,.0f} messages/s" if seconds > 0 and progress.messages else ""
     return f"{progress.messages:,} messages, {size(progress.bytes)}{rate}"
 
@@ -102,7 +104,7 @@ class Bar:
         self._tasks["start"] = self._bars.add_task("starting Spark", total=None, pace="")
 
     def tell(self, progress: "VerifyProgress") -> None:
-        """Move the step's bar; what was before it is full now."""
+        """Move the step's bar; the bars of earlier steps are full then."""
         task = self._tasks.get(progress.step)
         if task is None:
             for earlier in self._tasks.values():
@@ -119,7 +121,7 @@ class Bar:
 
 
 def shown(*, quiet: bool) -> Shown:
-    """What fits where stderr goes."""
+    """The output that suits the kind of stderr."""
     if sys.stderr.isatty():
         return Bar()
     return Quiet() if quiet else Plain()

@@ -1,7 +1,8 @@
 """Run as a program, `orphans.py PARENT COMMAND ...`: become that command, which gets SIGTERM when the parent dies.
 
-A `preexec_fn` would do the same in a process of one thread. Where others run, such as those of official clients, what CPython
-does between fork and exec for it may wait for ever for a lock that one of them held.
+A `preexec_fn` would do the same in a process with one thread. In a process with other threads, such as those of
+official clients, the code that CPython runs between fork and exec for it may wait for ever for a lock that one of them
+held.
 """
 
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 
 
 def with_parent(command: list[str], parent: int) -> list[str]:
-    """What to start instead of a command; off Linux the command itself.
+    """The command to start instead of the given one; on systems other than Linux the command itself.
 
     Args:
         command: the program by its path, and its arguments.
-        parent: the process that starts it. The kernel means its *thread*: one that lives as long as the command shall.
+        parent: the process that starts it. The kernel watches the starting *thread*: it must run as long as the command
+            shall.
     """
     if not sys.platform.startswith("linux"):
         return command

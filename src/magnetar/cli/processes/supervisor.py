@@ -1,14 +1,14 @@
 """The supervisor of `magnetar up`: child processes, their lines, restarts with backoff, a clean end.
 
-One thread, one selector. What it waits for are lines of children, the ends of children (the end of their output), signals
-and the next restart's time; it never polls.
+One thread, one selector. It waits for lines of children, ends of children (the end of their output), signals and the
+time of the next restart; it never polls.
 
 Rules:
 
 - A child has one of four states: `waiting` (for its turn or for its restart), `starting` (its ready line has not come),
   `ready`, `ended` (not started again).
-- A child of the first group that ends before it was ever ready makes the whole start fail: what keeps it from running
-  (a port in use, a folder of another version) will not go away by itself, and its own line says so.
+- A child of the first group that ends before it was ever ready makes the whole start fail: the cause (a port in use, a
+  folder of another version) does not disappear without a user's action, and its own line reports it.
 - A child that ends later is started again after `Backoff.delay`, unless restarts are switched off.
 - The end goes in groups, last group first: the pipeline before the brokers that it writes to.
 """
@@ -32,19 +32,19 @@ LINE_BYTES_MAX: Final = 64 * 1024
 """A ceiling: a child that writes without line ends must not fill our memory; longer lines are shown in pieces."""
 
 STOP_S: Final = 30.0
-"""How long a child may take to end after SIGTERM (a broker makes cursors durable, Spark ends its batch)."""
+"""The time that a child has to end after SIGTERM (a broker makes cursors durable, Spark ends its batch)."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a child is started again.
+    """The wait before a child is started again.
 
     Attributes:
         first_s: after its first end.
-        most_s: never longer; a child that cannot run costs one start in this time.
-        calm_s: a child that ran for so long is taken for healthy: counting begins anew.
+        most_s: the longest wait; a child that cannot run costs one start in this time.
+        calm_s: a child that ran for this time counts as healthy: the wait begins at `first_s` again.
     """
 
     first_s: float = 0.5
@@ -103,11 +103,11 @@ class Supervisor:
     """Keeps children running until a signal comes.
 
     Args:
-        specs: what to run.
+        specs: the children.
         say: gets one line for the user at a time.
         on_ready: called once, when every essential child is ready (and again never).
         restart: whether a child that ends is started again.
-        backoff: how soon.
+        backoff: the waits before restarts.
         random: for the jitter.
         clock: seconds, monotonic.
     """
@@ -138,7 +138,7 @@ class Supervisor:
         """Run until SIGINT, SIGTERM or SIGHUP, or until no child is left.
 
         Returns:
-            0 after a signal, 1 when every child has ended by itself.
+            0 after a signal, 1 when every child has ended without one.
 
         Raises:
             MagnetarError: an essential child could not start; its own line.
@@ -166,7 +166,7 @@ class Supervisor:
                 self._start(child, now)
 
     def _group_ready(self, group: int) -> bool:
-        """Whether every child of the groups before has been ready once (later ends hold nobody up)."""
+        """Whether every child of the groups before has been ready once (later ends delay no group)."""
         return all(other.was_ready or other.state == "ended" for other in self.children if other.spec.group < group)
 
     def _start(self, child: Child, now: float) -> None:
@@ -227,7 +227,7 @@ class Supervisor:
         """One line that a child wrote."""
         if error:
             child.last_error = line or child.last_error
-            # A start that fails is told once, by whoever reports its end.
+            # A start that fails is reported once, with the end of the child.
             if child.state != "starting" or not line.startswith("magnetar: "):
                 sys.stderr.write(f"{child.spec.prefix}{line}\n")
                 sys.stderr.flush()
@@ -360,9 +360,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_with_parent() -> Callable[[], None] | None:
-    """On Linux: a `preexec_fn` that lets a child get SIGTERM when its parent dies without a chance to end it.
+    """On Linux: a `preexec_fn` that makes the kernel send a child SIGTERM when its parent dies without ending it.
 
-    The kernel means the parent's *thread*: start such children from a thread that lives as long as they shall.
+    The kernel watches the parent's *thread*: start such children from a thread that runs as long as they shall.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,1 +1,1 @@
-"""What all commands share: options, targets, credentials, output."""
+"""Shared parts of all commands: options, targets, credentials, output."""

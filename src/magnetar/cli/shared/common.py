@@ -1,4 +1,4 @@
-"""What all commands share: options, the configuration they mean, tables and JSON."""
+"""Shared parts of all commands: options, the configuration that they select, tables and JSON."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ def found_file() -> Path | None:
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Where tables go: as wide as its content needs when no terminal sets the width."""
+    """The console for tables: as wide as its content needs if no terminal sets the width."""
     from rich.console import Console
 
     plain = Console(stderr=stderr)
@@ -91,7 +91,7 @@ def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_jso
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, title: str = "") -> Any:
-    """A Rich table; numbers stand to the right. Texts are shown as they are, never as markup."""
+    """A Rich table; numbers are aligned to the right. Texts are shown unchanged, never as markup."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -117,7 +117,7 @@ def cell(value: Any) -> str:
         return f"{value:,.1f}"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
-    # Names may hold anything that is not a control character; what comes from elsewhere may hold those, too.
+    # Names may contain any character that is not a control character; other texts may contain control characters too.
     return "".join(character if character.isprintable() else " " for character in str(value))
 
 
@@ -160,10 +160,10 @@ def with_spark(load: Callable[[], _T]) -> _T:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is lost; without a terminal only `--yes` answers.
+    """Ask before something is lost; without a terminal only `--yes` is accepted.
 
     Raises:
-        MagnetarError: the answer is no, or nobody can be asked.
+        MagnetarError: the answer is no, or there is no terminal.
     """
     if yes:
         return

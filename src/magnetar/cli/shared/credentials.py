@@ -1,12 +1,12 @@
-"""How the commands present themselves to brokers: a token and whom to trust, never as an argument.
+"""The credentials of commands: a token and the trusted CA, never as an argument.
 
-What an argument says everybody sees in the list of processes. So a token comes, in this order, from
+All users of the machine see arguments in the list of processes. So a token is taken, in this order, from
 
     --token-file FILE       before the command's name
     MAGNETAR_TOKEN          the token itself; MAGNETAR_TOKEN_FILE: the file that holds it
     [client] token_file     of clusters.toml
 
-and certificates from `[client]`, or MAGNETAR_CA_FILE where there is no file.
+and certificates from `[client]`, or from MAGNETAR_CA_FILE if there is no file.
 """
 
 import os
@@ -27,7 +27,7 @@ CA_VARIABLE: Final = "MAGNETAR_CA_FILE"
 
 
 class Chosen:
-    """What the options and the environment say, for the configuration to fill up."""
+    """The choices from options and the environment, which the configuration completes."""
 
     token_file: Path | None = None
 

@@ -1,4 +1,4 @@
-"""How commands are registered: in the order of their definition, each with an example in its help."""
+"""Registration of commands: in the order of their definition, each with an example in its help."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Command(TyperCommand):
     """A command to which a negative number is a value: no option is called so."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the words behind the command's name."""
+        """Take the words after the command's name."""
         ctx.ignore_unknown_options = any(map(_NUMBER.fullmatch, args))
         return super().parse_args(ctx, args)
 

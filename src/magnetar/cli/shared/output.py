@@ -1,8 +1,9 @@
-"""Standard output and error that never keep a command from what it does.
+"""Standard output and error that never prevent a command from finishing its work.
 
-A command that moves a subscription, or says whether a cluster may be switched off, must come to its end and to its own exit
-code whoever reads it: `magnetar failover ... | head -1` takes one line and goes. So a reader that is gone is no error, a disk
-that is full is one, told at the end; and what cannot be encoded (names of files may be any bytes) is shown as escapes.
+A command that moves a subscription, or reports whether a cluster may be switched off, must reach its end and its own
+exit code, whether its output is read or not: `magnetar failover ... | head -1` reads one line and exits. So a closed
+output is not an error. A full disk is one, reported at the end. Characters that cannot be encoded (names of files may
+be any bytes) are shown as escapes.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from typing import Any, Final, TextIO
 _INPUT, _OUTPUT, _ERROR = range(3)
 
 _NOBODY: Final = {errno.EPIPE, errno.EIO}
-"""A pipe that nobody reads, and a terminal that is gone."""
+"""The errors of a pipe whose reader is gone, and of a terminal that is gone."""
 
 
 class _Patient(io.RawIOBase):
@@ -56,7 +57,7 @@ class Output:
         self._streams = _text(self._out, sys.stdout, lines=self._out.isatty()), _text(_Patient(_ERROR), sys.stderr)
 
     def install(self) -> None:
-        """Be what the program writes to; what is written already goes first."""
+        """Replace the program's output; text that was written before is flushed first."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()
@@ -64,17 +65,17 @@ class Output:
 
     @property
     def unread(self) -> bool:
-        """Whether whoever read standard output is gone."""
+        """Whether the reader of standard output is gone."""
         return self._out.failure is not None and self._out.failure.errno in _NOBODY
 
     def end(self, code: int) -> int:
-        """Write what is left.
+        """Write the rest of the output.
 
         Args:
-            code: how the command ended.
+            code: exit code of the command.
 
         Returns:
-            The exit code: 1 instead of 0 when something could not be written that somebody waits for.
+            The exit code: 1 instead of 0 if output could not be written although its reader is there.
         """
         out, err = self._streams
         out.flush()
@@ -106,7 +107,7 @@ def install() -> Output:
 
 
 def unread() -> bool:
-    """Whether whoever read this process's standard output is gone."""
+    """Whether the reader of this process's standard output is gone."""
     return Installed.output is not None and Installed.output.unread
 
 

@@ -1,4 +1,4 @@
-"""Which brokers an administration command speaks to, and what is done when it speaks to several."""
+"""The brokers that an administration command talks to, and the handling of several."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -89,10 +89,10 @@ def at_once(found: Sequence[Target], ask: Callable[[AdminClient], _T]) -> list[_
 
 
 def change(found: Sequence[Target], act: Callable[[AdminClient], object], done: str) -> None:
-    """Do something to each broker and say so; one that fails does not keep it from the others.
+    """Do something to each broker and report it; after a failure the others are done all the same.
 
     Raises:
-        MagnetarError: what failed, with the cluster's name when there are several.
+        MagnetarError: the failure, with the cluster's name if there are several.
     """
     failures: list[str] = []
     for target in found:
@@ -120,12 +120,12 @@ def show(
     Args:
         found: the brokers.
         ask: the rows of one.
-        columns: of the table.
+        columns: columns of the table.
         as_json: print a list instead.
-        none: printed instead of a table without rows; "": the empty table says it.
+        none: printed instead of a table without rows; "": an empty table is printed.
 
     Raises:
-        MagnetarError: a broker that refused; what the others said is printed before.
+        MagnetarError: a broker refused; the answers of the others are printed before.
     """
     rows: list[dict[str, Any]] = []
     failures: list[str] = []

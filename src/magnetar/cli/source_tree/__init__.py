@@ -1,1 +1,1 @@
-"""Commands that run what only the source tree has: benchmarks and the demo."""
+"""Commands that run parts of the source tree that are not installed: benchmarks and the demo."""

@@ -16,7 +16,7 @@ from magnetar.core.tables import nearest
 EXAMPLE = "magnetar bench broker --quick"
 
 MARK = "def main("
-"""What makes a module of `bench/` a suite, beside storing figures."""
+"""A module of `bench/` with this text is a suite, if it also stores figures."""
 
 QUICK = "--quick"
 

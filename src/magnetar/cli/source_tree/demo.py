@@ -1,4 +1,4 @@
-"""`magnetar demo`: the door to the example of the source tree that shows what the product is for."""
+"""`magnetar demo`: runs the demo of the source tree, which shows the use of the product."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Where the sources are: benchmarks and examples are no part of an installed package."""
+"""The location of the source tree: benchmarks and examples are not part of an installed package."""
 
 from pathlib import Path
 
