@@ -1,1 +1,1 @@
-"""Publishing: from SEND to the receipt. Producers, rates, deduplication by sequence id and by idempotency key."""
+"""Publishing, from SEND to the receipt: producers, rates, deduplication by sequence id and by idempotency key."""

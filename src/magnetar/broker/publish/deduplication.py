@@ -1,12 +1,13 @@
-"""Publisher deduplication of one topic: when it is on, and how its numbers outlive the broker.
+"""Publisher deduplication of one topic: switching it on and off, and storing its sequence ids so that they survive a
+restart.
 
-    on at start     load the cursor `pulsar.dedup`, replay the log behind it, then producers are let in
-    switched on     nothing is accepted until what is in flight has landed and the retained end of the log is replayed:
-                    there is no window in which a duplicate passes
-    on              every `snapshot_entries` entries and every `snapshot_s` seconds the numbers are stored as a cursor
+    on at start     load the cursor `pulsar.dedup` and replay the log after it; then producers are accepted
+    switched on     nothing is accepted until the appends in flight are in the log and the retained end of the log is
+                    replayed: there is no window in which a duplicate is stored
+    on              every `snapshot_entries` entries and every `snapshot_s` seconds the sequence ids are stored as a cursor
     switched off    the cursor is deleted
 
-The cursor holds back retention, as in Pulsar: what lies behind it has to be replayed
+The cursor holds back retention, as in Pulsar, because everything after it has to be replayed
 (docs/design/links.md#saved-before-deletion).
 """
 
@@ -62,7 +63,7 @@ _NEW: Final = Verdict.NEW
 
 
 class DeduplicationSettings(Protocol):
-    """What is read of `core.settings.DeduplicationConfig`."""
+    """The settings that deduplication reads (`core.settings.DeduplicationConfig`)."""
 
     @property
     def producers_max(self) -> int:
@@ -86,7 +87,7 @@ class DeduplicationSettings(Protocol):
 
 
 class Counters:
-    """Of all topics of a broker, for its metrics."""
+    """Counters of all topics of a broker, for its metrics."""
 
     __slots__ = ("duplicates", "evicted_inactive", "evicted_limit", "replayed", "unknown")
 
@@ -106,9 +107,9 @@ class Counters:
 
 
 def _counted(name: str | bytes) -> str:
-    """A name as a message carries it; "": none that a producer can have, so that nobody is ever judged by it.
+    """The producer name in a message; "" for a name that no producer can have, so that it never affects deduplication.
 
-    Messages that were published without deduplication, or in another cluster, carry what their client wrote.
+    Messages that were published without deduplication, or in another cluster, have any name that their client wrote.
     """
     try:
         text = name if isinstance(name, str) else name.decode()
@@ -183,7 +184,7 @@ class TopicDeduplication:
             self.durable_mark_delete = cursor.mark_delete
             self._replay(cursor.mark_delete)
             return
-        # What is in flight was not judged; it is part of the history as soon as it is in the log.
+        # Messages in flight were not checked; they are part of the history as soon as they are in the log.
         self._when_drained(self._begin)
 
     def _begin(self) -> None:
@@ -191,7 +192,7 @@ class TopicDeduplication:
             self._replay(self._history_start())
 
     def _history_start(self) -> Position:
-        """The position behind which there are at most `replay_entries_max` entries."""
+        """The position with at most `replay_entries_max` entries after it."""
         left = self._settings.replay_entries_max
         for ledger in reversed(self._log.ledger_infos()):
             if ledger.entries >= left:
@@ -268,7 +269,7 @@ class TopicDeduplication:
         self.snapshot_s = snapshot_s
 
     def stop(self) -> None:
-        """Switched off; whoever waits is let in. The caller deletes the cursor's key."""
+        """Switch off; waiting producers are accepted. The caller deletes the cursor's key."""
         self.status = Status.DISABLED
         self._flusher.forget(self.key)
         self.numbers.clear()
@@ -372,9 +373,9 @@ class TopicDeduplication:
             return
         known = self.numbers.get(name)
         if entry.flags & _REPLICATED and not metadata.HasField("replicated_from"):
-            # Restored: published before this data folder was made (`replication.restore`). A producer that publishes now may have
-            # begun with new numbers, and must not be taken for one that sends again what came back. A name of which nothing else
-            # is known goes on.
+            # Restored messages were published before this data folder existed (`replication.restore`). A producer that
+            # publishes now may have begun with new numbers, and must not count as one that repeats restored messages. A
+            # name that is otherwise unknown continues with its old number.
             if known is None:
                 self._restored_names.add(name)
             elif known.live or name not in self._restored_names:
@@ -395,10 +396,10 @@ class TopicDeduplication:
         self.numbers.fail()
 
     def forget(self, name: str, then: Callable[[str], None]) -> None:
-        """Forget a producer's number; `then("")` when no restart brings it back.
+        """Forget a producer's number; `then("")` is called when no restart can restore it.
 
-        The caller has closed its producers, and what they had on its way is answered. What is in the log now is never read for
-        numbers again.
+        The caller has closed its producers, and their messages in flight are answered. Entries that are in the log now
+        are never read for numbers again.
         """
         self.numbers.forget(name)
         self._told_names.discard(name)
@@ -426,7 +427,7 @@ class TopicDeduplication:
 
     @property
     def mark_delete(self) -> Position:
-        """What a snapshot taken now covers."""
+        """The position up to which a snapshot taken now covers the log."""
         return self._log.last
 
     def encode(self) -> bytes:
@@ -435,7 +436,7 @@ class TopicDeduplication:
         return Cursor(self._log, self._log.last, ids, under_way).encode()
 
     def internal_stats(self) -> dict[str, object]:
-        """As one of the `cursors` of the internal stats."""
+        """One of the `cursors` of the internal stats."""
         ids, _ = self.numbers.snapshot()
         last = self._log.last
         behind = self._log.entries_between(self.durable_mark_delete, last) if last > self.durable_mark_delete else 0
@@ -447,7 +448,7 @@ class TopicDeduplication:
             consumed=max(0, self._taken - behind),
             state=self.status.value,
             active=self.status is Status.ENABLED,
-            waiting=False,  # it is told of new entries, and reads only what was there before
+            waiting=False,  # it learns of new entries directly, and reads only older ones
             since_ms=self._began_ms,
             properties=ids,
         )

@@ -1,4 +1,6 @@
-"""Deduplication in all topics of a broker: where it is on (broker, namespace, topic: most specific wins), and since when."""
+"""Deduplication in all topics of a broker: where it is on (broker, namespace, topic: the most specific setting wins),
+and since when.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -80,11 +82,11 @@ class Deduplications(TopicPart):
         self.added(topic, self._stored.pop(self.key(topic), None))
 
     def all_loaded(self) -> None:
-        """What is left belongs to topics that were left out."""
+        """Delete the remaining cursors: they belong to topics without deduplication."""
         self._stored.clear()
 
     def deletion_failed(self, topic: Topic) -> None:
-        """It goes on with what it can read in the log."""
+        """Continue after a failed deletion, with the numbers that can be read in the log."""
         self.added(topic)
 
     def policies_changed(self, topics: Sequence[Topic]) -> None:
@@ -129,7 +131,9 @@ class Deduplications(TopicPart):
             self._delete_cursor(topic)
 
     def deletion_keys(self, topic: Topic) -> list[str]:
-        """Stop it; the keys that the caller's transaction has to delete. `added` brings it back if that fails."""
+        """Stop it, and return the keys that the caller's transaction has to delete. `added` starts it again if that
+        fails.
+        """
         deduplication = topic.deduplication
         if deduplication is None:
             return []
@@ -153,11 +157,11 @@ class Deduplications(TopicPart):
 
     @staticmethod
     def key(topic: Topic) -> str:
-        """Where a topic's cursor is stored."""
+        """The key of a topic's cursor."""
         return cursor_key(topic.text, CURSOR_NAME)
 
     def durable_low(self, topic: Topic) -> Position | None:
-        """Up to where retention may delete; None when it holds nothing."""
+        """The position up to which retention may delete; None if deduplication holds nothing back."""
         return topic.deduplication.durable_mark_delete if topic.deduplication is not None else None
 
     def tick(self, topic: Topic, now_ms: int) -> None:

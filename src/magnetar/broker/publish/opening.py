@@ -1,14 +1,15 @@
-r"""Batches that are opened off the event loop, and what waits behind them.
+r"""Opening large batches outside the event loop, and the messages that wait for this.
 
-    SEND --- its batch is small ---> opened and judged at once
-        \-- else: its producer waits ---(its turn comes, one batch is opened)---> judged and stored, then what came behind it
+    SEND --- its batch is small ---> opened and checked at once
+        \\-- else: its producer waits ---(its turn comes, one batch is opened)---> checked and stored, then the messages after it
 
-To look for idempotency keys in a batch, the broker inflates it and walks over its messages. That takes up to 0.3 s for 16 MiB or
-65,536 messages, so that it is done by `effects.outbox.Compute`. One batch of the whole broker is opened at a time, and
-connections take turns: logins with passwords use the same thread, and wait for one batch at most.
+To find idempotency keys in a batch, the broker decompresses it and goes through its messages. That takes up to 0.3 s
+for 16 MiB or 65,536 messages, so it is done by `effects.outbox.Compute`. The whole broker opens one batch at a time,
+and connections take turns: logins with passwords use the same thread, and wait for one batch at most.
 
-SENDs of one producer stay in order: what comes behind such a batch waits for it. Other producers do not wait. What waits counts
-against its connection as what waits for a publish rate does, so that the socket is not read while there is much of it.
+SENDs of one producer stay in order: messages after such a batch wait for it. Other producers do not wait. Waiting
+messages count against their connection like those that wait for a publish rate, so the socket is not read while there
+are many.
 """
 
 from collections import OrderedDict, deque
@@ -39,10 +40,10 @@ class Job:
 
 
 class Openings:
-    """What a broker opens off its event loop: one at a time, and who asks for it takes turns.
+    """The batches that a broker opens outside its event loop, one at a time. Their senders take turns.
 
-    There is at most one job of each producer, of each request of a link or a restore that waits, and of each topic that reads
-    its log at a start, so that their number has the limits of those.
+    There is at most one job for each producer, of each request of a link or a restore that waits, and of each topic
+    that reads its log at a start, so their number is limited by the limits of those.
 
     Args:
         outbox: the broker's.
@@ -116,7 +117,7 @@ class Elsewhere(NamedTuple):
 
 
 class _Waiting:
-    """What waits of one producer."""
+    """The waiting messages of one producer."""
 
     __slots__ = ("frames", "job", "publisher", "size", "then")
 
@@ -153,7 +154,7 @@ class InOrder:
         return bool(self._waiting)
 
     def publish(self, publisher: Publisher, producer: Producer, frames: list[Frame]) -> None:
-        """Publish, behind what waits of the producer."""
+        """Publish after the waiting messages of the producer."""
         waiting = self._waiting.get(producer)
         if waiting is None:
             self._wait(publisher, producer, publisher.take(producer, frames, None))

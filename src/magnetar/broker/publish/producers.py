@@ -1,17 +1,20 @@
 """The producers of one topic: names, access modes, fencing (docs/design/pulsar.md#producers).
 
-    mode                  nobody else there   shared ones there   an exclusive one there   and somebody waits
-    Shared                accepted            accepted            refused (busy)           refused (busy)
-    Exclusive             accepted            refused (fenced)    refused (fenced)         refused (fenced)
-    WaitForExclusive      accepted            queued              queued                   queued behind
-    ExclusiveWithFencing  accepted            they are closed     it is closed             all are closed
+    mode                  no other producer   shared ones present   an exclusive one present   and one waits
+    Shared                accepted            accepted              refused (busy)             refused (busy)
+    Exclusive             accepted            refused (fenced)      refused (fenced)           refused (fenced)
+    WaitForExclusive      accepted            queued                queued                     queued after it
+    ExclusiveWithFencing  accepted            they are closed       it is closed               all are closed
 
-Each time that a producer gets exclusive access, the topic epoch goes up by one and the producer is told. It brings that epoch
-when it comes back: it keeps it if no other producer had exclusive access meanwhile, and is refused (fenced) otherwise.
-A name is used by one live producer at a time. The same connection may replace its own producer with a higher producer epoch (it
-reconnected faster than it noticed). Of anybody else it is found out first whether the one that has the name lives. If so, the
-table holds, as in Pulsar: a standby of the same name waits for its turn. With shared access, and for whoever brings the epoch
-that holds (it comes back, and it is its own former self that has the name), the name is busy.
+Each time that a producer gets exclusive access, the topic epoch is raised by one and the producer receives it. It sends
+that epoch when it connects again. It keeps its epoch if no other producer had exclusive access in the meantime, and is
+refused (fenced) otherwise.
+
+A name is used by one connected producer at a time. The same connection may replace its own producer by one with a
+higher producer epoch (it reconnected faster than it noticed the loss). For another connection, the broker first checks
+whether the producer with the name is still connected. If it is, the table applies, as in Pulsar: a standby with the
+same name waits for its turn. With shared access, and for a producer that sends the current epoch (it reconnects, and
+the name is used by its own former connection), the name is busy.
 """
 
 from dataclasses import dataclass, field
@@ -28,8 +31,9 @@ PRODUCERS_WAITING_MAX: Final = 1000
 """A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
 
 TOPIC_EPOCH_MAX: Final = 1 << 62
-"""The highest epoch above the topic's own that a producer may bring: nobody comes to it by counting, and whoever brought the
-highest that the protocol has would leave no room for the next one."""
+"""A ceiling on a topic epoch, above the topic's own, that a producer may send. No epoch gets this high by counting, and
+with the protocol's highest one there would be no room for the next.
+"""
 
 
 class AccessMode(IntEnum):
@@ -42,7 +46,9 @@ class AccessMode(IntEnum):
 
 
 def rates_in(meter: Meter) -> dict[str, float]:
-    """Of counters that begin with messages and bytes, with Pulsar's keys. The average is of the same interval as the rates."""
+    """Rates from counters that begin with messages and bytes, with Pulsar's keys. The average is over the same interval
+    as the rates.
+    """
     messages_in, bytes_in = meter.per_s[:2]
     return {
         "msgRateIn": messages_in,
@@ -55,7 +61,7 @@ class Publish(Protocol):
     """A batch of a producer on its way to the log (`broker.topics.topic.PublishToken`).
 
     Attributes:
-        repeated: (sequence id, highest sequence id) of duplicates that came behind it.
+        repeated: (sequence id, highest sequence id) of duplicates that arrived after it.
     """
 
     repeated: list[tuple[int, int]]
@@ -66,18 +72,18 @@ class Producer:
     """One producer of one connection on one topic.
 
     Attributes:
-        connection, producer_id: whose it is.
-        request_id: of the PRODUCER command; answered when it is ready.
-        topic_epoch: of the topic: what it brought, if anything; from its exclusive access on, its own.
-        answered: its PRODUCER command was: it is open, as its client sees it.
-        fenced: it lost its place, or its turn, to another with exclusive access.
+        connection, producer_id: its connection, and its id there.
+        request_id: request id of the PRODUCER command, which is answered when the producer is ready.
+        topic_epoch: the topic epoch that it sent, if any; once it has exclusive access, its own.
+        answered: its PRODUCER command was answered: for its client it is open.
+        fenced: it lost its access, or its turn, to another one with exclusive access.
         pending: entries appended and not yet confirmed.
         entries, messages, bytes, chunks: counters since it connected.
         partial: its client can publish to some of a topic's partitions alone (PIP-79), and is then one producer in all of them.
-        numbers: of its name, where deduplication is on.
-        held: what it takes of the room for what clients say of themselves.
-        last_publish: its newest batch on the way to the log.
-        schema_version: of the schema it brought, as it stamps its messages with it; b"" without one.
+        numbers: sequence ids of its name, if deduplication is on.
+        held: its share of the memory for clients' metadata.
+        last_publish: its newest batch in flight to the log.
+        schema_version: version of its schema, as in its messages; b"" without one.
     """
 
     connection: int
@@ -113,11 +119,11 @@ class Producer:
 
     @property
     def counted(self) -> tuple[int, int, int]:
-        """What its rates are of: messages, bytes, chunks of messages."""
+        """The counters for its rates: messages, bytes, chunks of messages."""
         return self.messages, self.bytes, self.chunks
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (PublisherStats); the counters are ours."""
+        """Statistics with Pulsar's keys (PublisherStats); the counters are additions of ours."""
         return rates_in(self.meter) | {
             "chunkedMessageRate": self.meter.per_s[2],
             "supportsPartialProducer": self.partial,
@@ -137,21 +143,21 @@ class Producer:
         return self.mode is not AccessMode.SHARED
 
     def gone(self) -> BrokerError:
-        """What its PRODUCER command is answered when the broker closes it before it was open."""
+        """The answer to its PRODUCER command if the broker closes it before it was open."""
         if self.fenced:
             return BrokerError(ErrorCode.PRODUCER_FENCED, "another producer took exclusive access to the topic")
         return BrokerError(ErrorCode.SERVICE_NOT_READY, "the topic closes its producers for the moment; try again")
 
 
 class Producers:
-    """Who may publish to one topic now.
+    """The producers that may publish to one topic now.
 
     Args:
-        maximum: a ceiling on live producers of the topic; a lower one closes nobody.
-        topic_epoch: the last one that was given out, 0 before the first.
+        maximum: a ceiling on connected producers of the topic; lowering it closes none.
+        topic_epoch: the last one that was assigned, 0 before the first.
 
     Attributes:
-        limit: where `maximum` comes from, in words.
+        limit: source of `maximum`, in words.
     """
 
     def __init__(self, maximum: int, topic_epoch: int = 0) -> None:
@@ -170,7 +176,9 @@ class Producers:
         self.maximum, self.limit = maximum, limit
 
     def everybody(self) -> list[Producer]:
-        """To close them all: those who wait come first, so that none of them takes over meanwhile."""
+        """All producers, for closing them: waiting ones come first, so that none of them gets access in the
+        meantime.
+        """
         return [*self.waiting, *self.live.values()]
 
     def rival(self, name: str) -> Producer | None:
@@ -178,20 +186,22 @@ class Producers:
         return self.live.get(name)
 
     def add(self, producer: Producer, *, probed: bool = False) -> list[Producer]:
-        """Take a producer in. It is `ready` afterwards, or it waits.
+        """Add a producer. It is `ready` afterwards, or it waits.
 
         Args:
-            producer: who comes.
-            probed: that the one that has its name (`rival`) lives is known; until then, the name is busy.
+            producer: the new producer.
+            probed: it was checked that the producer with its name (`rival`) is connected; before that, the name is
+                busy.
 
         Returns:
-            Producers that lose their place and must be closed.
+            Producers that lose their access and must be closed.
 
         Raises:
             BrokerError: the name is busy, exclusive access is taken, or there are too many.
         """
         self._check_epoch(producer)
-        # What the same connection had by this id and name: its client reconnected faster than it noticed.
+        # Producers of the same connection with this id and name: its client reconnected faster than it noticed the
+        # loss.
         own = [other for other in self.everybody() if same_place(other, producer)]
         rival = self.live.get(producer.name)
         fencing = producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING
@@ -208,7 +218,7 @@ class Producers:
             )
         evicted = self.everybody() if fencing else own
         others = [other for other in self.live.values() if other not in evicted]
-        # Who has a place already is no newcomer: it passes nobody who waits.
+        # A producer that has access already is not a new one: it does not overtake a waiting one.
         placed = any(other.ready for other in own)
         waiting = [] if placed else [other for other in self.waiting if other not in evicted]
         queued = producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and bool(others)

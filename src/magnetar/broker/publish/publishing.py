@@ -1,14 +1,16 @@
-"""What one read of a connection brought for one producer: inspected, judged, and appended in as few appends as possible.
+"""Publishing the messages of one producer that one read of a connection received: checked, and appended in as few
+appends as possible.
 
     frames -> inspect -> (idempotency keys: look up) -> (deduplication: judge) -> entries -> one append
-                 |         | known: a receipt behind       | duplicate: a receipt behind those of what came before
-                 | refused | all that is staged            | unknown: an error; the producer has to come back and send again
-                 |         | large batch: it and all behind it wait until it is opened (`broker.publish.opening`)
+                 |         | known: a receipt after      | duplicate: a receipt after those of earlier messages
+                 | refused | all that is staged          | unknown: an error; the producer has to reconnect and send again
+                 |         | large batch: it and all after it wait until it is opened (`broker.publish.opening`)
                  v
-               SEND_ERROR, behind the receipts of what came before: clients look for it at the oldest message they have pending
+               SEND_ERROR, after the receipts of earlier messages: clients expect it at their oldest pending message
 
-With deduplication, a refusal that the client will answer by sending again ends the producer: what it has already
-pipelined behind the refused message would else be stored first, and the message itself would then count as a duplicate.
+With deduplication, a refusal after which the client sends the message again ends the producer. Otherwise the messages
+that it has already pipelined after the refused one would be stored first, and the message itself would then count as a
+duplicate.
 """
 
 from collections.abc import Iterator
@@ -34,7 +36,7 @@ NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
 _BATCH: Final = int(EntryFlags.BATCH)
 _FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
-"""Clients that fail one message that is not allowed, and go on with the next."""
+"""Clients that fail one message that is not allowed, and continue with the next."""
 
 _OF_ONE_MESSAGE: Final = (MessageNotAllowed, KeyRefused, MessageTooLargeError, BatchCountError)
 """Refusals that the same message would get again, whenever it comes."""
@@ -46,15 +48,15 @@ def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
 
 
 def refused_id(send: pb.CommandSend) -> int:
-    """By what sequence id a client is told that a SEND is refused: of a batch it is the highest. Java's client compares with that
-    one, and passes over an error that names another.
+    """The sequence id of a refused SEND in the error: for a batch it is the highest. Java's client compares with that
+    one, and ignores an error that names another.
     """
     return max(send.sequence_id, send.highest_sequence_id)
 
 
 def told_of(error: BrokerError, client_version: str) -> BrokerError:
-    """A refusal as the client can take it: of one message that is not allowed, the C++ client is told what it calls a wrong
-    checksum (see `MessageNotAllowed`).
+    """The error in a form that the client can handle: for one message that is not allowed, the C++ client gets the
+    error that it knows as a wrong checksum (see `MessageNotAllowed`).
     """
     if isinstance(error, _OF_ONE_MESSAGE) and client_version.startswith("Pulsar-CPP"):
         return BrokerError(ErrorCode.CHECKSUM, error.message)
@@ -86,12 +88,12 @@ class Publisher(Protocol):
 
 
 class Publishing:
-    """One read's messages of one producer.
+    """The messages of one producer from one read.
 
     Args:
         publisher: the producers of its connection.
-        producer: who sends; ready.
-        topic: where it publishes.
+        producer: the producer; ready.
+        topic: its topic.
     """
 
     __slots__ = (
@@ -120,15 +122,16 @@ class Publishing:
         self._size = 0
 
     def take(self, frames: list[Frame], message_bytes_max: int, found: Found | None = None) -> Elsewhere | None:
-        """Handle the frames in order, up to the first that ends the producer, or has to be opened off the event loop.
+        """Handle the frames in order, up to the first that ends the producer, or has to be opened outside the event
+        loop.
 
         Args:
             frames: SENDs.
-            message_bytes_max: so large an entry may be.
-            found: what was found in the first frame's batch; None: it was not opened yet.
+            message_bytes_max: largest entry.
+            found: the result of opening the first frame's batch; None: it was not opened yet.
 
         Returns:
-            What is left, to be brought again when its first batch is opened; None: nothing.
+            The remaining frames, to be passed again when their first batch is opened; None: none.
 
         Raises:
             ProtocolError: the connection has to end.
@@ -139,7 +142,7 @@ class Publishing:
             self._take(frames, message_bytes_max)
             return None
         except ProtocolError:
-            # What came before is sound, and is expected in the log: its numbers and keys are taken.
+            # Earlier messages are valid, and are expected in the log: their numbers and keys are used.
             self._append()
             raise
 
@@ -236,7 +239,9 @@ class Publishing:
     def _elsewhere(
         self, idempotency: TopicIdempotency, frames: list[Frame], first: Frame, seen: Inspected
     ) -> Elsewhere | None:
-        """A batch is too large to be opened here: what came before it goes, and it waits with what came behind it."""
+        """A batch is too large to be opened here: earlier messages are appended, and it waits together with later
+        ones.
+        """
         if not self._append():
             return None
         at = next(number for number, frame in enumerate(frames) if frame is first)
@@ -279,7 +284,7 @@ class Publishing:
             yield seen.payload, seen.metadata_end
 
     def _append(self) -> bool:
-        """Send what was collected on its way; whether the producer may go on."""
+        """Append the collected entries; returns whether the producer may continue."""
         if not self._entries:
             return True
         producer, before = self._producer, self._before
@@ -307,7 +312,7 @@ class Publishing:
         return True
 
     def _keys_known(self, send: pb.CommandSend) -> bool:
-        """Whether it is known which idempotency keys are stored; a producer that is early has to come back."""
+        """Whether the stored idempotency keys are known; a producer that is too early has to reconnect."""
         assert self._idempotency is not None
         try:
             self._idempotency.check()

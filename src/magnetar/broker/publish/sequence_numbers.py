@@ -1,4 +1,4 @@
-"""Which messages of a publisher are new: the numbers that a topic keeps for every producer name.
+"""Sequence ids of one topic: the numbers that it keeps for every producer name, to find out which messages are new.
 
 The rules: docs/design/deduplication.md#sequence-ids.
 
@@ -7,13 +7,13 @@ The rules: docs/design/deduplication.md#sequence-ids.
     at or below persisted                    duplicate    a receipt with message id (-1, -1)
     at or below pushed, above persisted      unknown      an error that makes the client send again
 
-A failed append takes pushed back to persisted, so that what comes again is judged afresh. A batch is one step from its
+A failed append sets pushed back to persisted, so that a repeated message is judged again. A batch is one step from its
 lowest to its highest id. The chunks of one large message share a sequence id; they are judged by their number within
-it, so that a message whose sending was cut in two is completed and not begun anew (Pulsar judges the last chunk only and
-stores orphans).
+it, so that a message whose sending was interrupted is completed and does not begin again (Pulsar judges the last chunk
+only and stores orphans).
 
-A name is one sequence wherever it publishes: messages of that name that arrive over a link count too, so that a
-producer that moves to another cluster goes on there. (The scheme is that of PIP-6: docs/design/pulsar.md#deduplication.)
+A name has one sequence in all clusters: messages of that name that arrive over a link count too, so that a producer
+that moves to another cluster continues there. (The scheme is that of PIP-6: docs/design/pulsar.md#deduplication.)
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,14 +25,15 @@ from magnetar.wire.metadata import readable
 from magnetar.wire.pulsar_pb2 import MessageMetadata
 
 NOTHING: Final = -1
-"""Before the first sequence id, as the protocol says it."""
+"""The number before the first sequence id, as in the protocol."""
 
 SEQUENCE_MAX: Final = 2**63 - 1
 """Sequence ids are unsigned on the wire and signed in every client; beyond this none can be stored as a number."""
 
 SEQUENCE_TAKEN_MAX: Final = SEQUENCE_MAX - (1 << 32)
-"""The highest that is taken: nobody brings a name to the end of its numbers with one message. What is above, in a log or in a
-snapshot of before, counts as no number."""
+"""The highest sequence id that is accepted, so that one message cannot use up the numbers of a name. Higher ones in an
+older log or snapshot do not count.
+"""
 
 UUID_CHARACTERS_MAX: Final = 512
 """A ceiling on the name of a chunked message, which is kept until its last chunk: clients write producer name and number."""
@@ -41,7 +42,7 @@ _CHUNK: Final = int(EntryFlags.CHUNK)
 
 
 class Verdict(IntEnum):
-    """What is to be done with a message."""
+    """The decision about a message."""
 
     NEW = 0
     DUPLICATE = 1
@@ -49,7 +50,7 @@ class Verdict(IntEnum):
 
 
 class Chunk(NamedTuple):
-    """Which part of which large message an entry is."""
+    """The chunk of a large message that an entry is."""
 
     uuid: str
     number: int
@@ -57,7 +58,7 @@ class Chunk(NamedTuple):
 
 
 def chunk_of(flags: int, metadata: MessageMetadata) -> Chunk | None:
-    """The chunk that an entry is, or None; a message in one chunk is no chunk."""
+    """The chunk that an entry is, or None; a message in one chunk does not count as chunked."""
     if not flags & _CHUNK or metadata.num_chunks_from_msg <= 1:
         return None
     number = metadata.chunk_id
@@ -80,7 +81,7 @@ class Parts:
 
 
 class SequenceMark(NamedTuple):
-    """How far a producer's numbers were at one moment."""
+    """The state of a producer's numbers at one moment."""
 
     pushed: int
     parts: Parts | None
@@ -88,13 +89,13 @@ class SequenceMark(NamedTuple):
 
 
 class Numbers:
-    """What is known of one producer name.
+    """The state of one producer name.
 
     Attributes:
         pushed: the highest sequence id handed to the log.
         persisted: the highest that the log has.
-        parts: the chunked message that is under way.
-        used_ms: when the name was last in use, wall clock.
+        parts: the chunked message that is incomplete.
+        used_ms: when the name was last used, wall clock.
         live: whether a producer of that name is connected here.
     """
 
@@ -111,7 +112,7 @@ class Numbers:
 
         Args:
             low, high: its sequence ids, see `span`.
-            chunk: which part of a large message it is, if it is one.
+            chunk: its chunk of a large message, if it is one.
         """
         if low <= self.pushed:
             return Verdict.DUPLICATE if low <= self.persisted else Verdict.UNKNOWN
@@ -129,12 +130,12 @@ class Numbers:
         return Verdict.NEW
 
     def mark(self) -> SequenceMark:
-        """Where it stands now, for `persist` or `go_back`."""
+        """The present state, for `persist` or `go_back`."""
         parts = self.parts
         return SequenceMark(self.pushed, parts, parts.pushed if parts is not None else NOTHING)
 
     def persist(self, mark: SequenceMark) -> None:
-        """What was pushed up to a mark is in the log."""
+        """Everything that was pushed up to a mark is in the log."""
         if mark.pushed > self.persisted:
             self.persisted = mark.pushed
         parts = mark.parts
@@ -144,7 +145,7 @@ class Numbers:
                 self.parts = None
 
     def go_back(self, mark: SequenceMark) -> None:
-        """What was pushed after a mark never reached the log."""
+        """Everything that was pushed after a mark never reached the log."""
         self.pushed, self.parts = mark.pushed, mark.parts
         if mark.parts is not None:
             mark.parts.pushed = mark.part
@@ -176,9 +177,9 @@ class Deduplication:
     """The numbers of all producer names of one topic.
 
     Args:
-        producers_max: names kept (`[deduplication] producers_max`); live ones are never evicted.
-        inactive_ms: names unused for so long are forgotten (`[deduplication] producer_inactive_s`).
-        on_evicted: called with how many names were forgotten, and why ("limit" or "inactive").
+        producers_max: names kept (`[deduplication] producers_max`); those of connected producers are never evicted.
+        inactive_ms: names unused for this time are forgotten (`[deduplication] producer_inactive_s`).
+        on_evicted: called with the number of names forgotten, and the reason ("limit" or "inactive").
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class Deduplication:
         self._inactive_ms = inactive_ms
         self._on_evicted = on_evicted
         self._names: dict[str, Numbers] = {}
-        """In the order of last use, so that the first that is not live is the one to go."""
+        """In the order of last use, so that the first that is not connected is evicted next."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -245,7 +246,7 @@ class Deduplication:
             numbers.fail()
 
     def forget(self, name: str) -> None:
-        """Forget a name, whoever uses it: its next producer begins anew."""
+        """Forget a name, even if it is in use: its next producer begins again."""
         self._names.pop(name, None)
 
     def expire(self, now_ms: int) -> int:
@@ -264,7 +265,8 @@ class Deduplication:
     def _make_room(self) -> None:
         if len(self._names) < self._max:
             return
-        # Live ones are few beside the limit (producers_per_topic_max) and stand at the end, where they were put last.
+        # Connected ones are few compared with the limit (producers_per_topic_max) and are at the end, where they were
+        # put last.
         for name, numbers in self._names.items():
             if not numbers.live:
                 del self._names[name]
@@ -274,7 +276,9 @@ class Deduplication:
     # ------------------------------------------------------------------------------------------------------- snapshots
 
     def snapshot(self) -> tuple[dict[str, int], dict[str, str]]:
-        """What is in the log, as properties and labels of the cursor `pulsar.dedup`: ids, and chunked messages under way."""
+        """The numbers in the log, as properties and labels of the cursor `pulsar.dedup`: ids, and incomplete chunked
+        messages.
+        """
         ids = {name: numbers.persisted for name, numbers in self._names.items() if numbers.persisted > NOTHING}
         under_way = {
             name: f"{parts.sequence} {parts.persisted} {parts.uuid}"
@@ -284,7 +288,7 @@ class Deduplication:
         return ids, under_way
 
     def load(self, ids: Mapping[str, int], under_way: Mapping[str, str], now_ms: int) -> None:
-        """Take a snapshot; a damaged note of a chunked message is passed over (its checksum was right: another version)."""
+        """Load a snapshot; a damaged note of a chunked message is ignored (its checksum was right: another version)."""
         for name, persisted in ids.items():
             if persisted <= SEQUENCE_TAKEN_MAX:
                 self.of(name, now_ms).observe(persisted, persisted)

@@ -1,13 +1,14 @@
-r"""A topic's publish rate: SENDs above it wait here, in the broker, and their receipts come later.
+r"""A topic's publish rate: SENDs above it wait here, in the broker, and their receipts follow later.
 
-    SEND --- tokens, and nobody waits ---> published at once
-        \-- else: waits behind what waits already ---(tokens come)---> published, one entry of each producer in turn
-             so much waits for one connection that its memory would grow: the socket is not read until half is gone
+    SEND --- tokens, and none waits ---> published at once
+        \\-- else: waits in the queue of its producer ---(tokens come)---> published, one entry of each producer in turn
+             above a limit on the waiting bytes of a connection: its socket is not read until half of them are published
 
-Nothing is refused: the client's queue of unanswered messages fills and its `send` blocks (or times out, as it says).
-While little waits, the connection is read: acknowledgements and pings of the same connection go on, which they could not
-if the socket stopped at the first message too many. A producer that its client closes goes behind what waits of it. What is left
-of one that goes otherwise is forgotten: its client never got a receipt and sends it again.
+Nothing is refused: the client's queue of unanswered messages fills, and its `send` blocks (or times out, if
+configured). While little waits, the connection is still read: acknowledgements and pings of the same connection
+continue, which they could not if reading stopped at the first message above the rate. If a client closes its producer,
+that takes effect after its waiting messages. If a producer ends in another way, its waiting messages are forgotten: the
+client never got a receipt and sends them again.
 """
 
 from collections import deque
@@ -20,8 +21,9 @@ from magnetar.effects.outbox import Outbox, Timer
 from magnetar.wire.frames import Frame
 
 THROTTLED_BYTES_MAX: Final = 256 * 1024
-"""Back-pressure: above so many bytes that wait for a rate, a connection is not read. What a client has under way at its
-default of 1,000 small messages; times `connections_max` it is the memory that throttled clients can take."""
+"""Back-pressure: above this many bytes that wait for a rate, a connection is not read. It is as much as a client has in
+flight by default (1,000 small messages); times `connections_max`, it is the memory that throttled clients can use.
+"""
 
 WAKE_MS_MIN: Final = 5
 """Between two looks at the tokens: at high rates many messages go at a time, not each by its own timer."""
@@ -51,12 +53,12 @@ class Throttled(Protocol):
 
 
 def throttle_at(outbox: Outbox, rate: Rate | None, before: "PublishThrottle | None") -> "PublishThrottle | None":
-    """What lets messages of a topic in at a rate: `before`, if there is one, with the new rate.
+    """The throttle of a topic: `before`, if there is one, with the new rate.
 
     Args:
         outbox: the broker's.
-        rate: None: no limit; what waits goes at once.
-        before: of the same topic.
+        rate: None: no limit; waiting messages are published at once.
+        before: the topic's throttle until now.
     """
     if before is not None:
         before.set_rate(rate)
@@ -75,7 +77,7 @@ def admitted(topic: Throttled, producer: Producer, publisher: Publisher, frames:
 
 
 class _Waiting:
-    """What waits of one producer."""
+    """The waiting messages of one producer."""
 
     __slots__ = ("frames", "publisher", "size", "then")
 
@@ -87,11 +89,11 @@ class _Waiting:
 
 
 class PublishThrottle:
-    """The publish rate of one topic, and what waits for it.
+    """The publish rate of one topic, and the messages that wait for it.
 
     Args:
         outbox: the broker's.
-        rate: None: no limit any more; what waits goes.
+        rate: None: no limit; waiting messages are published.
     """
 
     def __init__(self, outbox: Outbox, rate: Rate | None) -> None:
@@ -133,7 +135,7 @@ class PublishThrottle:
         for number, frame in enumerate(frames):
             if messages <= 0 or size <= 0:
                 return number
-            # What the client says; what it is charged for is counted when the entry is stored.
+            # The client's number; the rate is charged with the real one when the entry is stored.
             messages -= max(1, frame.command.send.num_messages)
             size -= len(frame.payload)
         return len(frames)
@@ -158,7 +160,7 @@ class PublishThrottle:
         self._waiting[producer].then = then
 
     def set_rate(self, rate: Rate | None) -> None:
-        """The policy changed; what waits goes on by the new rate at once."""
+        """The policy changed; waiting messages use the new rate at once."""
         self.rate = rate
         self._go_on(self._outbox.now_ms)
 
@@ -181,7 +183,7 @@ class PublishThrottle:
             size = len(frame.payload)
             waiting.size -= size
             if waiting.frames:
-                self._waiting[producer] = waiting  # behind the others
+                self._waiting[producer] = waiting  # after the others
             waiting.publisher.throttled(-size)
             waiting.publisher.publish_now(producer, [frame])
             if not waiting.frames and waiting.then is not None:

@@ -1,11 +1,11 @@
-"""Who is let in and what they may do, for one broker: logins counted, proofs checked, decisions made.
+"""Authentication and authorization for one broker: counting logins, checking credentials, deciding.
 
-`Access` is what the Pulsar port and REST ask. Without authentication there is none: `Broker.access.enabled` is false,
-everybody is `NOBODY`, and nothing is refused.
+The Pulsar port and REST ask `Access`. Without authentication `Broker.access.enabled` is false, every client is
+`NOBODY`, and nothing is refused.
 
-A change of permissions or of a tenant's administrators holds for everything that begins after it, and ends what it
-forbids at once: producers and consumers whose role lost the permission are closed, and their clients are refused when
-they come back.
+A change of permissions or of a tenant's administrators applies to everything that begins after it, and ends at once
+what it forbids: producers and consumers whose role lost the permission are closed, and their clients are refused when
+they reconnect.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ NOBODY: Final = Identity("", "none")
 """Everybody, where there is no authentication."""
 
 NAME_COUNTED: Final = 64
-"""Of a name that somebody presents so many characters are remembered when it fails."""
+"""The number of characters of a name that are remembered after a failed login."""
 
 NO_SECURITY: Final = Security()
 
@@ -47,19 +47,19 @@ Wanted = Callable[[], bool]
 
 
 class Client(Protocol):
-    """A connection that somebody may have logged in on (`session.session.Session`)."""
+    """A connection on which a client may have logged in (`session.session.Session`)."""
 
     def permissions_changed(self) -> None:
         """Somebody's permissions changed: end what this client may no longer do."""
 
 
 class Access:
-    """Lets clients in.
+    """Checks logins and permissions.
 
     Args:
         outbox: the broker's.
         security: the configuration.
-        keys: what proofs are checked with.
+        keys: the keys for checking credentials.
         resources: tenants and permissions.
         sessions: the broker's connections, by number.
     """
@@ -90,7 +90,7 @@ class Access:
         self._counts = dict.fromkeys(("in", "refused", "guessed", "waiting"), 0)
 
     def new_keys(self, keys: Keys) -> None:
-        """The key files changed. Who is in stays in; every later proof is checked with these."""
+        """The key files changed. Connected clients stay; later credentials are checked with the new keys."""
         self.verifier = Verifier(self.config, keys)
         self._proven.clear()
         self._outbox.put(Note("info", f"authentication: new keys are in force: {keys}"))
@@ -100,14 +100,14 @@ class Access:
     def login(
         self, address: str, method: str, data: bytes, certificate: str, then: Then, *, wanted: Wanted = lambda: True
     ) -> None:
-        """Find out who somebody is: `then(identity, None)` or `then(None, error)`, at once or after a slow check.
+        """Authenticate a client: `then(identity, None)` or `then(None, error)`, at once or after a slow check.
 
         Args:
-            address: of the peer, with its port.
-            method, data: what they present.
+            address: the peer's address, with its port.
+            method, data: the credentials.
             certificate: common name of the client certificate that TLS checked.
-            then: told the outcome.
-            wanted: whether anybody still wants to know: who is gone takes no time from who waits.
+            then: called with the result.
+            wanted: whether the result is still wanted: a client that is gone does not delay others.
         """
         source = source_of(address)
 
@@ -129,7 +129,7 @@ class Access:
             end(identity)
 
     def _wrong_token(self, address: str, source: str, error: BrokerError) -> BrokerError:
-        """What somebody is told whose proof is no password, and not right."""
+        """The error for wrong credentials other than a password."""
         now_ms = self._outbox.now_ms
         if isinstance(error, Guess) and (wait_ms := self._failed_tokens.waits_ms(source, now_ms)):
             return self._waits(source, wait_ms)
@@ -178,7 +178,7 @@ class Access:
             return
 
         def judged(outcome: Outcome) -> None:
-            # Counted for each who presented it: what many present at once is one check, and as many guesses.
+            # Counted for each client: equal credentials of many clients are one check, and as many guesses.
             if isinstance(outcome, Guess):
                 self._refused(address, outcome)
                 self._guessed(source, name)
@@ -203,7 +203,9 @@ class Access:
         self._check_next()
 
     def _password_waits_ms(self, source: str, name: str) -> int:
-        """How long a name's passwords are not looked at; one that was proved from there waits for its own failures alone."""
+        """The time for which a name's passwords are refused without a check; for a name that has logged in from there,
+        only its own failures count.
+        """
         now_ms = self._outbox.now_ms
         wait_ms = self._failed_names.waits_ms(f"{source} {name}", now_ms)
         if not wait_ms and (source, name) not in self._users:
@@ -237,10 +239,10 @@ class Access:
         self._check_next()
 
     def speak_for(self, identity: Identity, original: str) -> Identity:
-        """A proxy says for whom it speaks.
+        """Add the original role that a proxy names.
 
         Raises:
-            BrokerError: it is no proxy, or nobody can have that name (AuthorizationError).
+            BrokerError: the role is not a proxy, or the name is not a possible role (AuthorizationError).
         """
         if not original:
             return identity
@@ -268,7 +270,7 @@ class Access:
             self.authorizer.check(identity, operation, where, subscription)
 
     def policies_changed(self, change: Change) -> None:
-        """A change of resources is in force: what it forbids ends."""
+        """A change of resources is in force: close what it forbids."""
         if not self.enabled:
             return
         modes = self._modes_changed(change)
@@ -277,7 +279,9 @@ class Access:
                 session.permissions_changed()
 
     def _modes_changed(self, change: Change) -> bool:
-        """Whether a namespace begins to ask for subscriptions named after roles; other policies concern nobody's rights."""
+        """Whether a namespace begins to require subscriptions named after roles; other policies do not affect
+        permissions.
+        """
         changed = False
         for text in change.namespaces:
             namespace = NamespaceName.parse(text)
@@ -290,7 +294,7 @@ class Access:
 
 
 def _outcome(proof: PasswordProof) -> Outcome:
-    """Of a slow check, which is done off the broker's thread."""
+    """The result of a slow check, which is done outside the broker's thread."""
     try:
         return Verifier.check(proof)
     except BrokerError as error:

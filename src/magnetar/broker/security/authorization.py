@@ -1,8 +1,8 @@
-"""Who may do what: one table and one function, for the Pulsar port, the link commands and REST alike.
+"""Authorization: one table and one function, for the Pulsar port, the link commands and REST.
 
     operation        superuser   tenant's admin   namespace or topic permission      other roles
     ---------------  ----------  ---------------  ---------------------------------  --------------------------
-    IDENTIFIED       yes         yes              whoever proved who they are        yes
+    IDENTIFIED       yes         yes              every authenticated role           yes
     MONITOR          yes         no               no                                 `monitor_roles`
     LOOK             yes         yes              any of the four                    `replicate_roles`
     PRODUCE          yes         yes              produce, admin                     no
@@ -12,14 +12,14 @@
     TENANT           yes         yes              no                                 no
     SUPER            yes         no               no                                 no
 
-Whatever is not a "yes" here is refused. A tenant's administrator may not act as a link: a link writes messages under
-other clusters' names, which is more than a tenant's own. So only a superuser gives `replicate` to a role.
+Everything that is not a "yes" here is refused. A tenant's administrator may not act as a link: a link writes messages
+under other clusters' names, which is beyond the tenant's own. So only a superuser may grant `replicate` to a role.
 
-CONSUME through a subscription that is reserved for some roles (`metadata.permissions`), or in a namespace whose
-`subscription-auth-mode` is Prefix, needs more than `consume`: to be one of these roles, and a subscription whose name begins with
-the role's. Superusers and administrators are not held up by either. Whoever may replicate a topic reads all of it, and so
-may look it up (`magnetar verify` does). A proxy that speaks for somebody needs the permission itself,
-and so does whom it speaks for.
+CONSUME with a subscription that is reserved for some roles (`metadata.permissions`) needs more than `consume`: the role
+has to be one of these. In a namespace whose `subscription-auth-mode` is Prefix, the subscription's name has to begin
+with the role's. Neither restriction applies to superusers and administrators. A role that may replicate a topic reads
+all of it, so it may also look it up (`magnetar verify` does). If a proxy names an original role, both the proxy and the
+original role need the permission.
 """
 
 from enum import Enum
@@ -34,11 +34,11 @@ from magnetar.metadata.permissions import KEPT, Action, SubscriptionScope
 from magnetar.metadata.resources import Resources
 
 Where = str | NamespaceName | TopicName | None
-"""What is operated on: a tenant's name, a namespace, a topic, or nothing in particular."""
+"""The scope of an operation: a tenant's name, a namespace, a topic, or none."""
 
 
 class Operation(Enum):
-    """What somebody wants to do, as coarse as permissions are. The value says it in an error."""
+    """The kind of an operation, as coarse as permissions are. The value describes it in errors."""
 
     IDENTIFIED = "use this broker"
     MONITOR = "look at the state of this cluster"
@@ -61,7 +61,7 @@ NEEDED: Final[dict[Operation, frozenset[Action]]] = {
 """Any of these permissions is enough. Operations that are not here cannot be given by a permission."""
 
 OF_TENANT: Final = frozenset({Operation.LOOK, Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN, Operation.TENANT})
-"""What a tenant's administrators may do in it."""
+"""The operations that a tenant's administrators may do in it."""
 
 
 class Authorizer:
@@ -82,7 +82,7 @@ class Authorizer:
         self._resources = resources
 
     def allowed(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> bool:
-        """Whether somebody may do something there, by a subscription if it is by one."""
+        """Whether a client may do an operation there, with a subscription if it uses one."""
         return not self._refusal(identity, operation, where, subscription)
 
     def check(self, identity: Identity, operation: Operation, where: Where = None, subscription: str = "") -> None:
@@ -95,7 +95,7 @@ class Authorizer:
             raise BrokerError(ErrorCode.AUTHORIZATION, f"role {identity.shown} may not {what}")
 
     def _refusal(self, identity: Identity, operation: Operation, where: Where, subscription: str) -> str:
-        """What somebody may not do; "" when they may. Of a proxy and whom it speaks for both have to be allowed."""
+        """Why an operation is refused; "" if it is allowed. A proxy and its original role both have to be allowed."""
         roles = [identity.role, identity.original] if identity.original else [identity.role]
         if not all(self._allowed(role, operation, where) for role in roles):
             if operation is Operation.TENANT and where is not None and not isinstance(where, str):
@@ -103,7 +103,7 @@ class Authorizer:
             return operation.value if where is None else f"{operation.value} {where}"
         if subscription and operation is Operation.CONSUME and isinstance(where, TopicName):
             namespace = where.namespace_name
-            # A proxy reads nothing by itself: whose subscription it is is the matter of whom it speaks for.
+            # A proxy does not read itself: subscriptions belong to its original role.
             role = identity.original or identity.role
             if not self._allowed(role, Operation.ADMIN, where):
                 return self._held_up(role, namespace, subscription)
@@ -120,13 +120,13 @@ class Authorizer:
         return ""
 
     def links_at_all(self, identity: Identity) -> bool:
-        """Whether somebody may be a link, for any namespace."""
+        """Whether a client may be a link, for any namespace."""
         return self.allowed(identity, Operation.REPLICATE) or self._resources.permissions.anywhere(
             identity.role, Action.REPLICATE
         )
 
     def visible(self, identity: Identity, topics: list[str]) -> list[str]:
-        """Those of some topics that somebody may look up."""
+        """The topics that a client may look up."""
         return [topic for topic in topics if self.allowed(identity, Operation.LOOK, TopicName.parse(topic))]
 
     def _allowed(self, role: str, operation: Operation, where: Where) -> bool:

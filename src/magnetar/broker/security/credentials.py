@@ -1,6 +1,7 @@
-"""Who somebody is: names with passwords, client certificates, and by `tokens` JWT. Pure: keys and the time are arguments.
+"""Credentials of clients: names with passwords, client certificates, and JWT (in `tokens`). Pure: keys and the time are
+arguments.
 
-Answers name what is wrong, and never show what was presented.
+Errors name the reason, and never show the credentials.
 """
 
 import base64
@@ -21,26 +22,26 @@ SECRET_BYTES_MIN: Final = 32
 """RFC 7518, 3.2: a key of HMAC is at least as long as its hash."""
 
 PASSWORD_BYTES_MAX: Final = 72
-"""What bcrypt looks at; a longer password would be equal to its beginning."""
+"""The bytes that bcrypt looks at; a longer password would be equal to its beginning."""
 
 METHOD_SHOWN_MAX: Final = 12
 """Characters of a method that is none of this broker's and is named; those of other systems are words such as `kerberos`."""
 
 ANONYMOUS_METHODS: Final = frozenset({"", "none"})
-"""How clients without credentials announce themselves."""
+"""The method names of clients without credentials."""
 
-# Checked when the name is unknown and nobody else's hash is there to take as long as a wrong password does.
+# Checked for an unknown name if there is no other hash, so that it takes as long as a wrong password.
 _NOBODY: Final = b"$2b$10$CwTycUXWue0Thq9StjUM0uJ8mW5F8h5QYQ9ZK1Zr7C3rJ2s5g8h5K"
 
 
 class Identity(NamedTuple):
-    """Somebody who proved who they are.
+    """An authenticated client.
 
     Attributes:
-        role: what permissions are given to.
-        method: how it was proved; "anonymous" when it was not.
-        expires_ms: when the proof ends; None: never.
-        original: for whom a proxy speaks, "" when for itself: both need the permission.
+        role: the role that permissions are granted to.
+        method: method of authentication; "anonymous" without one.
+        expires_ms: when the credentials expire; None: never.
+        original: the original role that a proxy acts for, "" for none: both need the permission.
     """
 
     role: str
@@ -50,18 +51,18 @@ class Identity(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For logs and errors."""
+        """The identity for logs and errors."""
         return f"{self.role} for {self.original}" if self.original else self.role
 
 
 class Keys(NamedTuple):
-    """What proofs are checked with; read from files by `runtime.security.secrets`.
+    """The keys for checking credentials; read from files by `runtime.security.secrets`.
 
     Attributes:
         secrets: keys of HMAC.
         publics: keys of the other algorithms.
         passwords: name -> bcrypt hash.
-        pepper: a secret of this process, by which passwords that were right are known again.
+        pepper: a secret of this process, with which right passwords are recognised without another slow check.
     """
 
     secrets: Sequence[bytes] = ()
@@ -77,11 +78,11 @@ class PasswordProof(NamedTuple):
     """A name and a password that may be right.
 
     Attributes:
-        name: that is claimed; the role, if it is right.
+        name: the claimed name; the role, if the password is right.
         password: as presented.
-        hashed: what it has to match; of an unknown name another's, so that it takes as long.
+        hashed: the hash that it has to match; for an unknown name another's, so that the check takes as long.
         known: whether there is such a name.
-        key: names this proof; nobody without the process's secret can tell what it is made of.
+        key: identifies the name and password; it reveals nothing without the process's secret.
     """
 
     name: str
@@ -116,7 +117,7 @@ def parse_passwords(text: str, where: str) -> dict[str, bytes]:
 
 
 class Guess(BrokerError):
-    """A failed login of somebody who may be guessing: what was presented is by no key, or no password, of this broker."""
+    """A failed login that may be a guess: the credentials match no key or password of this broker."""
 
 
 def denied(reason: str) -> BrokerError:
@@ -130,11 +131,11 @@ def guessed(reason: str) -> Guess:
 
 
 class Verifier:
-    """Checks proofs.
+    """Checks credentials.
 
     Args:
         config: the `[authentication]` table.
-        keys: what to check with.
+        keys: the keys.
     """
 
     def __init__(self, config: AuthenticationConfig, keys: Keys) -> None:
@@ -150,19 +151,19 @@ class Verifier:
         return method == "basic" and method in self._methods
 
     def verify(self, method: str, data: bytes, now_ms: int, certificate: str = "") -> Identity:
-        """Who presents this.
+        """Check credentials, and return their identity.
 
         Args:
             method: as CONNECT names it: `token`, `basic`, `tls`, or nothing.
-            data: what is presented.
+            data: the credentials.
             now_ms: wall clock.
             certificate: the common name of the client certificate that TLS checked, "" without.
 
         Raises:
-            BrokerError: nobody (AuthenticationError); one line that does not show what was presented.
+            BrokerError: they are not valid (AuthenticationError); one line that does not show them.
         """
         if method in ANONYMOUS_METHODS or (method not in self._methods and self._config.anonymous_role):
-            # As in Pulsar: what is presented in a way that nobody checks here gives no other rights than nothing does.
+            # As in Pulsar: credentials of a method that is not configured give the same rights as none.
             if not self._config.anonymous_role:
                 raise denied(f"this broker needs one of {', '.join(sorted(self._methods))}, and nothing was presented")
             return Identity(self._config.anonymous_role, "anonymous")
@@ -182,10 +183,10 @@ class Verifier:
     # ------------------------------------------------------------------------------------------------------ passwords
 
     def password(self, data: bytes) -> PasswordProof:
-        """What costs little of checking a name and a password; `check` does the rest.
+        """The cheap part of checking a name and a password; `check` does the rest.
 
         Raises:
-            BrokerError: it cannot be right, whatever the password file has.
+            BrokerError: they cannot be right, for any content of the password file.
         """
         if not data:
             raise denied("method basic without any data")
@@ -203,15 +204,15 @@ class Verifier:
         return PasswordProof(name, password, hashed or self._nobody, hashed is not None, key)
 
     def password_of(self, name: str) -> bytes | None:
-        """What a name's password has to match now; None: there is no such name."""
+        """The hash that a name's password has to match now; None: there is no such name."""
         return self._passwords.get(name)
 
     @staticmethod
     def check(proof: PasswordProof) -> Identity:
-        """Whose password it is: 50 ms and more, by design.
+        """Check a password and return its identity: 50 ms and more, by design.
 
         Raises:
-            BrokerError: nobody's.
+            BrokerError: the password is wrong.
         """
         if not (bcrypt.checkpw(proof.password, proof.hashed) and proof.known):
             raise guessed("the name or the password is wrong")

@@ -1,19 +1,20 @@
-"""Logins that fail, and logins that take long: who guesses is made to wait, and others do not wait for that.
+"""Failed logins, and slow password checks: a source that guesses has to wait, and others do not wait for it.
 
     counting --failed_logins_max failures within failed_logins_ms--> waiting --failed_logins_ms--> counting from 0
 
-What waits is what is being guessed at, not the address as such, which a NAT or a proxy may share:
+The wait applies to the credentials that are being guessed, not to the address as such, which a NAT or a proxy may
+share:
 
-    proof        counted by                        while that waits
-    token        source                            one that is right gets in: a signature cannot be guessed, and checking it
-                                                   costs little. Of wrong ones nothing is logged or counted
-    password     source and name                   refused without being looked at: a guess gives no answer, right or wrong
-                 source, `SPRAY` times as many     the same, for names that were not proved from there before
+    credentials  counted by                        during the wait
+    token        source                            a right one is accepted: a signature cannot be guessed, and checking it
+                                                   costs little. Wrong ones are not logged or counted
+    password     source and name                   refused without a check: a guess gives no answer, right or wrong
+                 source, `SPRAY` times as many     the same, for names that did not log in from there before
 
-A *source* is an IPv4 address, or the first 64 bits of an IPv6 address: who has one of these has all of them.
+A *source* is an IPv4 address, or the first 64 bits of an IPv6 address: a host with one of these has all of them.
 
-Passwords take 50 ms and more to check (bcrypt). They are checked one after the other, of each source in turn, and of each name of
-a source in turn. A proof that was right is known again without that, until the password file changes.
+Passwords take 50 ms and more to check (bcrypt). They are checked one after the other, with each source in turn, and
+each name of a source in turn. A right password is recognised without that until the password file changes.
 """
 
 import ipaddress
@@ -29,7 +30,9 @@ ADDRESSES_MAX: Final = 10_000
 """A ceiling on what is remembered of failures; beyond it the one that failed longest ago is forgotten."""
 
 SPRAY: Final = 10
-"""So many times `failed_logins_max` passwords of any names may be wrong from one source: many users may be behind one NAT."""
+"""The number of wrong passwords of any names from one source is this many times `failed_logins_max`: many users may
+share one NAT.
+"""
 
 CHECKS_WAITING_MAX: Final = 256
 """A ceiling on passwords that wait to be checked: more would be answered after their clients gave up. The source that has most
@@ -49,11 +52,11 @@ class _Record(NamedTuple):
 
 
 class FailedLogins:
-    """Counts them.
+    """Counts failed logins.
 
     Args:
-        failures_max: after so many within the window whoever it is waits.
-        window_ms: the window, and how long it waits.
+        failures_max: after this many within the window the source waits.
+        window_ms: the window, and the duration of the wait.
     """
 
     def __init__(self, failures_max: int, window_ms: int) -> None:
@@ -62,18 +65,18 @@ class FailedLogins:
         self._records: dict[str, _Record] = {}
 
     def waits_ms(self, who: str, now_ms: int) -> int:
-        """How long somebody has still to wait; 0: they may try."""
+        """The rest of the wait; 0: it is over."""
         record = self._records.get(who)
         return max(0, min(record.waits_until_ms - now_ms, self._window_ms)) if record is not None else 0
 
     def failed(self, who: str, now_ms: int) -> bool:
-        """A login failed; whether whoever it is has to wait from now on."""
+        """Count a failed login; returns whether the wait begins."""
         record = self._records.pop(who, None)
         if record is None or abs(now_ms - record.since_ms) >= self._window_ms:
             record = _Record(0, now_ms, 0)
         failures = record.failures + 1
         waits = failures >= self._failures_max
-        # Who waits begins anew afterwards: the failures that made it wait are paid for.
+        # After the wait the count begins at 0: the failures that led to it no longer count.
         self._records[who] = (
             _Record(0, now_ms + self._window_ms, now_ms + self._window_ms)
             if waits
@@ -89,12 +92,12 @@ class FailedLogins:
 
 @dataclass(slots=True, eq=False)
 class Check:
-    """A password that is to be checked, for all who present it now.
+    """A password that is to be checked, for all clients that sent it.
 
     Attributes:
-        source, name: who presented it first.
-        proof: what is presented.
-        waiters: told the outcome; with whether they still want to know.
+        source, name: of the client that sent it first.
+        proof: the name and password.
+        waiters: called with the result; with a function that says whether it is still wanted.
     """
 
     source: str
@@ -195,7 +198,9 @@ def host_of(address: str) -> str:
 
 
 def source_of(address: str) -> str:
-    """By what failures are counted, of an address with its port: the address, or the network that one host has by IPv6."""
+    """The source of an address with its port, by which failures are counted: the address, or the IPv6 network of one
+    host.
+    """
     host = host_of(address)
     try:
         parsed = ipaddress.ip_address(host)

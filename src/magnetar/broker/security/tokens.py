@@ -1,6 +1,6 @@
-"""Tokens (JWT). What one has to fulfil, in this order; the first that fails is the answer:
+"""Tokens (JWT). The checks, in this order; the first that fails is the answer:
 
-    size           at most `token_bytes_max`: nothing longer is looked into
+    size           at most `token_bytes_max`: nothing longer is parsed
     shape          three parts in base64url, a JSON header without `crit`
     algorithm      one that a configured key can have: the *key* says which, never the token. A secret key knows HS256,
                    HS384 and HS512 alone, a public key those of its own type: so a token "signed" by HMAC with the
@@ -10,7 +10,7 @@
     audience       when one is configured
     role           the claim is a text, or a list whose first element is one
 
-Answers name what is wrong, and never show what was presented.
+Errors name the reason, and never show the token.
 """
 
 import json
@@ -70,7 +70,7 @@ class Tokens:
 
     Args:
         config: the `[authentication]` table.
-        keys: what to check with.
+        keys: the keys.
     """
 
     def __init__(self, config: AuthenticationConfig, keys: Keys) -> None:
@@ -84,7 +84,7 @@ class Tokens:
             self._keys.append((public, public_algorithms(public)))
 
     def verify(self, data: bytes, now_ms: int) -> Identity:
-        """Whose token this is; see `credentials.Verifier.verify`."""
+        """Check a token, and return its identity; see `credentials.Verifier.verify`."""
         if len(data) > self._config.token_bytes_max:
             raise guessed(f"a token of {len(data)} bytes is over token_bytes_max ({self._config.token_bytes_max})")
         claims = self._claims(data)

@@ -1,1 +1,1 @@
-"""Idempotency keys: which keys a topic has seen, how they are found, stored and forgotten."""
+"""Idempotency keys: remembering, finding, storing and forgetting the keys of a topic."""

@@ -1,17 +1,18 @@
-"""Two clusters took messages with one idempotency key while apart: which of them stays.
+"""Conflicts: two clusters accepted messages with the same idempotency key while they were not connected, and one
+message wins.
 
 The rule: docs/design/deduplication.md#conflicts.
 
     smaller (publish time, cluster name)      stays
     the other one                             is withdrawn
 
-Each cluster finds the pair by itself, when the second of the two is stored there, and every cluster judges by what the messages
-bring along, so that all come to the same verdict without a word. What a cluster accepted twice by itself (the window was over, or
-too many keys came in between) is its own decision: messages of one origin never drive each other out. Nor do messages that were
-published a window or more apart.
+Each cluster finds the pair on its own when the second of the two is stored there. The decision depends only on the
+messages themselves, so all clusters decide the same without communication. If one cluster accepted a key twice (the
+window was over, or too many keys came in between), both messages stay: messages of the same origin never withdraw each
+other. Nor do messages that were published a window or more apart.
 
-A message loses to any smaller one, also to one that has lost itself: so a verdict is final, whatever comes later and in whatever
-order. The smallest of them all loses to nobody, so that one always stays.
+A message loses to any smaller one, also to one that has lost itself. So a decision is final, whatever arrives later and
+in any order. The smallest of all never loses, so one always stays.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class Conflicts:
         self._table = table
 
     def number(self, origin: str) -> int:
-        """Of an origin; "" is this cluster. ORIGINS_MAX: there are too many."""
+        """The number of an origin; "" is this cluster. ORIGINS_MAX: there are too many."""
         if not origin:
             return 0
         try:
@@ -56,10 +57,11 @@ class Conflicts:
             return len(self.origins) - 1
 
     def losers(self, key: bytes, number: int, time_ms: int) -> Iterator[tuple[Loser, bool]]:
-        """What is withdrawn because of a message that is being stored, and whether it can be: chunks cannot.
+        """The messages that are withdrawn because of a message that is being stored, and whether each can be: chunks
+        cannot.
 
         Args:
-            key, number: of the message, which has its position.
+            key, number: key and number of the message, which has its position.
             time_ms: when it is stored, this broker's clock.
         """
         table = self._table

@@ -1,12 +1,12 @@
 """The index of a ring of keys: open-addressing tables with a filter in front, which grow without a pause.
 
     filter  16 bits for each slot, one of them set by each key: nearly every new key is found to be new by one look
-    enter   a block of keys at once, with array operations: some 100 ns a key
-    full    a second table begins; what is new goes there, and with every block four older ones of the ring are entered, newest
-            first; until the last one is, look-ups ask both. Whatever left the ring meanwhile is not entered again.
+    enter   a block of keys at once, with array operations: some 100 ns per key
+    full    a second table begins; new keys are entered there, and with every block four older ones of the ring, newest
+            first. Until the last one is entered, lookups use both tables. Keys that left the ring are not entered again.
 
-A slot holds a key's number modulo 2^32 - 1, plus one; whether that number is in the ring, and its fingerprint the one that is
-looked for, is for the ring to say: nothing is ever deleted here.
+A slot holds a key's number modulo 2^32 - 1, plus one; the ring decides whether that number is still in it, and whether
+its fingerprint matches: nothing is ever deleted here.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 SLOTS_MIN: Final = 64
 
 FILL_MAX: Final = 0.6
-"""Of a table: beyond it, runs of used slots get long."""
+"""The highest load of a table: above it, runs of used slots get long."""
 
 SMALL_KEYS: Final = 1 << 18
-"""Below it, memory is no matter (60 bytes a key, 15 MB): a table is made four times as large, and a key is moved less often."""
+"""Below this number of keys memory does not matter (60 bytes per key, 15 MB): a table is made four times as large, so
+that keys are moved less often.
+"""
 
 MOVED_PER_BLOCK: Final = 4
 """Blocks moved to a new table with every new one: some 2 ms, and a table is done before the next one is due."""
@@ -64,7 +66,7 @@ class _Table:
         while len(values):
             free = table[at] == 0
             table[at[free]] = values[free]
-            # Of several that want the same slot, one has it now.
+            # Of several keys for the same slot, one has it now.
             left = table[at] != values
             at, values = at[left] + 1 & mask, values[left]
         places = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
@@ -105,7 +107,7 @@ class KeyIndex:
         return self._table.may_have(low) or (self._old is not None and self._old.may_have(low))
 
     def hits(self, low: Words) -> list[int]:
-        """Which of many fingerprints may be here."""
+        """The indexes of those of many fingerprints that may be here."""
         found = self._table.may_have_all(low)
         if self._old is not None:
             found |= self._old.may_have_all(low)
@@ -113,11 +115,11 @@ class KeyIndex:
         return places
 
     def has_room(self, keys: int) -> bool:
-        """Whether so many more fit into the table."""
+        """Whether this many more keys fit into the table."""
         return self._table.used + keys <= len(self._table.slots) * FILL_MAX
 
     def begin(self, keys: int) -> None:
-        """Begin a new table, for so many keys and as many again; the present one becomes the old one."""
+        """Begin a new table with room for twice this many keys; the present one becomes the old one."""
         size = SLOTS_MIN
         while size < 2.5 * keys or (keys < SMALL_KEYS and size < 5 * keys):
             size *= 2

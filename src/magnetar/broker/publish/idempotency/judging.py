@@ -1,4 +1,4 @@
-"""Which messages of an entry are stored already, by their idempotency keys, and what is left to store."""
+"""Looking up the idempotency keys of an entry: which of its messages are stored already, and what is left to store."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 _BATCH: Final = int(EntryFlags.BATCH)
 _CHUNK: Final = int(EntryFlags.CHUNK)
 WHOLE_MASK: Final = 2**32 - 1
-"""Of a publish time: what `idempotency_block.pack` makes of a message of this cluster that is in no batch."""
+"""The bits of a publish time: `block.pack` returns just these for a message of this cluster that is in no batch."""
 
 NEW: Final = -1
-"""As the number of a key: it is not known."""
+"""The number of an unknown key."""
 
 
 class Counters:
-    """Of all topics of a broker, for its metrics.
+    """Counters of all topics of a broker, for its metrics.
 
     Attributes:
         duplicates: messages answered as stored.
-        withdrawn: messages that lost to another cluster's with the same key, and were taken back before anybody had them.
-        twice: messages that lost, too, but a subscription had been given them, or they could not be taken back.
+        withdrawn: messages that lost to another cluster's with the same key, and were withdrawn before any consumer
+            received them.
+        twice: messages that lost too, but had been dispatched already, or could not be withdrawn.
         unreadable: batches of links that cannot be opened; their keys are not known here.
-        evicted, expired: keys forgotten because there were too many, or for their age.
+        evicted, expired: keys forgotten because there were too many, or because of their age.
         replayed: entries read again.
     """
 
@@ -54,13 +55,13 @@ class Counters:
 
 
 class Keyed(NamedTuple):
-    """What was found out about an entry.
+    """The result of looking up an entry's keys.
 
     Attributes:
-        data, count: what to store of it.
-        keys: to be remembered with it: fingerprint, and place of the message (see `block.WHOLE`).
+        data, count: the part of it to store.
+        keys: keys to remember with it: fingerprint, and part number of the message (see `block.WHOLE`).
         repeated: messages that are stored already.
-        first: where all of its messages are stored already, the number of the first one's key; else -1.
+        first: if all its messages are stored already, the number of the first one's key; else -1.
     """
 
     data: bytes
@@ -87,7 +88,7 @@ def stats_of(status: str, policy: IdempotencyPolicy, table: "KeyTable") -> dict[
 
 
 def place(flags: int, at: int) -> int:
-    """Of message number `at` of an entry, as `idempotency_block.pack` takes it."""
+    """The part number of message number `at` of an entry, as `block.pack` expects it."""
     if flags & _CHUNK:
         return KEPT
     return min(at + 1, KEPT) if flags & _BATCH else 0
@@ -103,7 +104,7 @@ def numbered(table: "KeyTable", pending: Mapping[bytes, int], key: bytes, now_ms
 def _all_new(
     table: "KeyTable", pending: Mapping[bytes, int], opened: Opened, now_ms: int
 ) -> list[tuple[bytes, int]] | None:
-    """The keys of a batch, with their places, if each message has one, and all are new: as nearly always."""
+    """The keys of a batch with their part numbers, if each message has one and all are new, as nearly always."""
     keys = [key for key, _, _ in opened.messages if key is not None]
     if opened.batch is None or not len(opened.messages) == len(set(keys)) < KEPT:
         return None
@@ -120,15 +121,16 @@ def judge(
     now_ms: int,
     found: Found | None = None,
 ) -> Keyed | None:
-    """Look an entry's keys up.
+    """Look up an entry's keys.
 
     Args:
-        table: of the topic.
+        table: the topic's keys.
         pending: keys that are about to be staged.
         name: the property.
         seen: the entry.
         now_ms: the broker's clock.
-        found: what was found in it off the event loop; None: it is opened here, which does not take long (`takes_long`).
+        found: the result of opening it outside the event loop; None: it is opened here, which does not take long
+            (`takes_long`).
 
     Returns:
         None: it has no key, and is stored as it is.

@@ -71,7 +71,7 @@ class Idempotencies(TopicPart):
             topic.withdrawals.cover(subscription.cursor)
 
     def all_loaded(self) -> None:
-        """Every topic that was there is loaded: what is left of stored keys belongs to nobody."""
+        """All topics are loaded: the remaining stored keys belong to no topic and are deleted."""
         if self._stored:
             self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
@@ -116,7 +116,9 @@ class Idempotencies(TopicPart):
         idempotency.start(self._claim(topic, idempotency))
 
     def _secret(self, topic: Topic) -> bytes:
-        """Of a topic's fingerprints: made from the links' token, which no client has (docs/decisions/0018)."""
+        """The secret of a topic's fingerprints: made from the links' token, which no client has
+        (docs/decisions/0018).
+        """
         about = f"{topic.text} {topic.log.incarnation}".encode()
         return blake2b(about, key=self._link_token[:64], digest_size=32, person=b"idempotency keys").digest()
 
@@ -140,7 +142,7 @@ class Idempotencies(TopicPart):
         self._outbox.put(Store({}, (WITHDRAWN + topic.text,), lambda _error: None))
 
     def durable_low(self, topic: Topic) -> Position | None:
-        """Up to where retention may delete; None when it holds nothing."""
+        """The position up to which retention may delete; None if idempotency keys hold nothing back."""
         return topic.idempotency.durable_low() if topic.idempotency is not None else None
 
     def tick(self, topic: Topic, now_ms: int) -> None:

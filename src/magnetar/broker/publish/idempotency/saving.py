@@ -1,6 +1,8 @@
-"""Storing the idempotency keys of one topic now and then, and what was withdrawn because of them, in one transaction.
+"""Storing the idempotency keys of one topic from time to time, together with the messages withdrawn because of them, in
+one transaction.
 
-Whatever the transaction covers of the log need not be read again at a start; whatever it does not is read, and judged, again.
+The part of the log that the transaction covers need not be read again at a start; the rest is read, and its keys are
+checked again.
 """
 
 from collections.abc import Callable
@@ -23,16 +25,16 @@ SAVE_BLOCKS_MAX: Final = 4
 
 
 class Saving:
-    """What is stored of a topic's keys.
+    """The stored keys of a topic.
 
     Args:
         outbox: the broker's.
         topic: full name.
-        withdrawals: of the topic.
+        withdrawals: the topic's withdrawn messages.
 
     Attributes:
-        covered: up to here the stored keys make the log superfluous.
-        saving: a transaction is under way.
+        covered: up to this position the stored keys replace reading the log.
+        saving: whether a transaction is in flight.
     """
 
     def __init__(self, outbox: Outbox, topic: str, withdrawals: Withdrawals) -> None:
@@ -65,13 +67,13 @@ class Saving:
     def save(
         self, table: "KeyTable", durable: int, covered: Position, record: Record, again: Callable[[], None]
     ) -> None:
-        """Store what is new, a few blocks of it; `again` is called when more has to follow.
+        """Store new keys, a few blocks at a time; `again` is called if more have to follow.
 
         Args:
             table: the keys.
-            durable: behind the last key whose message is in the log.
+            durable: the number after the last key whose message is in the log.
             covered: the end of the log.
-            record: of whom they are.
+            record: identifies the keys' topic and property.
             again: see above.
         """
         self.saving = True
@@ -112,7 +114,7 @@ class Saving:
         return {WITHDRAWN + self._topic: self._withdrawals.encode()} if self._withdrawals.dirty else {}
 
     def delete(self) -> None:
-        """Keys are switched off: delete what is stored of them. What was withdrawn stays so."""
+        """Delete the stored keys, because keys were switched off. Withdrawn messages stay withdrawn."""
         keys = [block_key(self._topic, block) for block in range(self._first_block, self._block_max + 1)]
         version = self._withdrawals.version
 

@@ -1,11 +1,11 @@
-"""Idempotency keys as they are stored: so that a start need not read the log of a whole window again.
+"""The stored form of idempotency keys, so that a start need not read the log of a whole window again.
 
-    idempotency/<topic>             what is covered: a position of the log, the first and the next key number
+    idempotency/<topic>             the covered part: a position of the log, the first and the next key number
     idempotency-block/<topic>/<n>   the keys of one block of the ring
 
-Keys come at the end of the ring, so that a snapshot writes the last blocks and the record in one transaction, and deletes
-blocks that left the ring. A block is written again until it is full. What does not fit together (damage, another
-incarnation, another property, an older layout) is not used: the log is read instead.
+Keys are added at the end of the ring, so a snapshot writes the last blocks and the record in one transaction, and
+deletes blocks that left the ring. A block is written again until it is full. Stored parts that do not match (damage,
+another incarnation, another property, an older layout) are not used: the log is read instead.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "idempotency/"
 BLOCK_PREFIX: Final = "idempotency-block/"
 VERSION: Final = 3
-"""Of the layout. 1 kept no publish times and origins; 2 had fingerprints without a secret."""
+"""The version of the layout. 1 had no publish times and origins; 2 had fingerprints without a secret."""
 
 _HEAD: Final = Struct("<QII")
 """Number of the first key, keys, ledgers."""
@@ -34,17 +34,17 @@ _LEDGER: Final = Struct("<Qq")
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What a snapshot covers.
+    """The part of the log that a snapshot covers.
 
     Attributes:
-        incarnation: of the topic.
-        name: of the property whose values are the keys.
+        incarnation: the topic's incarnation.
+        name: the property whose values are the keys.
         ledger, entry: everything up to here is covered.
-        head, tail: first key number, and the one behind the last.
-        newest_ms: when the newest key came.
+        head, tail: first key number, and the one after the last.
+        newest_ms: time of the newest key.
         origins: clusters by number.
-        secret: of the fingerprints.
-        version: of the layout.
+        secret: secret of the fingerprints.
+        version: version of the layout.
     """
 
     incarnation: int
@@ -65,12 +65,12 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 def record_key(topic: str) -> str:
-    """Where the record of a topic is stored."""
+    """The key of a topic's record."""
     return PREFIX + topic
 
 
 def block_key(topic: str, block: int) -> str:
-    """Where a block is stored."""
+    """The key of a block."""
     return f"{BLOCK_PREFIX}{topic}/{block:x}"
 
 
@@ -119,7 +119,7 @@ class Stored:
         stored: everything in the metadata store.
 
     Raises:
-        ValueError: what is there does not fit together.
+        ValueError: the stored parts do not match.
     """
 
     def __init__(self, topic: str, stored: Mapping[str, bytes]) -> None:
@@ -134,7 +134,7 @@ class Stored:
 
 
 def before(log: TopicLog, since_ms: int) -> Position:
-    """A position of a log behind which everything stands that is not older than a time."""
+    """A position of a log after which all entries are that are not older than a time."""
     start = NONE
     for ledger in log.ledger_infos():
         if ledger.newest_ms >= since_ms:

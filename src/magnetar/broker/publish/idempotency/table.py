@@ -1,15 +1,16 @@
-"""The idempotency keys of one topic: which were seen within a window, in a few bytes each.
+"""The idempotency keys that one topic has seen within a window, in a few bytes each.
 
 The rules: docs/design/deduplication.md#idempotency-keys.
 
     ring    key number -> fingerprint (9 bytes), broker time (4), entry id (4), and of its message the publish time (4), the
-            place in its batch (2) and the origin (1): 24 bytes a key, oldest first, in blocks
+            index in its batch (2) and the origin (1): 24 bytes per key, oldest first, in blocks
     open    the newest block: plain lists, and a dictionary fingerprint -> key number; turned into arrays when it is full
     index   fingerprint -> key number, of all other blocks (`idempotency_index`)
 
-Keys come in the order of the log and leave in it: at the front by age or because there are too many, at the back when an
-append failed. Leaving touches the ring alone: a slot of the index whose number is not in the ring any more is dead. A number
-may be given anew after a failed append: a stale slot then leads to another key, whose fingerprint does not fit.
+Keys are added in the order of the log and removed at the ends: at the front by age or because there are too many, at
+the back after a failed append. Removing changes only the ring: a slot of the index whose number is no longer in the
+ring is dead. A number may be used again after a failed append: a stale slot then leads to another key, whose
+fingerprint does not match.
 """
 
 from array import array
@@ -38,7 +39,7 @@ _HALF: Final = 2**31
 _ABOUT: Final = (1 << HIGH_SHIFT) - 1
 
 BULK: Final = 8
-"""From so many keys on, array operations are faster than one look-up after the other."""
+"""From this many keys on, array operations are faster than single lookups."""
 
 _PARTS: Final = np.dtype([("low", "<u8"), ("high", "u1")])
 
@@ -47,15 +48,15 @@ class KeyTable:
     """Keys, oldest first.
 
     Args:
-        window_ms: a key is known for so long.
-        keys_max: beyond it the oldest goes.
+        window_ms: time for which a key is remembered.
+        keys_max: above this number the oldest is forgotten.
 
     Attributes:
         head: number of the oldest key.
-        tail: number that the next key gets.
-        evicted: keys that went because there were too many.
-        expired: keys that went because of their age.
-        newest_ms: when the newest key came.
+        tail: number of the next key.
+        evicted: keys forgotten because there were too many.
+        expired: keys forgotten because of their age.
+        newest_ms: time of the newest key.
     """
 
     def __init__(self, *, window_ms: int, keys_max: int) -> None:
@@ -68,7 +69,7 @@ class KeyTable:
         self.newest_ms = 0
         self._block_keys = 1 << BLOCK_SHIFT
         self._blocks: dict[int, Block] = {}
-        # Of the newest block:
+        # The newest block:
         self._keys: list[bytes] = []
         self._about: list[int] = []
         self._times: list[int] = []
@@ -152,7 +153,7 @@ class KeyTable:
         return sorted(one for one in found if one >= self.head and abs(self._age(one, now_ms)) < self.window_ms)
 
     def position(self, number: int) -> Position:
-        """Where the message of a key is stored; NONE when that is not known."""
+        """The position of the message of a key; NONE if it is not known."""
         at = bisect_right(self._ledgers, number, key=itemgetter(0)) - 1
         if not self.head <= number < self.tail or at < 0:
             return NONE
@@ -163,7 +164,7 @@ class KeyTable:
         return Position(self._ledgers[at][1], entry)
 
     def about(self, number: int) -> About:
-        """What else is known of a key of the ring."""
+        """The other facts about a key of the ring."""
         at = number - self._start
         return unpack(self._about[at] if at >= 0 else self._column(number).about[number & self._block_keys - 1])
 
@@ -179,7 +180,7 @@ class KeyTable:
     # -------------------------------------------------------------------------------------------------------- changing
 
     def begin(self, number: int) -> None:
-        """Let the numbers of an empty table go on from here."""
+        """Let the numbers of an empty table continue from here."""
         assert self.head == self.tail, "there are keys already"
         self.head = self.tail = number
         self._blocks.clear()
@@ -218,7 +219,7 @@ class KeyTable:
     def extend(
         self, keys: Sequence[bytes], time_ms: int, about: Sequence[int], ledger: int, entries: Sequence[int]
     ) -> None:
-        """Remember many keys at once, of messages whose places are known."""
+        """Remember many keys at once, of messages whose positions are known."""
         done, count = 0, len(keys)
         if not self._ledgers or self._ledgers[-1][1] != ledger:
             self._ledgers.append((self.tail, ledger))
@@ -265,10 +266,10 @@ class KeyTable:
             self._ledgers.pop()
 
     def expire(self, now_ms: int, most: int) -> None:
-        """Forget what is older than the window, at most so many keys at a time."""
+        """Forget keys older than the window, at most `most` at a time."""
         if self.head == self.tail:
             return
-        if now_ms - self.newest_ms >= max(self.window_ms, _HALF):  # ages wrap around after so long
+        if now_ms - self.newest_ms >= max(self.window_ms, _HALF):  # ages wrap around after this time
             count = len(self)
         else:
             count = 0
@@ -293,7 +294,7 @@ class KeyTable:
             while len(self._ledgers) > 1 and self._ledgers[1][0] <= self.head:
                 del self._ledgers[0]
         if self.head == self.tail:
-            # Numbers go on: what the index still holds is dead. A block that is partly used goes on, too.
+            # Numbers continue: the slots of the index are dead. A partly used block continues too.
             self._index = KeyIndex()
             self._fresh.clear()
 
@@ -320,7 +321,7 @@ class KeyTable:
             self._enter(block.low, start)
 
     def _reopen(self) -> None:
-        """The last closed block is open again: all behind it is gone."""
+        """Open the last closed block again: everything after it is gone."""
         self._start -= self._block_keys
         self._keys, self._about, self._times, self._entries = [], [], [], []
         self._open(self._blocks.pop(self._start >> BLOCK_SHIFT))
@@ -371,7 +372,7 @@ class KeyTable:
         """Enter the keys of a block into the index; move some older ones if it is being rebuilt."""
         index = self._index
         if not index.has_room(len(low)):
-            self._move_to(self.head >> BLOCK_SHIFT)  # a table of so many keys was filled by dead ones: rare
+            self._move_to(self.head >> BLOCK_SHIFT)  # a table of this size was filled with dead slots: rare
             index.begin(self._start - self.head + self._block_keys)
             self._moving = (start >> BLOCK_SHIFT) - 1
         index.enter(np.frombuffer(low, np.uint64), start)

@@ -1,16 +1,16 @@
-"""Idempotency keys of one topic: from being switched on, through what happens to each message, to being switched off.
+"""Idempotency keys of one topic: switching them on, checking each message, and switching them off.
 
-    message arrives     key unknown: it is pushed, the entry staged -> in the log: persisted | failed: the key is taken back
-                        key known: nothing is stored; answered as stored as soon as everything staged so far is in the log
+    message arrives     key unknown: it is pushed, the entry staged -> in the log: persisted | failed: the key is removed
+                        key known: nothing is stored; the receipt follows as soon as everything staged so far is in the log
     entry of a link     its keys are pushed as it is staged: they count here, but it is never refused; if a key is known from
                         another cluster's message, one of the two loses (`idempotency_conflicts`), and is withdrawn
-    switching on        the log of one window is read; until then no producer is let in
-    start               the stored keys are loaded, the log behind them is read
-    on                  the keys are stored now and then, what is new of them
+    switching on        the log of one window is read; until then no producer is accepted
+    start               the stored keys are loaded, the log after them is read
+    on                  new keys are stored from time to time
 
-The ring of keys has the order of the log, so that "taking back" is cutting off its end. What is in flight when a message
-is answered as stored is the reason to wait: a first message that never reaches the disk must not have been confirmed by a
-second one.
+The ring of keys has the order of the log, so removing the keys of failed appends cuts off its end. The receipt of a
+repeated message waits for the appends in flight, because a first message that never reaches the disk must not be
+confirmed by the receipt of a second one.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from magnetar.broker.publish.idempotency.table import KeyTable
 
 EXPIRED_PER_STEP: Final = 256
-"""Keys forgotten with each append, besides as many as it brings: what a step costs stays even."""
+"""Keys forgotten with each append, in addition to as many as it adds: so the cost of a step stays even."""
 
 EXPIRED_PER_ENTRY: Final = 8
 """The same while the log is read again."""
@@ -55,7 +55,9 @@ EXPIRED_PER_ROUND: Final = 200_000
 
 SAVE_ENTRIES: Final = 20_000
 SAVE_MS: Final = 120_000
-"""The keys are stored after so many entries, or when that is so long ago: what a start has to read of the log again."""
+"""The keys are stored after this many entries, or this long after the last time: it limits the part of the log that a
+start has to read again.
+"""
 
 NEVER: Final = -(2**63)
 """A time before all others."""
@@ -70,21 +72,22 @@ class TopicIdempotency:
     """The keys of one topic.
 
     Attributes:
-        pending: keys of entries that are about to be staged, in order, and what is kept of each.
-        taken: how many keys each of these entries brings.
+        pending: keys of entries that are about to be staged, in order, with the packed facts of each.
+        taken: number of keys of each of these entries.
 
     Args:
         outbox: the broker's.
         topic: full name.
-        log: of the topic.
-        policy: which property, how long, how many.
-        counters: of the broker.
-        when_drained: calls back when no append of the topic is in flight.
-        cluster: this one.
-        withdrawals: of the topic.
-        withdraw: withdraws messages that are in the log, from all subscriptions; how many of them one may have been given.
-        openings: what opens large batches off the event loop.
-        secret: of the fingerprints of keys, where stored ones do not bring theirs.
+        log: the topic's log.
+        policy: the property, the window, the most keys.
+        counters: the broker's counters.
+        when_drained: calls a function when no append of the topic is in flight.
+        cluster: this cluster.
+        withdrawals: the topic's withdrawn messages.
+        withdraw: withdraws messages that are in the log from all subscriptions; returns the number of those that may
+            have been dispatched.
+        openings: opens large batches outside the event loop.
+        secret: secret of the fingerprints, if the stored keys have none.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class TopicIdempotency:
         self._withdrawals = withdrawals
         self._withdraw = withdraw
         self._losers: list[Loser] = []
-        """Of the append that is just being staged, or of the entries just read."""
+        """The losers of the append that is being staged, or of the entries just read."""
         self._resolves = True
         """Whether conflicts found in the log are resolved: not in what was stored before keys were switched on."""
         self._outbox = outbox
@@ -127,10 +130,10 @@ class TopicIdempotency:
         self.pending: dict[bytes, int] = {}
         self.taken: list[int] = []
         self._announced: tuple[list[bytes], list[int]] = ([], [])
-        """Instead of these two: the keys of an append of which each entry brings one."""
+        """Used instead of these two: the keys of an append whose entries have one each."""
         self._ahead: Found | None = None
         self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
-        """What is staged and not confirmed, with the number behind its last key, and what it drives out."""
+        """Staged, unconfirmed appends, with the number after their last key, and the messages that they withdraw."""
         self._durable = 0
         """Behind the last key whose message is in the log."""
         self._told: set[str] = set()
@@ -142,7 +145,7 @@ class TopicIdempotency:
     # ------------------------------------------------------------------------------------------------------- starting
 
     def start(self, stored: Stored | None = None) -> None:
-        """Begin with the stored keys; else read the log of one window, once what is in flight has landed."""
+        """Begin with the stored keys; else read the log of one window, after the appends in flight."""
         if stored is None:
             self._resolves = False
             self._when_drained(self._begin)
@@ -183,7 +186,7 @@ class TopicIdempotency:
         self._replay(record.covered, NEVER)
 
     def _reload(self, stored: Stored, why: str) -> None:
-        """The stored keys are no good: what the log still has must do."""
+        """The stored keys cannot be used: read the log instead."""
         text = f"the stored idempotency keys of {self.topic} are damaged: {why}; its retained log is read instead"
         self._outbox.put(Note("warning", text))
         self._saving.discard(stored)
@@ -203,8 +206,8 @@ class TopicIdempotency:
             self._replay(before(self._log, since_ms), since_ms)
 
     def _replay(self, after: Position, since_ms: int) -> None:
-        """Read the log behind a position, of it what was stored after a time. What is older by now counts all the same behind
-        stored keys: it may have driven out others.
+        """Read the log after a position, entries stored after a time only. After stored keys, older entries count as
+        well: they may have withdrawn others.
         """
         start = self._log.next_after(after)
         if start is None:
@@ -248,7 +251,7 @@ class TopicIdempotency:
         self.table.expire(entry.broker_time, EXPIRED_PER_ENTRY)
 
     def _walked(self) -> None:
-        """What was pushed so far is in the log."""
+        """The keys pushed so far are in the log."""
         self._durable = self.table.tail
         losers, self._losers = self._losers, []
         if losers:
@@ -259,12 +262,12 @@ class TopicIdempotency:
         self._resolves = True
         self.table.expire(self._outbox.day_ms, EXPIRED_PER_ROUND)
         self._durable = self.table.tail
-        # What links have staged meanwhile is not in the log yet.
+        # Appends that links have staged since then are not in the log yet.
         flying, self._flying = self._flying, deque()
         for append, _, _ in flying:
             self.staged(append)
         if self._saving.covered == NONE:
-            self.save()  # from now on a start decides about everything behind it
+            self.save()  # from now on a start decides about everything after it
         self._let_in()
 
     def _failed(self, error: str) -> None:
@@ -305,7 +308,7 @@ class TopicIdempotency:
             )
 
     def stop(self) -> None:
-        """Switched off; whoever waits is let in. What is stored goes."""
+        """Switch off; waiting producers are accepted. The stored keys are deleted."""
         self.status = Status.DISABLED
         self._let_in()
         self._saving.delete()
@@ -358,11 +361,11 @@ class TopicIdempotency:
         return self._property
 
     def judge(self, seen: Inspected, found: Found | None = None) -> Keyed | None:
-        """Look an entry's keys up; nothing is remembered yet.
+        """Look up an entry's keys; nothing is remembered yet.
 
         Args:
             seen: the entry.
-            found: what was found in it off the event loop, with `name`; None: it does not take long.
+            found: the result of opening it outside the event loop, with `name`; None: it does not take long.
 
         Returns:
             None: it has no key, and is stored as it is.
@@ -388,13 +391,14 @@ class TopicIdempotency:
         self.taken.append(len(keys))
 
     def long_at(self, entries: Sequence[NewEntry], found: Found | None) -> int:
-        """Which of some entries of a link is the first whose batch has to be opened off the event loop; their number if none has.
+        """The index of the first entry of a link whose batch has to be opened outside the event loop; the number of
+        entries if there is none.
 
-        While the log is read, keys of what links bring are not looked for: that comes when it is in the log.
+        While the log is read, entries of links are not opened: their keys are found when they are read from the log.
 
         Args:
             entries: in order.
-            found: what was found in the first one; None: nothing yet.
+            found: the result of opening the first one; None: none yet.
         """
         if self.status is not Status.ENABLED:
             return len(entries)
@@ -406,11 +410,11 @@ class TopicIdempotency:
         self._openings.open(self.topic, partial(find_stored, self._property, entry), then)
 
     def known_ahead(self, found: Found | None) -> None:
-        """What was found in the first entry of the append that comes now; None: it is over."""
+        """Set the result of opening the first entry of the next append; None: clear it."""
         self._ahead = found
 
     def give_back(self) -> None:
-        """What was announced will not be staged."""
+        """Drop the announced keys: their entries will not be staged."""
         self.pending.clear()
         self.taken.clear()
         self._announced = ([], [])
@@ -436,7 +440,7 @@ class TopicIdempotency:
         self._flying.append((append, self.table.tail, losers))
 
     def _enter(self, append: Append) -> None:
-        """The keys that were announced have places."""
+        """Enter the announced keys with their positions."""
         keys, abouts = self._announced
         if keys:
             self._announced = ([], [])
@@ -465,17 +469,20 @@ class TopicIdempotency:
             self.save()
 
     def fail(self) -> None:
-        """An append failed, and with it all that were in flight; the log was told, and this is called for each of them."""
+        """An append failed, and with it all in flight; this is called for each of them after the log has handled it."""
         epoch = self._log.write_epoch
         lost = len(self._flying)
         self._flying = deque(pair for pair in self._flying if pair[0].write_epoch == epoch)
-        # What was staged since the first of these failures is valid; it cannot have been staged before that was told.
+        # Appends that were staged after the first of these failures are valid: they can only be staged after the log
+        # has handled it.
         if len(self._flying) < lost and self.status is Status.ENABLED:
             assert not self._flying, f"{self.topic}: entries were staged while a failure was not told"
             self.table.truncate(self._durable)
 
     def _remember(self, entry: StoredEntry, found: Found | None = None) -> None:
-        """Push an entry's keys, found off the event loop if `found` is there; what loses because of them waits in `_losers`."""
+        """Push an entry's keys, taken from `found` if it is set; the messages that lose because of them wait in
+        `_losers`.
+        """
         if entry.flags & _MARKER:
             return
         if found is None:
@@ -508,7 +515,7 @@ class TopicIdempotency:
                         self._twice(1)
 
     def _drive_out(self, losers: list[Loser]) -> None:
-        """Withdraw messages; that which drives them out is in the log."""
+        """Withdraw messages; the message that wins is in the log."""
         withdrawn, given = self._withdraw(losers)
         self.withdrawn += withdrawn
         self._counters.withdrawn += withdrawn
@@ -521,7 +528,7 @@ class TopicIdempotency:
     # --------------------------------------------------------------------------------------------------------- upkeep
 
     def durable_low(self) -> Position:
-        """Everything behind it is needed to know the keys again after a crash."""
+        """The position after which all entries are needed to find the keys again after a crash."""
         covered = self._saving.covered
         if self.status is not Status.ENABLED or self._withdrawals.dirty:
             return covered
@@ -539,7 +546,7 @@ class TopicIdempotency:
                 self.save()
 
     def save(self) -> None:
-        """Store what is new of the keys; what is in flight is left out."""
+        """Store the new keys, except those in flight."""
         if self._saving.saving or self.status is not Status.ENABLED:
             return
         self._since, self._save_ms = 0, self._outbox.now_ms
@@ -559,7 +566,7 @@ class TopicIdempotency:
             self._counted = (table.evicted, table.expired)
 
     def stats(self) -> dict[str, Any]:
-        """For the topic's statistics."""
+        """The figures for the topic's statistics."""
         messages = {"duplicates": self.duplicates, "withdrawn": self.withdrawn, "twice": self.twice}
         messages["withdrawnInLog"] = self._withdrawals.messages
         return stats_of(self.status, self.policy, self.table) | messages | {"storedUpTo": str(self._saving.covered)}

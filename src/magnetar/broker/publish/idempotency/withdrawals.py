@@ -1,11 +1,12 @@
-"""Messages of a topic that are withdrawn: they stay in the log, and nobody is given them any more.
+"""Withdrawn messages of a topic: they stay in the log, and no consumer gets them.
 
-Of two messages with one idempotency key that two clusters accepted while apart, one loses
-(`broker.publish.idempotency.conflicts`). It
-counts as acknowledged, in every subscription that is there, is made later, or is moved back: no backlog, nothing that holds back
-retention, nothing to read. Other clusters are not told: they come to the same verdict by themselves.
+Of two messages with one idempotency key that two clusters accepted while they were not connected, one loses
+(`broker.publish.idempotency.conflicts`). It counts as acknowledged in every subscription, also in ones that are created
+later or moved back: it is not in the backlog, does not hold back retention, and is not read. Other clusters are not
+informed: they decide the same on their own.
 
-Stored together with the idempotency keys, so that what the stored set lacks is decided again by reading the log behind them.
+Withdrawals are stored together with the idempotency keys. Those that are missing there are decided again by reading the
+log after them.
 """
 
 from collections.abc import Iterable
@@ -33,8 +34,8 @@ class Loser(NamedTuple):
     """A message that is withdrawn.
 
     Attributes:
-        position: of its entry.
-        index: its place in its batch; -1: the entry is one message.
+        position: position of its entry.
+        index: its index in its batch; -1: the entry is one message.
     """
 
     position: Position
@@ -124,7 +125,7 @@ class Withdrawals:
         self.version += 1
 
     def stored(self, version: int) -> None:
-        """What was encoded at a version is durable."""
+        """The state that was encoded at a version is durable."""
         self.dirty = self.version != version
 
     def cover(self, cursor: Cursor) -> None:
@@ -142,8 +143,8 @@ class Withdrawals:
         return self.last_message()[0]
 
     def last_message(self, *beside: "Withdrawals") -> tuple[Position, int]:
-        """The newest message that a consumer can be given, who is given none of those of `beside` either: its entry, or NONE, and
-        its place in the batch, -1 when it is in none.
+        """The newest message that a consumer can get and that none of `beside` withdraws: its entry, or NONE, and its
+        index in the batch, -1 if it is in none.
         """
         log = self._log
         hiding = [each for each in (self, *beside) if each]
@@ -184,7 +185,7 @@ class Withdrawals:
         self.messages = sum(whole) + sum(bits.bit_count() for bits in self.parts.values())
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """The stored form."""
         return msgspec.msgpack.encode(
             _Record(
                 incarnation=self._log.incarnation,
@@ -197,7 +198,7 @@ class Withdrawals:
         )
 
     def load(self, data: bytes) -> None:
-        """Take what `encode` made; of an earlier incarnation, or behind the end of the log, nothing is taken.
+        """Load what `encode` made; messages of an earlier incarnation or after the end of the log are ignored.
 
         Raises:
             ValueError: it is damaged.
