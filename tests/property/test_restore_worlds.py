@@ -23,9 +23,9 @@ from magnetar.jobs.restore_plan import chosen_by, compare
 from magnetar.replication.link.reading import Reading
 from magnetar.replication.restore import Restorer, _Topic
 from magnetar.runtime.network.link_client import Entries, LinkDown
-from magnetar.storage.testing import MemoryFiles
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from magnetar_sim.host.memory_files import MemoryFiles
 from tests.support.geoworld import TOPIC, Node, World
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "60"))

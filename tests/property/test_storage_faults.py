@@ -19,8 +19,8 @@ from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.recovery import Recovered
 from magnetar.storage.retention import Retention
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+from magnetar_sim.host.memory_files import MemoryFiles
 
 FOLDER = Path("/log")
 LEDGERS = Path("/ledgers")

@@ -27,11 +27,11 @@ from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.recovery import recover
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar_sim.host.memory_files import MemoryFiles
 
 TOPIC = "persistent://public/default/t"
 FOLDER = Path("/log")

@@ -62,9 +62,6 @@ WORLD = {
 CALLS = {("uuid", "uuid4"), ("uuid", "uuid1"), ("os", "urandom"), ("datetime", "now"), ("datetime", "utcnow")}
 """Names of modules that are harmless otherwise."""
 
-FREE = {("storage", "testing"), ("storage", "conformance"), ("metadata", "testing")}
-"""Kits for tests, which no production module imports; the simulator, which is a test, may."""
-
 
 def parts_of(path: Path) -> tuple[str, ...]:
     """Path of the module within `magnetar`; one of the simulator begins with `magnetar_sim`."""
@@ -104,10 +101,12 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
         top, *rest = module.split(".")
         if top in {"pyspark", "py4j"} and group not in SPARK:
             found.append(f"{where}: only {', '.join(sorted(SPARK))} import {top}")
+        if top == "tests":
+            found.append(f"{where}: the product imports its tests")
         if top == "magnetar_sim" and group != "magnetar_sim":
             found.append(f"{where}: the product imports its simulator")
         if top != "magnetar":
-            if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
+            if group in RANK and RANK[group] < RANK["runtime"]:
                 if top in WORLD or (top, name) in CALLS:
                     found.append(f"{where}: {module} {name} left of runtime: take it as an argument or an effect")
             continue
@@ -118,9 +117,7 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
             found.append(f"{where}: {group} imports {imported}, which stands to its right")
         if group in ONLY and imported not in {group, *ONLY[group]}:
             found.append(f"{where}: {group} imports {imported}: it may import {', '.join(sorted(ONLY[group]))} alone")
-        if (imported, *rest[1:2]) in FREE and tuple(parts[:2]) not in FREE and group != "magnetar_sim":
-            found.append(f"{where}: {module} is for tests")
-    if group in RANK and RANK[group] < RANK["runtime"] and tuple(parts[:2]) not in FREE:
+    if group in RANK and RANK[group] < RANK["runtime"]:
         found += [
             f"{'.'.join(parts)}:{line}: {module}.{name} left of runtime: take it as an argument or an effect"
             for line, module, name in uses(tree)
@@ -161,7 +158,8 @@ def test_every_folder_has_its_place() -> None:
         (("admin", "x"), "import pyspark.sql", "only jobs, pipeline, spark"),
         (("cli", "x"), "from magnetar.core.ids import *", "star import"),
         (("wire", "x"), "from . import frames", "relative"),
-        (("storage", "log"), "from magnetar.storage.testing import FaultyFiles", "for tests"),
+        (("storage", "log"), "from magnetar_sim.host.memory_files import MemoryFiles", "imports its simulator"),
+        (("storage", "log"), "from tests.support.peer import Peer", "the product imports its tests"),
         (("cli", "x"), "from magnetar_sim.world import World", "imports its simulator"),
         (("app",), "import magnetar_sim", "imports its simulator"),
         (("magnetar_sim", "x"), "from . import world", "relative"),
@@ -180,7 +178,7 @@ def test_the_rule_sees(parts: tuple[str, ...], source: str, words: str) -> None:
         (("wire", "x"), "from magnetar.storage.entries import NewEntry"),
         (("spark", "x"), "from pyspark.sql import SparkSession"),
         (("storage", "x"), "import os\nos.fsync(3)"),
-        (("magnetar_sim", "x"), "import random\nfrom magnetar.storage.testing import MemoryFiles"),
+        (("magnetar_sim", "x"), "import random\nfrom magnetar_sim.host.memory_files import MemoryFiles"),
         (("magnetar_sim", "x"), "from magnetar_sim.world import World\nfrom magnetar.broker.broker import Broker"),
     ],
 )

@@ -1,5 +1,6 @@
 """What the wheel of `magnetar` holds: the product alone. No simulator, no example, no test's tool."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = ("magnetar/sim/", "magnetar/cli/demo/", "magnetar_sim/", "tests/", "bench/", "examples/")
 """Where a file of a wheel may not be."""
+
+KITS = {"testing", "conformance", "fakes", "conftest"}
+"""Names of modules and packages that only tests need: those are in `tests/support` and in the simulator."""
 
 
 def built(folder: Path, target: Path) -> ZipFile:
@@ -43,6 +47,14 @@ def test_the_wheel_holds_the_product(product: ZipFile) -> None:
 
 def test_the_wheel_holds_nothing_else(product: ZipFile) -> None:
     assert [name for name in sorted(sources(product)) if name.startswith(FOREIGN)] == []
+
+
+def test_the_wheel_holds_no_kit_for_tests(product: ZipFile) -> None:
+    def words(name: str) -> set[str]:
+        return set(re.split(r"[/._]", name))
+
+    assert words("magnetar/storage/testing.py") & KITS and words("magnetar/files_conformance.py") & KITS
+    assert [name for name in sorted(sources(product)) if words(name) & KITS] == []
 
 
 def test_no_module_of_the_wheel_imports_what_tests_are_made_of(product: ZipFile) -> None:

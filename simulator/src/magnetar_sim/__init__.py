@@ -2,7 +2,7 @@
 
     clock      one virtual time, a skewed wall clock for each cluster, timers in their order
     net        connections that are slow, break, and stall while sites cannot reach each other
-    disk       segments in `MemoryFiles`, a metadata store; both forget what was not durable
+    disk       segments in `host.memory_files`, a metadata store; both forget what was not durable
     cluster    one real `broker.Broker` over its disk, driven through frames; dies at any moment and starts again
     pipeline   what Spark does: late, twice, half, out of order
     clients    producers and consumers that speak the protocol

@@ -33,9 +33,9 @@ from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.clock import SystemClock
 from magnetar.storage.entries import Append, Location, StoredEntry
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 from magnetar_sim.disk import PowerCut, SimLog, SimStore
+from magnetar_sim.host.memory_files import MemoryFiles
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription

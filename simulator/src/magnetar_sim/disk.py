@@ -14,8 +14,8 @@ from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
-from magnetar.storage.testing import MemoryFiles
 from magnetar_sim.clock import Clock
+from magnetar_sim.host.memory_files import MemoryFiles
 
 FOLDER: Final = Path("/log")
 HEAL_MS: Final = 200

@@ -37,7 +37,7 @@ class VersionConflict(MagnetarError):
 
 
 class Store(Protocol):
-    """A metadata store. `magnetar.metadata.testing.StoreConformance` is what every implementation must pass."""
+    """A metadata store. Every implementation must pass the suite in `tests/support/store_conformance.py`."""
 
     @property
     def version(self) -> int:

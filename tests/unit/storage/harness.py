@@ -13,8 +13,8 @@ from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location, NewEntry, StoredEntry
 from magnetar.storage.files import Files
 from magnetar.storage.recovery import Recovered, recover
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+from magnetar_sim.host.memory_files import MemoryFiles
 
 FOLDER = Path("/log")
 TOPIC = "persistent://public/default/t"

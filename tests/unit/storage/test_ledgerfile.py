@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.storage import ledgerfile
 from magnetar.storage.ledgerfile import Known, LedgerFile
-from magnetar.storage.testing import MemoryFiles
+from magnetar_sim.host.memory_files import MemoryFiles
 
 PATH = Path("/ledgers")
 

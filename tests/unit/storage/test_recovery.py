@@ -16,8 +16,8 @@ from magnetar.storage.ledger import SEGMENT_MAX
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.records import CHECK, SEGMENT_MAGIC, pack_check, pack_seal, pack_start
 from magnetar.storage.recovery import index_name, recover, segment_name
-from magnetar.storage.testing import MemoryFile, MemoryFiles
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
+from magnetar_sim.host.memory_files import MemoryFile, MemoryFiles
 from tests.unit.storage.harness import FOLDER, INCARNATION, TOPIC, Log, entry, stored
 
 SEGMENT = FOLDER / segment_name(1)

@@ -183,7 +183,7 @@ def test_an_emptied_cluster_gets_everything_and_takes_nothing_away() -> None:
     world.advance(6_000)
     c.kill()
     c.meta = {}
-    from magnetar.storage.testing import MemoryFiles
+    from magnetar_sim.host.memory_files import MemoryFiles
 
     c.files = MemoryFiles(c.files.random)
     c.start()

@@ -13,9 +13,9 @@ import pytest
 from magnetar.runtime.log import thread as logthread
 from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.log.folder import DataFolder
-from magnetar.storage.conformance import FilesConformance
 from magnetar.storage.files import Files
-from magnetar.storage.testing import MemoryFiles
+from magnetar_sim.host.memory_files import MemoryFiles
+from tests.support.files_conformance import FilesConformance
 from tests.unit.storage.harness import Log, entry
 
 

@@ -20,8 +20,8 @@ from magnetar.storage.entries import Append
 from magnetar.storage.log import PIECE_BYTES
 from magnetar.storage.records import LARGE_MAGIC, SEGMENT_MAGIC
 from magnetar.storage.recovery import segment_name
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import LARGE_BYTES, EntryCache, LedgerIds, TopicLog
+from magnetar_sim.host.memory_files import MemoryFiles
 from tests.unit.storage.harness import FOLDER, Log, entry
 
 LARGE = bytes(LARGE_BYTES)

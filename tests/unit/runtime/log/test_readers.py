@@ -11,8 +11,8 @@ from magnetar.runtime.log.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GA
 from magnetar.storage.entries import Location, StoredEntry
 from magnetar.storage.records import pack_entry_head
 from magnetar.storage.recovery import segment_name
-from magnetar.storage.testing import MemoryFiles
 from magnetar.storage.topiclog import Span
+from magnetar_sim.host.memory_files import MemoryFiles
 
 FOLDER = Path("/log")
 

@@ -15,8 +15,8 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.storage.files import Files, LogFile
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.recovery import index_name, segment_name
-from magnetar.storage.testing import MemoryFile, MemoryFiles
 from magnetar.storage.topiclog import Retention, TopicLog
+from magnetar_sim.host.memory_files import MemoryFile, MemoryFiles
 from tests.unit.storage.harness import FOLDER, INCARNATION, Log, entry, stored
 
 EIO = OSError(errno.EIO, "Input/output error")

@@ -15,10 +15,10 @@ import pytest
 from magnetar.core.errors import StorageError
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Store
-from magnetar.metadata.testing import StoreConformance
 from magnetar.runtime.log.reserve import Reserve
 from magnetar.runtime.stores import sqlite
 from magnetar.runtime.stores.sqlite import SqliteStore
+from tests.support.store_conformance import StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

@@ -11,11 +11,11 @@ from kazoo.client import KazooClient
 from magnetar.core.errors import StorageError
 from magnetar.core.places import parse_zookeeper
 from magnetar.metadata.store import Store, VersionConflict
-from magnetar.metadata.testing import StoreConformance
 from magnetar.runtime.stores import zookeeper
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX
 from magnetar.runtime.stores.zookeeper import ZooKeeperStore
 from tests.support.brokers import eventually
+from tests.support.store_conformance import StoreConformance
 from tests.support.zookeeper import ZooKeeper
 
 

@@ -1,6 +1,6 @@
 """The contract of every metadata store as tests: `class TestMine(StoreConformance)` with a fixture `store`.
 
-Public, so that stores of other packages (ZooKeeper, the simulator's) can be checked by it too.
+One suite for all: the stores in memory, in SQLite and in ZooKeeper promise the same.
 """
 
 from collections.abc import Callable
