@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from tests.support.brokers import BrokerProcess, World
+from tests.support.secured import Secured
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,12 @@ def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
 def topic() -> str:
     """A topic of this test alone."""
     return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A secured broker, shared."""
+    made = Secured(tmp_path_factory.mktemp("secured"))
+    made.world.start()
+    yield made
+    made.world.close()

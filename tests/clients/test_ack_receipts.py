@@ -6,9 +6,9 @@ import pytest
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
 from tests.clients.conftest import connect
-from tests.clients.test_hostile import Raw, metadata, open_producer, raw, send
-from tests.clients.test_publish_consume import WAIT_MS, drain, nothing_more
 from tests.support.brokers import BrokerProcess
+from tests.support.raw_client import Raw, metadata, open_producer, raw, send
+from tests.support.receiving import WAIT_MS, drain, nothing_more
 
 ACK_RESPONSE = 38
 NOT_ALLOWED = 22

@@ -13,12 +13,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.support.brokers import BrokerProcess, eventually
+from tests.support.brokers import BrokerProcess, eventually, path_of
 from tests.support.pulsarstats import INTERNAL, PARTITIONED, PASSING, PASSING_PARTITIONED, TOPIC, faults
-
-
-def path_of(topic: str) -> str:
-    return f"/admin/v2/{topic.replace('://', '/')}"
 
 
 def metrics_of(broker: BrokerProcess, topic: str) -> dict[str, float]:

@@ -14,8 +14,9 @@ import pytest
 from magnetar import cli
 from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
 from tests.clients.conftest import connect
-from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.brokers import BrokerProcess, World, eventually, path_of
 from tests.support.courier import Courier
+from tests.support.receiving import everything
 
 WAIT_MS = 60_000
 ON = "[deduplication]\nenabled = true\n"
@@ -29,23 +30,8 @@ def deduplicating(tmp_path: Path) -> Iterator[BrokerProcess]:
     world.close()
 
 
-def everything(client: pulsar.Client, topic: str) -> list[bytes]:
-    """All messages of a topic, in order."""
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    messages = []
-    while reader.has_message_available():
-        messages.append(reader.read_next(WAIT_MS).data())
-    reader.close()
-    return messages
-
-
-def path(topic: str) -> str:
-    """Of a topic below the admin interface."""
-    return f"/admin/v2/persistent/public/default/{topic}"
-
-
 def status(broker: BrokerProcess, topic: str) -> str:
-    return str(broker.rest("GET", path(topic) + "/stats")["deduplicationStatus"])
+    return str(broker.rest("GET", path_of(topic) + "/stats")["deduplicationStatus"])
 
 
 def test_a_number_is_stored_once(deduplicating: BrokerProcess) -> None:
@@ -61,7 +47,7 @@ def test_a_number_is_stored_once(deduplicating: BrokerProcess) -> None:
     # Numbers belong to a name.
     client.create_producer("once", producer_name="other", batching_enabled=False).send(b"other", sequence_id=3)
     assert everything(client, "once") == [b"3", b"7", b"8", b"next", b"other"]
-    stats = deduplicating.rest("GET", path("once") + "/internalStats")["cursors"]["pulsar.dedup"]
+    stats = deduplicating.rest("GET", path_of("once") + "/internalStats")["cursors"]["pulsar.dedup"]
     assert stats["properties"] == {"p": 9, "other": 3}
     client.close()
 
@@ -198,17 +184,17 @@ def test_switched_on_and_off_at_run_time(own_broker: BrokerProcess) -> None:
     for n in range(20):
         producer.send(b"%d" % n, sequence_id=n)
     assert status(own_broker, "later") == "Disabled"
-    own_broker.rest("POST", path("later") + "/deduplicationEnabled", True)
+    own_broker.rest("POST", path_of("later") + "/deduplicationEnabled", True)
     eventually(lambda: status(own_broker, "later") == "Enabled", what="deduplication enabled")
     assert producer.send(b"again", sequence_id=19).entry_id() == -1
     producer.send(b"20", sequence_id=20)
-    own_broker.rest("DELETE", path("later") + "/deduplicationEnabled")
+    own_broker.rest("DELETE", path_of("later") + "/deduplicationEnabled")
     own_broker.rest("POST", "/admin/v2/namespaces/public/default/deduplication", True)
     assert producer.send(b"again", sequence_id=20).entry_id() == -1
     # A topic's own setting is stronger than its namespace's.
-    own_broker.rest("POST", path("later") + "/deduplicationEnabled", False)
+    own_broker.rest("POST", path_of("later") + "/deduplicationEnabled", False)
     assert status(own_broker, "later") == "Disabled"
-    assert "pulsar.dedup" not in own_broker.rest("GET", path("later") + "/internalStats")["cursors"]
+    assert "pulsar.dedup" not in own_broker.rest("GET", path_of("later") + "/internalStats")["cursors"]
     producer.send(b"twice", sequence_id=20)
     assert everything(client, "later") == [b"%d" % n for n in range(21)] + [b"twice"]
     client.close()
@@ -230,9 +216,9 @@ def test_numbers_outlive_a_clean_stop_and_retention(deduplicating: BrokerProcess
 
 
 def test_a_partitioned_topic_has_one_setting(own_broker: BrokerProcess) -> None:
-    own_broker.rest("PUT", path("parts") + "/partitions", 3)
-    own_broker.rest("POST", path("parts") + "/deduplicationEnabled", True)
-    assert own_broker.rest("GET", path("parts-partition-1") + "/deduplicationEnabled") is True
+    own_broker.rest("PUT", path_of("parts") + "/partitions", 3)
+    own_broker.rest("POST", path_of("parts") + "/deduplicationEnabled", True)
+    assert own_broker.rest("GET", path_of("parts-partition-1") + "/deduplicationEnabled") is True
     eventually(lambda: status(own_broker, "parts-partition-2") == "Enabled", what="deduplication enabled")
 
 
@@ -278,12 +264,12 @@ def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
     """What of its name came over the link counts, also after a kill there; what had not come yet is stored in both."""
     world = World(tmp_path, ["a", "b"], ON).start()
     couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
-    world["a"].rest("PUT", path("moves"))
+    world["a"].rest("PUT", path_of("moves"))
     there = connect(world["a"])
     producer = there.create_producer("moves", producer_name="p", batching_enabled=False)
     for n in range(10):
         producer.send(b"%d" % n, sequence_id=n)
-    count = lambda name: world[name].rest("GET", path("moves") + "/stats")["msgInCounter"]  # noqa: E731
+    count = lambda name: world[name].rest("GET", path_of("moves") + "/stats")["msgInCounter"]  # noqa: E731
     eventually(lambda: count("b") == 10, what="what the link brings")
     couriers[0].pause()
     producer.send(b"10", sequence_id=10)
@@ -302,7 +288,7 @@ def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
         eventually(lambda: len(everything(client, "moves")) == 13, what="both clusters' messages")  # noqa: B023
         assert sorted(map(int, everything(client, "moves"))) == sorted([*range(12), 10])
         client.close()
-    assert world["b"].rest("GET", path("moves") + "/stats")["deduplicationStatus"] == "Enabled"
+    assert world["b"].rest("GET", path_of("moves") + "/stats")["deduplicationStatus"] == "Enabled"
     there.close()
     here.close()
     for courier in couriers:

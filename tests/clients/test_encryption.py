@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.clients.test_publish_consume import WAIT_MS, drain, nothing_more
 from tests.support.brokers import BrokerProcess, eventually
+from tests.support.receiving import WAIT_MS, drain, nothing_more
 
 EARLIEST = pulsar.InitialPosition.Earliest
 Action = pulsar.ConsumerCryptoFailureAction

@@ -21,9 +21,9 @@ from magnetar.cli.commands.failover import Move, Report
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.wire import pulsar_pb2 as pb
-from tests.clients.test_hostile import raw
 from tests.support.brokers import World, eventually
 from tests.support.courier import Courier
+from tests.support.raw_client import raw
 
 pytestmark = pytest.mark.e2e
 

@@ -17,9 +17,9 @@ from magnetar.runtime.network.server import RUN_FRAMES_MAX
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode
 from tests.clients.conftest import connect
-from tests.clients.test_hostile import metadata, open_producer, raw, send
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.fuzzing import HERE, clean, descriptors, fuzz, resident_bytes, secured
+from tests.support.raw_client import metadata, open_producer, raw, send
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ import pytest
 from magnetar import cli
 from tests.clients.conftest import connect
 from tests.support.brokers import World, eventually
+from tests.support.commands import LEAVES, Terminal
 from tests.support.courier import Courier
-from tests.unit.cli.test_commands import LEAVES
 
 pytestmark = pytest.mark.e2e
 
@@ -53,13 +53,6 @@ SAYS = {
     "namespaces set-ttl": r"86,?400",
 }
 """What each has to print, besides ending well: the commands whose examples are about clusters and subscriptions."""
-
-
-class Terminal(io.StringIO):
-    """Somebody who says yes."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(scope="module")

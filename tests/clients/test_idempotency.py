@@ -11,9 +11,9 @@ import pulsar
 import pytest
 
 from tests.clients.conftest import connect
-from tests.clients.test_deduplication import everything, path
-from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.brokers import BrokerProcess, World, eventually, path_of
 from tests.support.courier import Courier
+from tests.support.receiving import everything
 
 KEY = "request"
 POLICY = {"property": KEY, "windowSeconds": 3600}
@@ -26,7 +26,7 @@ def switch(broker: BrokerProcess, topic: str, **policy: Any) -> None:
 
 
 def figures(broker: BrokerProcess, topic: str) -> dict[str, Any]:
-    return dict(broker.rest("GET", path(topic) + "/stats")["idempotency"] or {"status": "off"})
+    return dict(broker.rest("GET", path_of(topic) + "/stats")["idempotency"] or {"status": "off"})
 
 
 def place(one: pulsar.MessageId) -> tuple[int, int]:
@@ -34,7 +34,7 @@ def place(one: pulsar.MessageId) -> tuple[int, int]:
 
 
 def test_a_key_is_stored_once_whoever_sends_it(own_broker: BrokerProcess) -> None:
-    own_broker.rest("PUT", path("once"))
+    own_broker.rest("PUT", path_of("once"))
     switch(own_broker, "once")
     client = connect(own_broker)
     one, other = (client.create_producer("once", batching_enabled=False) for _ in range(2))
@@ -51,7 +51,7 @@ def test_a_key_is_stored_once_whoever_sends_it(own_broker: BrokerProcess) -> Non
 
 
 def test_batches_lose_what_was_stored(own_broker: BrokerProcess) -> None:
-    own_broker.rest("PUT", path("batches"))
+    own_broker.rest("PUT", path_of("batches"))
     switch(own_broker, "batches")
     client = connect(own_broker)
     told: list[pulsar.Result] = []
@@ -100,7 +100,7 @@ def test_switched_on_and_off_at_run_time(own_broker: BrokerProcess) -> None:
 
 
 def test_too_many_keys_and_a_window_that_ends(own_broker: BrokerProcess) -> None:
-    own_broker.rest("PUT", path("few"))
+    own_broker.rest("PUT", path_of("few"))
     switch(own_broker, "few", keysMax=3)
     client = connect(own_broker)
     producer = client.create_producer("few", batching_enabled=False)
@@ -123,7 +123,7 @@ def test_too_many_keys_and_a_window_that_ends(own_broker: BrokerProcess) -> None
 
 def test_ten_kills_with_two_producers_and_one_outbox(own_broker: BrokerProcess) -> None:
     """Two producers send the same requests in random order through SIGKILLs: every request is stored once."""
-    own_broker.rest("PUT", path("kills"))
+    own_broker.rest("PUT", path_of("kills"))
     switch(own_broker, "kills")
     client = connect(own_broker)
     producers = [
@@ -150,7 +150,7 @@ def test_ten_kills_with_two_producers_and_one_outbox(own_broker: BrokerProcess) 
 
 def test_stored_keys_outlive_a_kill(own_broker: BrokerProcess) -> None:
     """After 20,000 entries the keys are stored: a start loads them, and reads of the log only what came after."""
-    own_broker.rest("PUT", path("stored"))
+    own_broker.rest("PUT", path_of("stored"))
     switch(own_broker, "stored")
     client = connect(own_broker)
     producer = client.create_producer(
@@ -179,7 +179,7 @@ def test_stored_keys_outlive_a_kill(own_broker: BrokerProcess) -> None:
 
 
 def test_large_messages_in_chunks(own_broker: BrokerProcess) -> None:
-    own_broker.rest("PUT", path("chunks"))
+    own_broker.rest("PUT", path_of("chunks"))
     switch(own_broker, "chunks")
     client = connect(own_broker)
     consumer = client.subscribe("chunks", "s")
@@ -200,8 +200,8 @@ def test_large_messages_in_chunks(own_broker: BrokerProcess) -> None:
 
 def test_with_numbers_too(own_broker: BrokerProcess) -> None:
     """Both kinds of deduplication: neither stands in the way of the other."""
-    own_broker.rest("PUT", path("both"))
-    own_broker.rest("POST", path("both") + "/deduplicationEnabled", True)
+    own_broker.rest("PUT", path_of("both"))
+    own_broker.rest("POST", path_of("both") + "/deduplicationEnabled", True)
     switch(own_broker, "both")
     client = connect(own_broker)
     producer = client.create_producer("both", producer_name="p", batching_enabled=False)
@@ -217,7 +217,7 @@ def test_with_numbers_too(own_broker: BrokerProcess) -> None:
 
 def test_a_key_of_a_megabyte(own_broker: BrokerProcess) -> None:
     """It is refused with a reason; the producer, its other messages and other producers go on."""
-    own_broker.rest("PUT", path("large"))
+    own_broker.rest("PUT", path_of("large"))
     switch(own_broker, "large")
     client = connect(own_broker)
     producer, other = (client.create_producer("large", batching_enabled=False) for _ in range(2))
@@ -243,7 +243,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[World, list[Courier]]]:
     for name in "ab":
         world[name].rest("POST", "/geo/v1/namespaces/public/default/idempotency", POLICY)
         with contextlib.suppress(HTTPError):  # the other one's link may have made it already
-            world[name].rest("PUT", path("moving"))
+            world[name].rest("PUT", path_of("moving"))
     yield world, couriers
     for courier in couriers:
         courier.close()
@@ -252,7 +252,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[World, list[Courier]]]:
 
 def arrived(world: World, cluster: str, count: int) -> None:
     eventually(
-        lambda: world[cluster].rest("GET", path("moving") + "/stats")["msgInCounter"] >= count, what=f"{count} messages"
+        lambda: world[cluster].rest("GET", path_of("moving") + "/stats")["msgInCounter"] >= count,
+        what=f"{count} messages",
     )
 
 
@@ -324,7 +325,7 @@ def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, li
         eventually(lambda: figures(world[name], "moving")["status"] == "Enabled", what="idempotency keys")  # noqa: B023
         idle = client.subscribe("moving", "idle")
         assert sorted(idle.receive(60_000).data() for _ in range(4)) == left
-        stats = world[name].rest("GET", path("moving") + "/stats")
+        stats = world[name].rest("GET", path_of("moving") + "/stats")
         assert stats["subscriptions"]["idle"]["msgBacklog"] == 4
         assert stats["idempotency"]["withdrawnInLog"] == 2
         client.close()

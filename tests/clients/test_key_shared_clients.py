@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.broker.subscriptions.dispatch.hashing import slot_of
 from tests.clients.conftest import connect
-from tests.clients.test_publish_consume import WAIT_MS, drain, nothing_more
 from tests.support.brokers import BrokerProcess, eventually
+from tests.support.receiving import WAIT_MS, drain, nothing_more
 
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 KEYS = [f"key-{number}" for number in range(60)]

@@ -9,9 +9,9 @@ import pulsar
 import pytest
 
 from magnetar.wire.batches import walk_batch
-from tests.clients.test_admin_types import faults, path_of
-from tests.clients.test_policies import receive
-from tests.support.brokers import BrokerProcess, eventually
+from tests.support.brokers import BrokerProcess, eventually, path_of
+from tests.support.pulsarstats import faults
+from tests.support.receiving import receive
 
 
 def looked(broker: BrokerProcess, path: str) -> tuple[Message, bytes]:

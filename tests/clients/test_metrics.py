@@ -9,8 +9,8 @@ import pulsar
 import pytest
 
 from tests.clients.conftest import connect
-from tests.clients.test_rates import metric, scrape
 from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.metrics import metric, scrape
 
 TOPIC = "persistent://public/default/told"
 FLEETING = "non-persistent://public/default/told"

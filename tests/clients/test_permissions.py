@@ -9,8 +9,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.clients.test_security import NAMESPACE, Secured, as_role, closing, token
 from tests.support.brokers import eventually
+from tests.support.secured import NAMESPACE, Secured, as_role, closing, token
 
 TENANT = {"allowedClusters": ["solo"], "adminRoles": ["boss"]}
 

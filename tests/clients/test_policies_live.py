@@ -7,8 +7,9 @@ import pulsar
 import pytest
 
 from tests.clients.conftest import connect
-from tests.clients.test_policies import Space, receive
 from tests.support.brokers import World, eventually
+from tests.support.namespaces import Space
+from tests.support.receiving import receive
 
 CONFIG = """
 [broker]

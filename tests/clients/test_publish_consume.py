@@ -11,27 +11,7 @@ import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, eventually
-
-WAIT_MS = 60_000
-
-
-def drain(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
-    """Receive and acknowledge so many."""
-    messages = []
-    for _ in range(count):
-        message = consumer.receive(WAIT_MS)
-        consumer.acknowledge(message)
-        messages.append(message)
-    return messages
-
-
-def nothing_more(consumer: pulsar.Consumer) -> bool:
-    """Whether nothing comes for a moment."""
-    try:
-        consumer.receive(300)
-    except pulsar.Timeout:
-        return True
-    return False
+from tests.support.receiving import WAIT_MS, drain, nothing_more
 
 
 def test_one_message(client: pulsar.Client, topic: str) -> None:

@@ -1,7 +1,6 @@
 """Rates in statistics and metrics: what came and went over the last interval, and nothing when nothing does."""
 
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,25 +11,10 @@ import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.metrics import metric, scrape
 
 TOPIC = "persistent://public/default/rated"
 FLEETING = "non-persistent://public/default/rated"
-
-
-def metric(text: str, name: str, *labels: str) -> float:
-    """The value of one series."""
-    lines = [
-        line
-        for line in text.splitlines()
-        if line.startswith(f"{name}{{") and all(f'"{label}"' in line for label in labels)
-    ]
-    assert len(lines) == 1, (name, labels, lines)
-    return float(lines[0].rsplit(" ", 1)[1])
-
-
-def scrape(broker: BrokerProcess) -> str:
-    with urllib.request.urlopen(f"{broker.web}/metrics", timeout=20) as answer:
-        return str(answer.read().decode())
 
 
 @dataclass

@@ -38,8 +38,8 @@ from magnetar.core.errors import ErrorCode
 from magnetar.schemas.types import PRIMITIVES, SchemaType
 from magnetar.wire import pulsar_pb2 as pb
 from tests.clients.conftest import connect
-from tests.clients.test_hostile import Raw, raw
 from tests.support.brokers import BrokerProcess
+from tests.support.raw_client import Raw, raw
 
 WAIT_MS = 60_000
 EARLIEST = pulsar.InitialPosition.Earliest

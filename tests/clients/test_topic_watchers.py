@@ -10,8 +10,8 @@ from magnetar.broker.catalog.watches import topics_hash
 from magnetar.core.errors import ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import encode
-from tests.clients.test_hostile import Raw, raw
 from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.raw_client import Raw, raw
 
 NAMESPACE = "public/default"
 

@@ -2,8 +2,8 @@
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.clients.test_hostile import Raw, metadata, open_producer, raw, send
 from tests.support.brokers import BrokerProcess
+from tests.support.raw_client import Raw, metadata, open_producer, raw, send
 
 
 def ask(client: Raw, command: pb.BaseCommand, payload: bytes | None = None) -> pb.BaseCommand:

@@ -18,8 +18,8 @@ import pytest
 from magnetar import cli
 from magnetar.runtime.network.link_client import LinkClient
 from magnetar.wire import pulsar_pb2 as pb
-from tests.clients.test_help_examples import Terminal
 from tests.support.brokers import World
+from tests.support.commands import Terminal
 
 LATER: Final = 4_000_000_000_000
 """An incarnation after every deletion; 1 is before."""

@@ -15,9 +15,9 @@ import pytest
 from magnetar.admin.websocket.publisher import java_hash
 from magnetar.broker.subscriptions.dispatch.hashing import murmur3_32
 from magnetar.wire import pulsar_pb2 as pb
-from tests.clients.test_security import Secured, secured, token  # noqa: F401 - a fixture
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.patience import PATIENCE
+from tests.support.secured import Secured, token
 
 pytestmark = pytest.mark.e2e
 
@@ -499,7 +499,7 @@ def test_websockets_can_be_switched_off(tmp_path: Path, topic: str) -> None:
 # -------------------------------------------------------------------------------------------------------- who may come
 
 
-def test_who_may_come_and_with_what(secured: Secured) -> None:  # noqa: F811 - the fixture
+def test_who_may_come_and_with_what(secured: Secured) -> None:
     broker = secured.broker
     topic = "persistent://public/default/ws-secured"
 
@@ -522,7 +522,7 @@ def test_who_may_come_and_with_what(secured: Secured) -> None:  # noqa: F811 - t
     assert token("root").rpartition(".")[2] not in broker.log.read_text()
 
 
-def test_a_token_that_expires_ends_the_websocket(secured: Secured) -> None:  # noqa: F811 - the fixture
+def test_a_token_that_expires_ends_the_websocket(secured: Secured) -> None:
     topic = "persistent://public/default/ws-expires"
 
     async def story(session: aiohttp.ClientSession) -> None:

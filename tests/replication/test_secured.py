@@ -13,11 +13,11 @@ import pytest
 
 from magnetar import cli
 from magnetar.runtime.network.link_client import LinkClient, LinkRefused
-from tests.clients.test_security import closing
 from tests.replication.conftest import Mesh
 from tests.support.brokers import World, eventually
 from tests.support.certificates import Authority
 from tests.support.pipelines import Pipeline
+from tests.support.secured import closing
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(400)]
 

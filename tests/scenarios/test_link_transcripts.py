@@ -21,8 +21,7 @@ from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.replication.link.destination import LinkDestination
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto
-from tests.unit.replication.link.rig import TOPIC, Rig, append_request, message
-from tests.unit.replication.link.test_source import Link
+from tests.unit.replication.link.rig import TOPIC, Link, Rig, append_request, message
 
 FOLDER = Path(__file__).parent
 

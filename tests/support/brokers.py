@@ -201,3 +201,9 @@ class World:
         """End all brokers."""
         for broker in self.brokers.values():
             broker.kill()
+
+
+def path_of(topic: str) -> str:
+    """Of a topic below the administration's address; a name without a domain is one of the default namespace."""
+    name = topic if "://" in topic else f"persistent://public/default/{topic}"
+    return f"/admin/v2/{name.replace('://', '/')}"

@@ -11,11 +11,8 @@ from typing import Final
 
 import pytest
 
-from tests.unit.test_imports import GROUPS
-from tests.unit.test_structure import RANKS, modules
+from tests.support.sources import GROUPS, PACKAGE, RANKS, ROOT, modules
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGE: Final = ROOT / "src" / "magnetar"
 ARCHITECTURE: Final = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 GLOSSARY: Final = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 

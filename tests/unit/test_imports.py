@@ -17,26 +17,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "magnetar"
-SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
+from tests.support.sources import GROUPS, PACKAGE, SIMULATOR
 
-GROUPS = (
-    ("core",),
-    ("wire", "storage"),
-    ("schemas", "metadata", "effects"),
-    ("replication",),
-    ("broker",),
-    ("runtime",),
-    ("spark_session",),
-    ("spark",),
-    ("pipeline",),
-    ("admin",),
-    ("jobs",),
-    ("app",),
-    ("cli", "client", "__main__"),
-    ("magnetar_sim",),
-)
 SPARK = {"spark_session", "spark", "pipeline", "jobs"}
 """The packages that may import pyspark."""
 

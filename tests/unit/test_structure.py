@@ -16,10 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "magnetar"
-SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
-PACKAGES = (PACKAGE, SIMULATOR)
+from tests.support.sources import PACKAGE, PACKAGES, RANKS, ROOT, SIMULATOR, modules
 
 CIRCLE_MAX = 15
 """Modules of the largest circle, which is in the simulator; the product's has 4. The aim is 8."""
@@ -33,42 +30,8 @@ ENTRIES_MAX = 20
 CROWDED = {"admin/routes": 27, "admin/http": 20, "cli/commands": 23, "pipeline": 24, "magnetar_sim": 34}
 """Folders with more, and how many: one module for each noun of an interface."""
 
-RANKS = (
-    {
-        "context",
-        "client_bytes",
-        "connection",
-        "security",
-        "statistics.cardinality",
-        "statistics.link_flow",
-        "statistics.latency",
-        "statistics.constant_fields",
-    },
-    {"publish", "subscriptions"},
-    {"topics", "clients", "publish.publishing", "publish.deduplication_policy", "publish.idempotency.policy"},
-    {"nonpersistent", "links", "replicated_subscriptions", "failover", "metadata_sync"},
-    {"catalog"},
-    {"statistics"},
-    {"session"},
-    {"broker"},
-    {"admin", "statistics.stats"},
-)
-"""Rooms of `broker/`, from left to right; the longest name that fits a module counts."""
-
 TO_THE_RIGHT_MAX = 0
 """Imports inside `broker/` that go to the right: none."""
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Name of a module -> its tree; the generated one is left out."""
-    found = {}
-    for package in PACKAGES:
-        for path in sorted(package.rglob("*.py")):
-            if path.name != "pulsar_pb2.py":
-                parts = path.relative_to(package.parent).with_suffix("").parts
-                found[".".join(part for part in parts if part != "__init__")] = ast.parse(path.read_text())
-    return found
 
 
 @cache
@@ -291,6 +254,27 @@ def assignments_to_topics() -> list[str]:
 def test_only_a_topic_assigns_its_attributes() -> None:
     found = assignments_to_topics()
     assert not found, "call a method of Topic that says what happens: " + "\n".join(found)
+
+
+def imports_of_tests(source: str) -> list[str]:
+    """The test modules that a module imports, and the names that it takes from them."""
+    return [
+        f"{node.module}: {', '.join(alias.name for alias in node.names)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        and any(part.startswith("test_") for name in node.names for part in f"{node.module}.{name.name}".split("."))
+    ]
+
+
+def test_no_test_imports_a_test() -> None:
+    """What two test modules need is in `tests/support`, or a fixture of their folder's `conftest.py`."""
+    assert imports_of_tests("from tests.unit.test_x import y") and imports_of_tests("from tests.unit import test_x")
+    found = {
+        str(path.relative_to(ROOT)): taken
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.name != "test_wording.py" and (taken := imports_of_tests(path.read_text()))
+    }
+    assert not found, found
 
 
 def test_the_measures_see() -> None:

@@ -8,7 +8,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.web.test_hostile_http import connections_to
+from tests.support.http_server import connections_to
 
 WAIT_S = 20
 HOST = b"Host: x\r\n"

@@ -3,43 +3,22 @@
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from magnetar.admin.http.connection import REQUEST_HEAD_BYTES_MAX, Connection
+from magnetar.admin.http.connection import REQUEST_HEAD_BYTES_MAX
 from magnetar.admin.http.server import BODY_BYTES_MAX
 from magnetar.admin.http.turns import STEPS_A_TURN, Turns
+from tests.support.http_server import connections_to
 from tests.web.conftest import World, raw_answer
 
 WAIT_S = 20
 ZEROS = bytes(32 << 20)
 BODY = b'{"allowedClusters": ["us-west"]}'
 TENANT = b"PUT /admin/v2/tenants/new HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-@asynccontextmanager
-async def connections_to(
-    application: web.Application, told: list[str] | None = None, **options: Any
-) -> AsyncIterator[int]:
-    """The port of a server whose connections are those of a broker."""
-
-    def malformed(_peer: str, _head: bytes, fault: str) -> None:
-        if told is not None:
-            told.append(fault)
-
-    runner = web.AppRunner(application)
-    await runner.setup()
-    assert runner.server is not None
-    make = partial(Connection, runner.server, malformed, **options)
-    server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
-    await runner.cleanup()
 
 
 def refusing() -> web.Application:

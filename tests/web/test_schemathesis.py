@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.path_values import PATH_VALUES
 from tests.web.conftest import World
 from tests.web.fake_control import FakeTopic
-from tests.web.test_shape import NAMES
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = settings(
@@ -114,7 +114,9 @@ def _try(operation: Any, url: str) -> None:
     def run(case: Any, known: bool) -> None:
         # Random names are refused at the door; most of the time the names are those of something that is there.
         if known:
-            case.path_parameters = {key: NAMES.get(key, value) for key, value in (case.path_parameters or {}).items()}
+            case.path_parameters = {
+                key: PATH_VALUES.get(key, value) for key, value in (case.path_parameters or {}).items()
+            }
         response = case.call(base_url=url, timeout=20)
         # 501 is the answer to setting what is not built, where it is described; it is no fault of the broker's.
         told = response.status_code == 501 and "501" in described

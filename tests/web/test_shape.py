@@ -9,44 +9,16 @@ from magnetar.admin.http import call as call_module
 from magnetar.admin.http.replies import STATUS_OF_CODE
 from magnetar.admin.http.server import ROUTES
 from magnetar.core.errors import BrokerError, ErrorCode, StorageError
+from tests.support.path_values import PATH_VALUES
 from tests.web.conftest import INFO, Tell, World
 from tests.web.fake_control import FakeTopic
 
 A = "/admin/v2"
 P = f"{A}/persistent/public/default"
-NAMES = {
-    "producer": "p",
-    "cluster": "us-west",
-    "broker": "127.0.0.1:8080",
-    "tenant": "public",
-    "namespace": "default",
-    "topic": "t",
-    "subscription": "s",
-    "target": "us-east",
-    "origin": "us-east",
-    "timestamp": "1",
-    "count": "1",
-    "seconds": "1",
-    "number": "1",
-    "ledger": "1",
-    "entry": "1",
-    "version": "1",
-    "role": "app",
-    "key": "team",
-    "value": "us",
-    "domain": "d",
-    "name": "f",
-    "type": "function",
-    "allocator": "default",
-    "policy": "p",
-    "group": "g",
-    "bookie": "127.0.0.1:3181",
-    "bundle": "0x00000000_0xffffffff",
-}
 
 
 def _filled(path: str) -> str:
-    return re.sub(r"{(\w+)}", lambda match: NAMES[match[1]], path)
+    return re.sub(r"{(\w+)}", lambda match: PATH_VALUES[match[1]], path)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

@@ -14,9 +14,9 @@ from aiohttp import web
 from magnetar.admin.http import answers as module
 from magnetar.admin.http.answers import Answers
 from magnetar.core.errors import BrokerError
+from tests.support.http_server import connections_to
 from tests.web.conftest import World, raw_answer
 from tests.web.fake_control import FakeTopic, entry
-from tests.web.test_hostile_http import connections_to
 
 MIB = 1 << 20
 PEEK = b"GET /admin/v2/persistent/public/default/t/subscription/s/position/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -9,8 +9,8 @@ import pytest
 from tests.clients.others import commands
 from tests.clients.others.conversation import Missing
 from tests.clients.others.pulsartools import Tools, program
-from tests.clients.test_security import Secured, token
 from tests.support.brokers import BrokerProcess, World
+from tests.support.secured import Secured, token
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -1,11 +1,10 @@
 """The format `pulsar` on a real session against a real broker: what the official client wrote is read, and vice versa."""
 
 import json
-import logging
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,84 +13,19 @@ import pyarrow as pa
 import pytest
 from pulsar.schema import AvroSchema, Double, Integer, JsonSchema, Record, String, StringSchema
 
-from magnetar.spark import deduplicate, register
+from magnetar.spark import deduplicate
 from magnetar.spark import topics as lookups
 from magnetar.spark.client import Client, take
 from magnetar.spark.connection import Access
 from magnetar.spark.options import write_options
 from magnetar.spark.sink import RowWriter, write_rows
 from magnetar.spark_session.session import first_line
-from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.brokers import BrokerProcess, eventually
+from tests.support.spark_format import Session, numbered, publish
 
 pytestmark = pytest.mark.spark
 
 KEY_COLUMNS = ("value", "__key", "__eventTime", "__messageProperties")
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    world = World(tmp_path_factory.mktemp("format"), ["solo"], "[deduplication]\nenabled = true\n").start()
-    yield world["solo"]
-    world.close()
-
-
-@pytest.fixture(scope="module")
-def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
-    logger = logging.getLogger("pulsar-client")
-    logger.setLevel(logging.CRITICAL)
-    made = pulsar.Client(broker.url, operation_timeout_seconds=20, logger=logger)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/s-{uuid.uuid4().hex[:12]}"
-
-
-class Session:
-    """The session with its options filled in."""
-
-    def __init__(self, spark: Any, broker: BrokerProcess, folder: Path) -> None:
-        register(spark)
-        self.spark, self.url, self.folder = spark, broker.url, folder
-
-    def read(self, **options: str) -> Any:
-        return self.spark.read.format("pulsar").options(**{"service.url": self.url, **options}).load()
-
-    def stream(self, **options: str) -> Any:
-        return self.spark.readStream.format("pulsar").options(**{"service.url": self.url, **options}).load()
-
-    def values(self, topic: str, **options: str) -> list[bytes]:
-        return [bytes(row.value) for row in self.read(topic=topic, **options).select("value").collect()]
-
-    def writing(self, frame: Any, topic: str, name: str = "query", **options: str) -> Any:
-        return frame.writeStream.format("pulsar").options(
-            **{"service.url": self.url, "topic": topic, "checkpointLocation": str(self.folder / name), **options}
-        )
-
-
-@pytest.fixture
-def session(spark: Any, broker: BrokerProcess, tmp_path: Path) -> Session:
-    return Session(spark, broker, tmp_path)
-
-
-def publish(client: pulsar.Client, topic: str, values: list[bytes], **options: Any) -> None:
-    """By the official client, in batches unless told otherwise."""
-    keys = options.pop("keys", None)
-    producer = client.create_producer(
-        topic,
-        **{"batching_enabled": True, "batching_max_publish_delay_ms": 5, "block_if_queue_full": True, **options},
-    )
-    for number, value in enumerate(values):
-        key = keys[number] if keys else None
-        producer.send_async(value, lambda *_: None, partition_key=key)
-    producer.flush()
-    producer.close()
-
-
-def numbered(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
 
 
 COMPRESSIONS = (

@@ -23,9 +23,9 @@ import pulsar
 import pytest
 
 from magnetar.spark import register
-from tests.spark.spark.test_format import numbered, publish
 from tests.support.brokers import BrokerProcess, World
 from tests.support.killing import BESIDE, Scene, Stage, all_tasks, beside
+from tests.support.spark_format import numbered, publish
 
 pytestmark = pytest.mark.spark
 

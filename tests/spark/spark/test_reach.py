@@ -14,17 +14,13 @@ from magnetar.spark.connection import Access
 from magnetar.spark.options import write_options
 from magnetar.spark.producing import NotWritten
 from magnetar.spark.sink import RowWriter
-from tests.spark.spark.test_format import Session, broker, client, numbered, publish, session, topic  # noqa: F401
 from tests.support.brokers import BrokerProcess, eventually
+from tests.support.spark_format import Session, numbered, publish
 
 pytestmark = pytest.mark.spark
 
 
-def test_streams_begin_at_the_end_and_wait_for_topics(
-    session: Session,  # noqa: F811
-    client: pulsar.Client,  # noqa: F811
-    topic: str,  # noqa: F811
-) -> None:
+def test_streams_begin_at_the_end_and_wait_for_topics(session: Session, client: pulsar.Client, topic: str) -> None:
     """Without a word about where, a stream reads what comes from now on; of a topic that is made later, everything."""
     publish(client, topic, numbered(5))
     name = topic.rpartition("-")[2]
@@ -44,11 +40,7 @@ def test_streams_begin_at_the_end_and_wait_for_topics(
         query.stop()
 
 
-def test_times_bound_what_is_read(
-    session: Session,  # noqa: F811
-    client: pulsar.Client,  # noqa: F811
-    topic: str,  # noqa: F811
-) -> None:
+def test_times_bound_what_is_read(session: Session, client: pulsar.Client, topic: str) -> None:
     publish(client, topic, numbered(400), batching_max_messages=10)
     times = {int(row.value): row["__publishTime"] for row in session.read(topic=topic).collect()}
     middle = times[200]
@@ -63,11 +55,7 @@ def test_times_bound_what_is_read(
     assert sorted(map(int, session.values(topic + "-out"))) == sorted(late)
 
 
-def test_both_limits_hold(
-    session: Session,  # noqa: F811
-    client: pulsar.Client,  # noqa: F811
-    topic: str,  # noqa: F811
-) -> None:
+def test_both_limits_hold(session: Session, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     for number in range(30):
         producer.send(bytes(1000 if number < 10 else 10))
@@ -83,11 +71,7 @@ def test_both_limits_hold(
     assert rows[0] < 6  # large ones: as many as there is room for
 
 
-def test_entries_are_as_large_as_the_options_say(
-    session: Session,  # noqa: F811
-    broker: BrokerProcess,  # noqa: F811
-    topic: str,  # noqa: F811
-) -> None:
+def test_entries_are_as_large_as_the_options_say(session: Session, broker: BrokerProcess, topic: str) -> None:
     def entries(name: str, **options: str) -> int:
         frame = session.spark.range(0, 100, 1, 1).selectExpr("repeat('x', 1000) value")
         given = {"service.url": session.url, "topic": name, **options}
@@ -100,10 +84,7 @@ def test_entries_are_as_large_as_the_options_say(
     assert entries(topic + "-m", **{"pulsar.producer.batchingMaxMessages": "7"}) == 15
 
 
-def test_a_broker_that_stands_still_is_not_waited_for_for_good(
-    broker: BrokerProcess,  # noqa: F811
-    topic: str,  # noqa: F811
-) -> None:
+def test_a_broker_that_stands_still_is_not_waited_for_for_good(broker: BrokerProcess, topic: str) -> None:
     options = write_options({"service.url": broker.url, "topic": topic, "pulsar.producer.sendTimeoutMs": "300"})
     writer: Any = RowWriter(options, take(Access(broker.url), patience_s=0.3), "task", 0, 0)
     writer.add(pa.record_batch({"value": pa.array(numbered(1))}))

@@ -14,26 +14,11 @@ from magnetar.cli.commands import all as commands
 from magnetar.cli.commands import replicate, up
 from magnetar.cli.commands.all import ORDER, app
 from magnetar.core.errors import MagnetarError
+from tests.support.commands import LEAVES, one_line
 from tests.unit.cli.conftest import Answer
 
 Run = Callable[..., Answer]
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def leaves(words: list[str], command: Any) -> list[list[str]]:
-    below = getattr(command, "commands", {})
-    return [leaf for name, one in below.items() for leaf in leaves([*words, name], one)] if below else [words]
-
-
-LEAVES = leaves([], typer.main.get_command(app))
-
-
-def one_line(answer: Answer) -> str:
-    assert answer.code == 1
-    assert answer.err.count("\n") == 1
-    assert answer.err.startswith("magnetar: ")
-    assert "Traceback" not in answer.err
-    return answer.err.removeprefix("magnetar: ").strip()
 
 
 def test_help_shows_the_commands_in_their_order(run: Run) -> None:

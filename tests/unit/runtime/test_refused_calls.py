@@ -19,7 +19,7 @@ from magnetar.runtime.interpreter import memory
 from magnetar.runtime.interpreter.gil_yield import GiveWay, ThreadState
 from magnetar.runtime.log import files
 from magnetar.runtime.network.descriptors import raise_file_limit, too_few
-from tests.unit.runtime.network.test_server import PING, FakeDriver, serve, until
+from tests.support.listener import PING, FakeDriver, serve, until
 
 REFUSALS: Final = [errno.EINVAL, errno.ENOSYS, errno.EPERM]
 

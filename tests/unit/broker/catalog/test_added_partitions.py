@@ -6,8 +6,8 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Unprocessable
 from magnetar.metadata.topic_records import TOPIC_PREFIX
+from tests.support.geosteps import consumer, got
 from tests.support.geoworld import Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer, got
 
 BASE = "persistent://public/default/p"
 FIRST, SECOND, THIRD = (f"{BASE}-partition-{number}" for number in range(3))

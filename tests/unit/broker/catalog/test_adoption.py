@@ -13,10 +13,8 @@ from magnetar.metadata.policies.namespace import IdempotencyPolicy
 from magnetar.metadata.topic_records import TOPIC_PREFIX, cursor_key
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from tests.support.geosteps import SYNC_ON, Person, create_topic, held
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.catalog.test_deletion_marks import held, make
-from tests.unit.broker.metadata_sync.test_sync import ON
-from tests.unit.broker.publish.test_producer_opening import Person
 
 OWN: Final = NamespaceName.parse("public/default")
 FIRST: Final = f"{TOPIC}-partition-0"
@@ -33,8 +31,8 @@ def split(synchronised: str = "") -> World:
     world.advance(3_000)
     world.cut = {("a", "b"), ("b", "a")}
     a, b = world["a"], world["b"]
-    make(a, 2)
-    make(b)
+    create_topic(a, 2)
+    create_topic(b)
     for number in range(3):
         a.publish(b"a%d" % number, topic=SECOND)
         b.publish(b"b%d" % number)
@@ -48,7 +46,7 @@ def reason(node: Node, to: str, topic: str) -> str:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("synchronised", ["", ON])
+@pytest.mark.parametrize("synchronised", ["", SYNC_ON])
 def test_two_forms_of_one_name_come_together(restarted: bool, synchronised: str) -> None:
     world = split(synchronised)
     a, b = world["a"], world["b"]
@@ -89,7 +87,7 @@ def test_two_forms_of_one_name_come_together(restarted: bool, synchronised: str)
 
 def test_subscriptions_go_on_where_they_were() -> None:
     node = World("a")["a"]
-    make(node)
+    create_topic(node)
     client = node.client()
     number = client.subscribe("s", 1, replicated=False)
     node.world.settle()
@@ -117,7 +115,7 @@ def test_subscriptions_go_on_where_they_were() -> None:
 
 def test_who_waits_meanwhile_is_told_to_try_again() -> None:
     node = World("a")["a"]
-    make(node)
+    create_topic(node)
     node.publish(b"x")
     producer = Person(node)
     producer.produce(1)
@@ -143,7 +141,7 @@ def test_who_waits_meanwhile_is_told_to_try_again() -> None:
 
 def test_a_store_that_fails_leaves_the_topic_as_it_was() -> None:
     node = World("a")["a"]
-    make(node)
+    create_topic(node)
     answer = node.control_call(lambda done: node.control.subscriptions.create(TOPIC, "s", EARLIEST, False, {}, done))
     assert answer is None
     node.publish(b"x")
@@ -166,7 +164,7 @@ def test_a_store_that_fails_leaves_the_topic_as_it_was() -> None:
 def test_a_crash_at_any_moment_leaves_one_of_both() -> None:
     for stored in (False, True):
         node = World("a")["a"]
-        make(node)
+        create_topic(node)
         node.publish(b"x")
         node.hold_stores = not stored
         node.control.topics.adopt_partitions(TOPIC, 2, lambda _error: None)
@@ -180,7 +178,7 @@ def test_a_crash_at_any_moment_leaves_one_of_both() -> None:
 
 def test_its_ledgers_are_neither_lost_nor_unknown_after_a_start_and_go_with_the_partition() -> None:
     node = World("a")["a"]
-    make(node)
+    create_topic(node)
     node.publish(b"x")
     adopt(node)
     node.publish(b"y", topic=FIRST)
@@ -195,7 +193,7 @@ def test_its_ledgers_are_neither_lost_nor_unknown_after_a_start_and_go_with_the_
 
 def test_deduplication_goes_on() -> None:
     node = World("a")["a"]
-    make(node)
+    create_topic(node)
     node.apply(node.broker.resources.change_policies(OWN, deduplication_enabled=True))
     person = Person(node)
     person.produce(1, producer_name="p", user_provided_producer_name=True)
@@ -219,7 +217,7 @@ def test_what_cannot_be_is_refused() -> None:
     nothing: list[object] = []
     with pytest.raises(NotFound):
         call(TOPIC, 2, nothing.append)
-    make(node)
+    create_topic(node)
     node.apply(
         node.broker.resources.change_topic_policies(TopicName.parse(TOPIC), idempotency=IdempotencyPolicy("k", 60, 10))
     )
@@ -228,16 +226,16 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         call(TOPIC, 2, nothing.append)
     other = f"{TOPIC}-parts"
-    make(node, 2, other)
+    create_topic(node, 2, other)
     with pytest.raises(Conflict, match="is partitioned already: it has 2 partitions"):
         call(other, 2, nothing.append)
     plain = f"{TOPIC}-plain"
-    make(node, None, plain)
+    create_topic(node, None, plain)
     node.create(f"{plain}-partition-0")  # of an earlier version
     with pytest.raises(Conflict, match="exists"):
         call(plain, 2, nothing.append)
     many = World("a", limits={"topics_max": 3})["a"]
-    make(many)
+    create_topic(many)
     with pytest.raises(BrokerError, match="topics_max"):
         many.control.topics.adopt_partitions(TOPIC, 3, nothing.append)
     assert nothing == []

@@ -7,8 +7,8 @@ import pytest
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.errors import PreconditionFailed
+from tests.support.geosteps import Person
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.publish.test_producer_opening import Person
 
 OWN: Final = NamespaceName.parse("public/default")
 PASSING: Final = "non-persistent://public/default/t"

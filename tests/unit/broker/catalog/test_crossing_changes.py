@@ -12,20 +12,13 @@ from magnetar.metadata.errors import Conflict
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.topic_records import DELETED_PREFIX, cursor_key, replicated_key
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import set_replication_clusters
 from tests.support.geoworld import TOPIC, Client, Node, World
-
-NAMESPACE = NamespaceName.parse("public/default")
 
 
 def _release(node: Node) -> None:
     node.hold_stores = False
     node.world.settle()
-
-
-def _policy(node: Node, *clusters: str) -> list[Any]:
-    answers: list[Any] = []
-    node.control.policies.apply(node.broker.resources.set_replication(NAMESPACE, list(clusters)), answers.append)
-    return answers
 
 
 def test_a_topic_that_is_deleted_leaves_nothing_on_links_whose_policy_changes() -> None:
@@ -34,13 +27,13 @@ def test_a_topic_that_is_deleted_leaves_nothing_on_links_whose_policy_changes() 
     assert node.broker.links.sources["b"].wants(TOPIC)
     node.hold_stores = True
     node.control.topics.delete(TOPIC, True, lambda _error: None)
-    answers = _policy(node, "a")
+    answers = set_replication_clusters(node, "a")
     _release(node)
     assert answers == [None]
     assert TOPIC not in node.broker.topics
     assert TOPIC not in node.broker.links.sources["b"].topics
     node.create()
-    assert _policy(node, "a", "b") == []
+    assert set_replication_clusters(node, "a", "b") == []
     _release(node)
     assert node.broker.links.sources["b"].topics[TOPIC].log is node.broker.topics[TOPIC].log
 
@@ -48,11 +41,11 @@ def test_a_topic_that_is_deleted_leaves_nothing_on_links_whose_policy_changes() 
 def test_a_policy_holds_for_a_topic_that_was_made_while_it_was_on_its_way() -> None:
     for before, after in ((("a", "b"), ("a",)), (("a",), ("a", "b"))):
         node = World("ab")["a"]
-        _policy(node, *before)
+        set_replication_clusters(node, *before)
         _release(node)
         node.hold_stores = True
         node.create()
-        _policy(node, *after)
+        set_replication_clusters(node, *after)
         _release(node)
         assert TOPIC in node.broker.topics
         assert node.broker.links.sources["b"].wants(TOPIC) == ("b" in after)

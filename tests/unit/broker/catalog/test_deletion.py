@@ -10,9 +10,8 @@ from magnetar.metadata.policies.namespace import RetentionPolicies
 from magnetar.metadata.policies.topic import TopicPolicies
 from magnetar.metadata.topic_records import TOPIC_PREFIX, cursor_key
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import SYNC_ON, consumer
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.metadata_sync.test_sync import ON
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer
 
 OWN = NamespaceName.parse("public/default")
 
@@ -180,7 +179,7 @@ def test_those_of_a_topic_without_storage_go_when_it_is_deleted_by_name() -> Non
 )
 def test_what_other_clusters_have_too_stays(exclude: list[str], clusters: str, left: tuple[bool, bool]) -> None:
     """Deleting a topic concerns this cluster alone: theirs would lose its policies."""
-    world = World("ab", extra=f"{ON}metadata_sync_exclude = {exclude}\n")
+    world = World("ab", extra=f"{SYNC_ON}metadata_sync_exclude = {exclude}\n")
     a, b = world["a"], world["b"]
     world.advance(3_000)
     a.apply(a.broker.resources.set_replication(OWN, list(clusters)))

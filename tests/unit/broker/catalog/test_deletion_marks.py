@@ -10,8 +10,8 @@ from magnetar.broker.catalog.deletion_marks import Deletions
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.topic_records import DELETED_PREFIX, DeletedMark
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import SYNC_ON, create_topic, held
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.metadata_sync.test_sync import ON
 
 PARTS: Final = "persistent://public/default/p"
 WITH: Final = pytest.mark.parametrize("partitions", [None, 2])
@@ -19,10 +19,6 @@ WITH: Final = pytest.mark.parametrize("partitions", [None, 2])
 
 def topics(partitions: int | None, name: str = TOPIC) -> list[str]:
     return [f"{name}-partition-{number}" for number in range(partitions)] if partitions else [name]
-
-
-def make(node: Node, partitions: int | None = None, name: str = TOPIC) -> None:
-    assert node.control_call(lambda done: node.control.topics.create(name, partitions, {}, done)) is None
 
 
 def delete(node: Node, name: str = TOPIC) -> None:
@@ -33,23 +29,6 @@ def publish(node: Node, data: bytes, partitions: int | None = None) -> None:
     for topic in topics(partitions):
         node.publish(data, topic=topic)
     node.world.advance(100)
-
-
-def held(node: Node, topic: str = TOPIC) -> list[bytes]:
-    """What a reader of a topic gets."""
-    client = node.client()
-    number = client.subscribe(
-        "look",
-        topic=topic,
-        durable=False,
-        replicated=False,
-        start_message_id=pb.MessageIdData(ledgerId=(1 << 64) - 1, entryId=(1 << 64) - 1),
-    )
-    client.flow(number)
-    node.world.work()
-    found = [message.data for message in client.take(number)]
-    node.run(node.broker.disconnected, client.number)
-    return found
 
 
 def blocked(node: Node, to: str, topic: str = TOPIC) -> str:
@@ -69,21 +48,21 @@ def follow(world: World, words: list[str]) -> None:
     assert words[:3] == ["magnetar", "topics", "create"] and words[-2] == "--admin-url"
     (node,) = [node for node in world.nodes.values() if node.broker.admin_url == words[-1]]
     partitions = int(words[words.index("--partitions") + 1]) if "--partitions" in words else None
-    make(node, partitions, words[3])
+    create_topic(node, partitions, words[3])
     world.advance(1_000)
 
 
 @WITH
 @pytest.mark.parametrize("order", ["ab", "ba"])
 @pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("synchronised", ["", ON])
+@pytest.mark.parametrize("synchronised", ["", SYNC_ON])
 def test_a_topic_that_was_deleted_everywhere_is_replicated_when_it_is_used_again(
     order: str, partitions: int | None, restarted: bool, synchronised: str
 ) -> None:
     world = World("ab", extra=synchronised)
     world.advance(3_000)
     a, b = world["a"], world["b"]
-    make(a, partitions)
+    create_topic(a, partitions)
     publish(a, b"old", partitions)
     assert [held(b, topic) for topic in topics(partitions)] == [[b"old"]] * len(topics(partitions))
     for name in order:
@@ -93,7 +72,7 @@ def test_a_topic_that_was_deleted_everywhere_is_replicated_when_it_is_used_again
     if restarted:
         a.restart(), b.restart()
     world.advance(5_000)
-    make(a, partitions)
+    create_topic(a, partitions)
     publish(a, b"new", partitions)
     for topic in topics(partitions):
         assert blocked(a, "b", topic) == ""
@@ -110,7 +89,7 @@ def test_one_that_was_there_before_does_not_come_back_until_somebody_says_so(
 ) -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
-    make(a, partitions)
+    create_topic(a, partitions)
     publish(a, b"old", partitions)
     delete(b)
     if restarted:
@@ -133,8 +112,8 @@ def test_one_that_was_there_before_and_was_not_known_here_does_not_come_either()
     world = World("ab")
     a, b = world["a"], world["b"]
     world.cut = {("a", "b"), ("b", "a")}
-    make(b)
-    make(a)
+    create_topic(b)
+    create_topic(a)
     publish(a, b"old")
     world.advance(1_000)
     delete(b)
@@ -146,12 +125,12 @@ def test_one_that_was_there_before_and_was_not_known_here_does_not_come_either()
 def test_one_that_was_made_anew_there_before_the_deletion_here_does_not_come_either() -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
-    make(a)
+    create_topic(a)
     publish(a, b"old")
     world.cut.add(("a", "b"))
     delete(a)
     world.advance(1_000)
-    make(a)
+    create_topic(a)
     publish(a, b"between")
     world.advance(1_000)
     delete(b)
@@ -166,7 +145,7 @@ def test_partitions_that_were_never_here_are_no_new_topic() -> None:
     """Their topic grew while the link was cut, and was deleted here: the old partitions would have come back with the new."""
     world = World("ab")
     a, b = world["a"], world["b"]
-    make(a, 2)
+    create_topic(a, 2)
     world.advance(1_000)
     world.cut.add(("a", "b"))
     assert a.control_call(lambda done: a.control.topics.update_partitions(TOPIC, 3, done)) is None
@@ -185,14 +164,14 @@ def test_partitions_that_were_never_here_are_no_new_topic() -> None:
 def test_what_one_cluster_makes_anew_lets_in_no_old_one_of_another() -> None:
     world = World("abc")
     a, b, c = world["a"], world["b"], world["c"]
-    make(a)
+    create_topic(a)
     publish(a, b"old a")
     publish(c, b"old c")
     world.cut.add(("c", "b"))
     delete(a)
     delete(b)
     world.advance(1_000)
-    make(a)
+    create_topic(a)
     publish(a, b"new a")
     assert held(b) == [b"new a"]
     world.cut.clear()
@@ -210,13 +189,13 @@ def test_what_one_cluster_makes_anew_lets_in_no_old_one_of_another() -> None:
 def test_what_is_still_on_its_way_from_the_old_life_is_not_stored_in_the_new_one() -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
-    make(a)
+    create_topic(a)
     publish(a, b"old")
     old = a.topic.log.incarnation
     delete(b)
     delete(a)
     world.advance(1_000)
-    make(a)
+    create_topic(a)
     publish(a, b"new")
     answers: list[pb.CommandGeoAppendResponse] = []
     late = pb.CommandGeoAppend(request_id=9, topic=TOPIC, source="a", uuid="uuid-a", incarnation=old, gen=1)
@@ -232,7 +211,7 @@ def test_a_topic_deleted_again_is_kept_out_again() -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
     for number in range(3):
-        make(a)
+        create_topic(a)
         publish(a, b"%d" % number)
         assert held(b) == [b"%d" % number]
         delete(b)
@@ -269,7 +248,7 @@ def test_the_way_out_is_quoted_for_a_shell(name: str) -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
     topic = f"persistent://public/default/{name}"
-    make(a, None, topic)
+    create_topic(a, None, topic)
     world.advance(1_000)
     delete(b, topic)
     a.publish(b"x", topic=topic)
@@ -308,11 +287,11 @@ def by_a_client(world: World) -> None:
     world["b"].client().subscribe("s", replicated=False, force_topic_creation=True)
 
 
-@pytest.mark.parametrize("how", [lambda world: make(world["b"]), by_a_client])
+@pytest.mark.parametrize("how", [lambda world: create_topic(world["b"]), by_a_client])
 def test_the_end_of_a_refusal_is_heard_at_once_by_who_waits_for_it(how: Callable[[World], None]) -> None:
     world = World("ab")
     a, b = world["a"], world["b"]
-    make(a)
+    create_topic(a)
     publish(a, b"old")
     delete(b)
     publish(a, b"more")
@@ -332,7 +311,7 @@ def test_the_end_of_a_refusal_is_heard_at_once_by_who_waits_for_it(how: Callable
 
 def test_who_waits_in_vain_is_answered_all_the_same_and_who_is_gone_is_forgotten() -> None:
     world = World("ab")
-    make(world["a"])
+    create_topic(world["a"])
     publish(world["a"], b"x")
     waiting, gone = Waiting(world), Waiting(world, 2)
     known = waiting.answers[0].news
@@ -350,7 +329,7 @@ def test_a_policy_ends_a_refusal_too() -> None:
     a, b = world["a"], world["b"]
     space = NamespaceName.parse("public/default")
     b.apply(b.broker.resources.change_policies(space, replication_clusters=["a"]))
-    make(a)
+    create_topic(a)
     publish(a, b"x")
     assert blocked(a, "b")
     waiting = Waiting(world)

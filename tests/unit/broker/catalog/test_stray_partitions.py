@@ -11,9 +11,8 @@ import pytest
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.metadata.errors import InFlight
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import Person, partitions_asked
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.publish.test_producer_opening import Person
-from tests.unit.broker.session.test_partition_metadata import asked
 
 PASSING: Final = "non-persistent://public/default/t"
 BOTH: Final = pytest.mark.parametrize("topic", [TOPIC, PASSING])
@@ -49,7 +48,9 @@ def refused(node: Node, topic: str) -> set[ErrorCode]:
         assert isinstance(answer, tuple), f"{topic} was opened"
         found.add(answer[0])
     return found | {
-        answer for create in (True, False) if isinstance(answer := asked(node, topic, create=create), ErrorCode)
+        answer
+        for create in (True, False)
+        if isinstance(answer := partitions_asked(node, topic, create=create), ErrorCode)
     }
 
 
@@ -103,7 +104,7 @@ def test_clients_of_a_deleted_partitioned_topic_do_not_bring_its_partitions_back
             # Whether it comes to be gone is not known before the store has said so.
             wanted = ErrorCode.TOPIC_NOT_FOUND if answers else ErrorCode.SERVICE_NOT_READY
             assert isinstance(answer, tuple) and answer[0] is wanted, answer
-            assert asked(node, name, create=True) in (ErrorCode.METADATA, ErrorCode.TOPIC_NOT_FOUND)
+            assert partitions_asked(node, name, create=True) in (ErrorCode.METADATA, ErrorCode.TOPIC_NOT_FOUND)
         if node.stores:
             store = node.stores.popleft()
             for key in store.deletes:
@@ -133,7 +134,7 @@ def test_a_topic_that_is_being_deleted_neither_grows_nor_is_deleted_again() -> N
             again()
     with pytest.raises(BrokerError, match="is being deleted; try again"):
         node.control.topics.create(TOPIC, 2, {}, answers.append)
-    assert asked(node, TOPIC, create=True) is ErrorCode.METADATA
+    assert partitions_asked(node, TOPIC, create=True) is ErrorCode.METADATA
     assert answers == []
     node.hold_stores = False
     node.world.advance(100)
@@ -169,7 +170,7 @@ def test_what_was_made_before_is_used_and_deleted_as_before() -> None:
     person = Person(node)
     person.produce(1, stray)
     node.world.settle()
-    assert isinstance(person.told(1), str) and asked(node, stray, create=False) == 0
+    assert isinstance(person.told(1), str) and partitions_asked(node, stray, create=False) == 0
     make(node, TOPIC, 2)
     assert there(node) == names(TOPIC, 2)
 
@@ -197,13 +198,13 @@ def test_partitions_of_a_topic_that_is_just_being_made_are_worth_another_try() -
     node.hold_stores = True
     answers: list[object] = []
     node.control.topics.create(TOPIC, 2, {}, answers.append)
-    assert asked(node, TOPIC, create=True) is ErrorCode.METADATA
+    assert partitions_asked(node, TOPIC, create=True) is ErrorCode.METADATA
     early = Person(node)
     early.produce(1, TOPIC)
     assert early.refused(1, ErrorCode.SERVICE_NOT_READY, "partition")
     node.hold_stores = False
     node.world.advance(100)
-    assert answers == [None] and asked(node, TOPIC, create=True) == 2
+    assert answers == [None] and partitions_asked(node, TOPIC, create=True) == 2
     early.subscribe(2, TOPIC)  # it asked for partitions before there were any
     assert early.refused(2, ErrorCode.SERVICE_NOT_READY, "is partitioned since just now")
     node.world.advance(120_000)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.broker.failover.drain_window import GRACE_TOTAL_MS, worth_waiting
 from magnetar.replication.failover import Phase
+from tests.support.geosteps import consumer
 from tests.support.geoworld import TOPIC, Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer
 
 WINDOW_MS = 1_000
 

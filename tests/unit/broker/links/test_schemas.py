@@ -13,8 +13,9 @@ from magnetar.schemas.types import Definition, SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
-from tests.property.test_restore_worlds import restore, wipe
+from tests.support.geosteps import wipe
 from tests.support.geoworld import TOPIC, Node, World
+from tests.support.restoring import restore
 
 DEFAULT = NamespaceName("public", "default")
 NAME = TopicName.parse(TOPIC)

@@ -11,8 +11,8 @@ from magnetar.core.names import NamespaceName
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import set_replication_clusters
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.catalog.test_crossing_changes import _policy
 
 NAMESPACE = NamespaceName.parse("public/default")
 
@@ -31,7 +31,7 @@ def _world(fsync: str = "never", names: str = "ab") -> World:
     """Messages in `a` that were answered and are not on its disk, in a namespace that is not replicated; links of `a` and `b`."""
     world = World(names, [("a", "b"), ("b", "a")], limits={"fsync": fsync, "fsync_interval_ms": 3_600_000})
     node = world["a"]
-    _policy(node, "a")
+    set_replication_clusters(node, "a")
     world.settle()
     node.create()
     for number in range(6):
@@ -58,7 +58,7 @@ def test_what_a_link_carried_survives_a_power_cut(fsync: str) -> None:
     """Else the origin gives the indexes again, and peers take fresh messages for those that they have."""
     world = _world(fsync)
     a, b = world["a"], world["b"]
-    _policy(a, "a", "b")
+    set_replication_clusters(a, "a", "b")
     world.settle()
     carried = _messages(b)
     assert len(carried) == 6
@@ -75,7 +75,7 @@ def test_a_link_waits_for_the_sync() -> None:
     world = _world()
     a, b = world["a"], world["b"]
     a.hold_log = True
-    answers = _policy(a, "a", "b")
+    answers = set_replication_clusters(a, "a", "b")
     world.settle()
     assert answers == [None] and a.topic.durable
     state = a.broker.links.sources["b"].topics[TOPIC]
@@ -96,7 +96,7 @@ def test_what_is_answered_while_the_policy_changes_is_synced_too() -> None:
     a.hold_log = True
     data = metadata.build(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=7), b"late")
     a.run(lambda: a.topic.append([NewEntry(data, 0, 1, 7)], lambda _append, _error: None))
-    _policy(a, "a", "b")
+    set_replication_clusters(a, "a", "b")
     world.settle()
     a.hold_log = False
     world.settle()
@@ -116,7 +116,7 @@ def test_a_sync_that_fails_is_tried_again_before_the_link_reads() -> None:
         return None
 
     a.files.inject(rule)
-    _policy(a, "a", "b")
+    set_replication_clusters(a, "a", "b")
     world.settle()
     assert seen == [False]
     assert not a.topic.log.unsynced and a.topic.log.last == a.broker.links.sources["b"].topics[TOPIC].last
@@ -129,7 +129,7 @@ def test_a_policy_that_comes_goes_and_comes_again_waits_for_its_own_sync() -> No
     a = world["a"]
     a.hold_log = True
     for clusters in ("ac", "a", "ab"):
-        _policy(a, *clusters)
+        set_replication_clusters(a, *clusters)
         world.settle()
     syncs = list(a.log._barriers)
     a.log._barriers.clear()
@@ -144,7 +144,7 @@ def test_a_topic_that_is_known_by_a_link_alone_is_synced() -> None:
     """A link leads here although no policy here names its source: acknowledgements are told, and must not outlive messages."""
     world = _world()
     a, b = world["a"], world["b"]
-    _policy(b, "a", "b")
+    set_replication_clusters(b, "a", "b")
     world.settle()
     b.create()
     assert a.topic.replicated_subscriptions is None and not a.topic.durable

@@ -16,15 +16,15 @@ from magnetar.metadata.sync.updates import RECORD_PREFIX
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from tests.support.geosteps import SYNC_ON
 from tests.support.geoworld import Node, World
 
-ON = '[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n'
 SYNC = "persistent://pulsar/system/metadata-sync"
 NS = NamespaceName("acme", "n")
 TOPIC = TopicName.parse("persistent://acme/n/p")
 
 
-def worlds(names: str = "abc", extra: str = ON, **more: Any) -> World:
+def worlds(names: str = "abc", extra: str = SYNC_ON, **more: Any) -> World:
     world = World(names, extra=extra, **more)
     world.advance(3_000)
     return world
@@ -335,7 +335,7 @@ def test_a_change_from_the_future_waits_and_its_cluster_is_told() -> None:
 
 
 def test_excluded_paths_and_fields_stay_local() -> None:
-    world = World("ab", extra=ON)
+    world = World("ab", extra=SYNC_ON)
     world.config = msgspec.structs.replace(
         world.config,
         metadata=msgspec.structs.replace(

@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.metadata.errors import NotFound, PreconditionFailed
+from tests.support.geosteps import SHARED, consumer
 from tests.support.geoworld import Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import SHARED, consumer
 
 PASSING = "non-persistent://public/default/t"
 

@@ -9,8 +9,8 @@ from magnetar.broker.nonpersistent.sent import Sent
 from magnetar.storage.cursor import words_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from tests.support.geosteps import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from tests.support.geoworld import Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 PASSING = "non-persistent://public/default/t"
 

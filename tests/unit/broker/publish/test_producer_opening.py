@@ -17,7 +17,8 @@ from magnetar.metadata.policies.namespace import IdempotencyPolicy
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geosteps import Person
+from tests.support.geoworld import TOPIC, Node, World
 
 NAMESPACE: Final = NamespaceName("public", "default")
 PASSING: Final = "non-persistent://public/default/t"
@@ -25,52 +26,6 @@ FRESH: Final = TOPIC + "-new"
 STRING: Final = pb.Schema(name="s", schema_data=b"", type=1)
 ENTRY: Final = build(pb.MessageMetadata(producer_name="w", sequence_id=0, publish_time=1), b"x")
 EARLY: Final = (ErrorCode.SERVICE_NOT_READY, "was closed before it was open")
-
-
-class Person:
-    """One client; its producer and its consumer have the id 1."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.client: Client = node.client()
-
-    def produce(self, request: int, topic: str = TOPIC, **more: object) -> None:
-        """Open the producer, and do not wait."""
-        command = pb.CommandProducer(topic=topic, producer_id=1, request_id=request, **more)  # type: ignore[arg-type]
-        self.client.send(pb.BaseCommand(type=5, producer=command))
-
-    def subscribe(self, request: int, topic: str = TOPIC, **more: object) -> None:
-        """Open the consumer, and do not wait."""
-        command = pb.CommandSubscribe(
-            topic=topic, subscription="s", subType=0, consumer_id=1, request_id=request, **more
-        )  # type: ignore[arg-type]
-        self.client.send(pb.BaseCommand(type=4, subscribe=command))
-
-    def close_producer(self, request: int) -> None:
-        self.client.send(pb.BaseCommand(type=15, close_producer={"producer_id": 1, "request_id": request}))
-
-    def close_consumer(self, request: int) -> None:
-        self.client.send(pb.BaseCommand(type=16, close_consumer={"consumer_id": 1, "request_id": request}))
-
-    def told(self, request: int) -> str | tuple[ErrorCode, str] | None:
-        """What a request was answered with: the producer's name, "done", "waits", or the error; None: nothing yet."""
-        answers = []
-        for command in self.client.answers:
-            if command.type == 17 and command.producer_success.request_id == request:
-                success = command.producer_success
-                answers.append(success.producer_name if success.producer_ready else "waits")
-            elif command.type == 13 and command.success.request_id == request:
-                answers.append("done")
-            elif command.type == 14 and command.error.request_id == request:
-                assert "\n" not in command.error.message
-                answers.append((ErrorCode(command.error.error), command.error.message))
-        assert len(answers) <= 1, answers
-        return answers[0] if answers else None
-
-    def refused(self, request: int, code: ErrorCode, why: str) -> bool:
-        """Whether a request was refused, with these words among others."""
-        answer = self.told(request)
-        return isinstance(answer, tuple) and answer[0] is code and why in answer[1]
 
 
 @pytest.fixture

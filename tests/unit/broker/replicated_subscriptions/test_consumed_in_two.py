@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.broker.replicated_subscriptions.topic import BOTH_AGAIN_MS
+from tests.support.geosteps import EXCLUSIVE, SHARED, consumer, two
 from tests.support.geoworld import Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import EXCLUSIVE, SHARED, consumer, two
 
 LIMITS = {"retention_interval_ms": 5_000}
 """A round of upkeep every five seconds."""

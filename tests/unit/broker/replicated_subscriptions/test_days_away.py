@@ -4,8 +4,8 @@ from collections import deque
 
 from magnetar.core.ids import Position
 from magnetar.metadata.topic_records import replicated_key
+from tests.support.geosteps import SHARED, consumer, got, markers, two
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import SHARED, consumer, got, markers, two
 
 HOUR_MS = 3_600_000
 DAYS = 3

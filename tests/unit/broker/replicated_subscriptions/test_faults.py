@@ -6,8 +6,8 @@ from magnetar.core.errors import BrokerError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.wire.markers import Update, build_marker
+from tests.support.geosteps import consumer, set_mode, two
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer, set_mode, two
 
 
 def clusters(world: World, names: str, of: str = "ab") -> None:

@@ -7,8 +7,8 @@ import pytest
 from magnetar.core.ids import EARLIEST, OriginKey
 from magnetar.wire.acksets import BELIEVED_MS_MAX, TIME_MS_MAX, AckedSet, AckedSetsMarker, Epoch, FenceToken
 from magnetar.wire.markers import Claim, Marker, Update, build_marker
+from tests.support.geosteps import consumer, got, two
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer, got, two
 
 MODES = pytest.mark.parametrize("mode", ["exact", "snapshot"])
 

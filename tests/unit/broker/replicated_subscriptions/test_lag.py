@@ -11,8 +11,8 @@ from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots.unreported import UNREPORTED_MAX, Unreported
 from magnetar.wire.acksets import CREATION, AckedSet, AckedSetsMarker, Epoch, SoughtEpoch, StateRequest
 from magnetar.wire.markers import Claim, Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update, build_marker
+from tests.support.geosteps import SHARED, consumer, set_mode, two
 from tests.support.geoworld import TOPIC, Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import SHARED, consumer, set_mode, two
 from tests.unit.replication.snapshots.host import Host
 
 

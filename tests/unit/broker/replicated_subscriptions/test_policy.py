@@ -3,8 +3,8 @@
 import pytest
 
 from magnetar.core.names import NamespaceName, TopicName
+from tests.support.geosteps import consumer
 from tests.support.geoworld import TOPIC, Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer
 
 NAMESPACE = NamespaceName.parse("public/default")
 OTHER = "persistent://public/default/other"

@@ -10,33 +10,8 @@ from magnetar.core.names import NamespaceName
 from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.storage.cursor import words_of
 from magnetar.storage.entries import EntryFlags
+from tests.support.geosteps import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, consumer, got, markers, set_mode, two
 from tests.support.geoworld import TOPIC, Client, Node, World
-
-EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
-
-
-def consumer(node: Node, name: str = "s", kind: int = EXCLUSIVE, **more: Any) -> tuple[Client, int]:
-    """A client with an open consumer that takes everything."""
-    client = node.client()
-    number = client.subscribe(name, kind, **more)
-    node.world.settle()
-    answer = client.answered(1000 + number)
-    assert answer is not None and answer.type == 13, answer
-    client.flow(number)
-    node.world.settle()
-    return client, number
-
-
-def got(client: Client, number: int) -> list[bytes]:
-    return [message.data for message in client.take(number)]
-
-
-def two(names: str = "ab", **options: Any) -> World:
-    """Clusters with the topic and replicated subscription `s` in the first."""
-    world = World(names, **options)
-    world["a"].create()
-    world.settle()
-    return world
 
 
 def apart(mode: str, names: str = "ab") -> tuple[World, Callable[[str], None]]:
@@ -64,13 +39,6 @@ def here(node: Node, position: Position) -> Position:
             if found is not None and origin is not None and found.index == origin.index:
                 return Position(ledger.ledger, entry)
     raise AssertionError(f"{position} is not in {node.name}")
-
-
-def markers(node: Node, own: bool = True) -> int:
-    """Markers in a node's log: its own ones, or those of others."""
-    wanted = int(EntryFlags.MARKER) | (0 if own else int(EntryFlags.REPLICATED))
-    both = int(EntryFlags.MARKER | EntryFlags.REPLICATED)
-    return sum(flags & both == wanted for ledger in node.topic.log.ledger_infos() for flags in ledger.flags)
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED])
@@ -961,15 +929,6 @@ def test_position_none_is_no_cover() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ snapshot mode
-
-
-def set_mode(world: World, mode: str, names: str = "") -> None:
-    """Change the mode of the namespace."""
-    namespace = NamespaceName.parse("public/default")
-    for name in names or world.nodes:
-        node = world[name]
-        change = node.broker.resources.change_policies(namespace, subscription_mode=mode)  # type: ignore[arg-type]
-        node.apply(change)
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])

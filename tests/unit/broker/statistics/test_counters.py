@@ -3,8 +3,8 @@
 from magnetar.admin.metrics.families import REPLICATED_LEVELS
 from magnetar.broker.replicated_subscriptions.machine_host import LEVELS
 from magnetar.core.ids import LATEST
+from tests.support.geosteps import consumer, two
 from tests.support.geoworld import TOPIC, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import consumer, two
 
 OTHER = TOPIC + "-2"
 

@@ -9,10 +9,10 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
+from tests.support.geosteps import SHARED, consumer
 from tests.support.geoworld import TOPIC, Node, World
 from tests.support.pulsarstats import INTERNAL, PASSING, faults
 from tests.support.pulsarstats import TOPIC as TOPIC_STATS
-from tests.unit.broker.replicated_subscriptions.test_topic import SHARED, consumer
 
 SECOND: dict[str, Any] = {"retention_interval_ms": 1_000}
 

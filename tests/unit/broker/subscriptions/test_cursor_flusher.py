@@ -13,8 +13,8 @@ from magnetar.effects.outbox import Outbox, Store, Timer
 from magnetar.effects.store_batches import STORE_BYTES_MAX, STORE_KEYS_MAX
 from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
+from tests.support.geosteps import two
 from tests.support.geoworld import TOPIC, Client, Node, World
-from tests.unit.broker.replicated_subscriptions.test_topic import two
 
 
 def _acknowledging(world: World) -> tuple[Client, int, Store]:

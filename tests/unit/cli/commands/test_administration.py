@@ -9,8 +9,8 @@ import pytest
 from magnetar.admin.client import AdminClient
 from magnetar.cli.commands.subscriptions import EARLIEST, LATEST, place
 from magnetar.core.errors import MagnetarError
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 Pair = tuple[Path, FakeBroker, FakeBroker]

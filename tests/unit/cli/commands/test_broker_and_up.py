@@ -15,8 +15,8 @@ from magnetar.core import config
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.settings import Address
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 

@@ -11,8 +11,8 @@ from magnetar.cli.commands import drain
 from magnetar.core.errors import ErrorCode
 from magnetar.runtime.network.link_client import LinkDown, LinkRefused
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 Pair = tuple[Path, FakeBroker, FakeBroker]

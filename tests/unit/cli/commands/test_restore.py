@@ -11,8 +11,8 @@ from magnetar.cli.commands import restore
 from magnetar.core.config import load
 from magnetar.jobs.restore import Restored, once_repeated
 from magnetar.jobs.restore_plan import chosen_by, compare
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 Pair = tuple[Path, FakeBroker, FakeBroker]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 AT = "/admin/v2/schemas/public/default/t"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.cli.commands.status import differing_modes, subscription_rows, trouble
-from tests.unit.cli.commands.test_links_and_status import TOPIC, status
+from tests.support.broker_status import TOPIC, status
 from tests.unit.cli.conftest import Answer, FakeBroker
 
 NOW_MS = 61_000

@@ -7,8 +7,8 @@ import pytest
 
 from magnetar.cli.source_tree import bench
 from magnetar.cli.source_tree import tree as source_tree
+from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer
-from tests.unit.cli.test_commands import one_line
 
 Run = Callable[..., Answer]
 ROOT = Path(__file__).resolve().parents[4]

@@ -8,6 +8,8 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.effects.outbox import Note, Outbox, Read, Store, Timer, Write
+from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
@@ -215,3 +217,87 @@ def append_request(
         "sizes": [len(entry.data) for entry in brought],
     }  # fmt: skip
     return pb.CommandGeoAppend(**(defaults | fields)), b"".join(entry.data for entry in brought)
+
+
+KEY = link_cursor_key(TOPIC, "b")
+
+
+class Link:
+    """The link a -> b and one topic."""
+
+    def __init__(
+        self, *, wanted: bool = True, created: bool = True, latest: bool = False, ledger_entries: int = 3
+    ) -> None:
+        self.rig = Rig()
+        self.topic: RigTopic = self.rig.topic(ledger_entries=ledger_entries)
+        self.machine = self.make()
+        if created:
+            self.rig.meta |= self.machine.creation(TOPIC, self.topic.log.incarnation)
+        self.machine.added(TOPIC, self.topic.log, wanted=wanted, latest=latest, created=created)
+        self.rig.on_confirmed = self.machine.confirmed
+        self.rig.store()
+
+    def make(self, **more: Any) -> LinkSource:
+        boot = self.rig.outbox.now_ms
+        return LinkSource(self.rig.outbox, cluster="a", uuid="a-1", to="b", boot=boot, host=self.rig, **more)
+
+    def restart(self, *, wanted: bool = True, **more: Any) -> None:
+        """What was not stored is forgotten."""
+        self.rig.outbox.drain()
+        self.rig.stores.clear()
+        self.rig.timers.clear()
+        self.rig.outbox.now_ms += 1_000
+        self.machine = self.make(**more)
+        self.machine.load(self.rig.meta)
+        self.machine.added(TOPIC, self.topic.log, wanted=wanted)
+        self.rig.on_confirmed = self.machine.confirmed
+        self.rig.pump()
+
+    @property
+    def state(self) -> Any:
+        return self.machine.topics[TOPIC]
+
+    def poll(self, counter: int = 0, **fields: Any) -> list[pb.CommandGeoTopicsResponse]:
+        got: list[pb.CommandGeoTopicsResponse] = []
+        connection = fields.pop("connection", 1)
+        self.machine.poll(connection, pb.CommandGeoTopics(request_id=1, to="b", counter=counter, **fields), got.append)
+        self.rig.pump()
+        return got
+
+    def told(self) -> pb.GeoTopicState:
+        return self.poll()[0].topics[0]
+
+    def read(
+        self, after: Position = NONE, bytes_max: int = 1 << 20, **fields: Any
+    ) -> tuple[list[Position], Any, list[bytes]]:
+        got: list[Any] = []
+        request = pb.CommandGeoRead(
+            request_id=5, topic=TOPIC, to="b", after=position_to_proto(after), bytes_max=bytes_max, **fields
+        )
+        self.machine.read(request, lambda response, data: got.append((response, data)))
+        self.rig.pump()
+        response, data = got[0]
+        return list(map(Position, response.ledgers, response.entries)), response, list(data)
+
+    def commit(self, c: Position, s: Position, gen: int = 1, **fields: Any) -> pb.CommandGeoCommitResponse:
+        request = pb.CommandGeoCommit(request_id=1, to="b")
+        incarnation = fields.pop("incarnation", self.topic.log.incarnation)
+        cursor = pb.GeoCursor(c=position_to_proto(c), s=position_to_proto(s), gen=gen)
+        request.commits.add(topic=TOPIC, incarnation=incarnation, cursor=cursor, **fields)
+        return self.tell(request)[0]
+
+    def learn(self, watermark: Position, **fields: Any) -> list[pb.CommandGeoCommitResponse]:
+        request = pb.CommandGeoCommit(request_id=1, to="b")
+        request.learned.add(
+            topic=TOPIC, incarnation=self.topic.log.incarnation, watermark=position_to_proto(watermark), **fields
+        )
+        return self.tell(request)
+
+    def tell(self, request: pb.CommandGeoCommit) -> list[pb.CommandGeoCommitResponse]:
+        got: list[pb.CommandGeoCommitResponse] = []
+        self.machine.commit(request, got.append)
+        self.rig.pump()
+        return got
+
+    def stored(self) -> LinkTopicRecord:
+        return LinkTopicRecord.decode(KEY, self.rig.meta[KEY])
