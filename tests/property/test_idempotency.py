@@ -31,7 +31,7 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.core.settings import BrokerConfig, DeduplicationConfig
-from magnetar.effects.outbox import Compute, Note, Outbox, Read, Send, Store, Timer, Write
+from magnetar.effects.outbox import Compute, Note, Outbox, Read, Send, Write
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.topic import NO_POLICIES
@@ -47,6 +47,7 @@ from magnetar.wire.batches import decode_batch, encode_batch
 from magnetar.wire.frames import Frame, FrameDecoder
 from magnetar.wire.idempotency_keys import Found
 from magnetar.wire.metadata import build, parse_metadata, split
+from magnetar_sim.host.host import HeldLog, Host
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "200"))
 NAME = TopicName.parse("persistent://public/default/t")
@@ -170,11 +171,6 @@ class World:
         self.outbox.now_ms = 2**32 - 3_000
         self.ids = LedgerIds(7)
         self.disk: list[StoredEntry] = []
-        self.flying: deque[Append] = deque()
-        self.reads: deque[Read] = deque()
-        self.stores: deque[Store] = deque()
-        self.timers: deque[Timer] = deque()
-        self.computes: deque[Compute] = deque()
         self.opened = 0
         self.store: dict[str, bytes] = {}
         self.loads = 0
@@ -189,6 +185,20 @@ class World:
 
     def start(self) -> None:
         """From what the disk holds."""
+        self.flying = HeldLog(self.stored, lambda _append: self.topic.fail(), self.answer)
+        self.reads: deque[Read] = deque()
+        self.computes: deque[Compute] = deque()
+        self.host = Host(
+            self.outbox,
+            {
+                Write: self.flying.hold,
+                Read: self.reads.append,
+                Compute: self.computes.append,
+                Note: self.noted,
+                Send: lambda effect: self.receipts(self.clients[effect.connection], effect.buffers),
+            },
+            self.store,
+        )
         self.openings = Openings(self.outbox)
         recovered = RecoveredTopic()
         for entry in self.disk:
@@ -249,7 +259,7 @@ class World:
             topic.idempotency.start(self.stored_keys(topic.idempotency) if starting else None)
         if self.broken == "no wait":
             topic.answer = self.answer_at_once  # type: ignore[method-assign]
-        self.effects()
+        self.host.pump()
 
     def answer_at_once(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
         """What the broker must not do: vouch for a message that is not in the log yet."""
@@ -261,22 +271,8 @@ class World:
         assert keys is not None and keys.status is not Status.FAILED
         return keys.status is Status.RECOVERING or (numbers is not None and numbers.status is Status.RECOVERING)
 
-    def effects(self) -> None:
-        for effect in self.outbox.drain():
-            if isinstance(effect, Write):
-                self.flying.append(effect.append)
-            elif isinstance(effect, Read):
-                self.reads.append(effect)
-            elif isinstance(effect, Note):
-                assert "damaged" not in effect.text, effect.text
-            elif isinstance(effect, Store):
-                self.stores.append(effect)
-            elif isinstance(effect, Timer):
-                self.timers.append(effect)
-            elif isinstance(effect, Compute):
-                self.computes.append(effect)
-            elif isinstance(effect, Send):
-                self.receipts(self.clients[effect.connection], effect.buffers)
+    def noted(self, note: Note) -> None:
+        assert "damaged" not in note.text, note.text
 
     def receipts(self, client: Client, buffers: list[Any]) -> None:
         decoder = FrameDecoder(1 << 20)
@@ -290,15 +286,10 @@ class World:
 
     def apply(self) -> None:
         """A transaction of the metadata store is done; now and then one fails."""
-        if self.stores:
-            effect = self.stores.popleft()
-            if self.rng.random() < 0.1 and effect.puts:
-                effect.then("the store failed")
-                return
-            self.store |= effect.puts
-            for key in effect.deletes:
-                self.store.pop(key, None)
-            effect.then("")
+        stores = self.host.store
+        if stores.waiting:
+            failed = self.rng.random() < 0.1 and bool(stores.waiting[0].puts)
+            stores.answer("the store failed" if failed else "")
 
     def save(self) -> None:
         assert self.topic.idempotency is not None
@@ -307,9 +298,8 @@ class World:
         self.topic.idempotency.save()
 
     def tick(self) -> None:
-        if self.timers:
-            timer = self.timers.popleft()
-            timer.then(self.outbox.now_ms)
+        if self.host.timers.waiting:
+            self.host.timers.pop()(self.outbox.now_ms)
 
     def compute(self) -> None:
         assert len(self.computes) <= 1, "more than one is opened at a time"
@@ -324,28 +314,28 @@ class World:
             found = [one for one in self.disk if one.position >= read.start][: self.rng.randint(1, 9)]
             read.then(found, "")
 
-    def land(self) -> None:
-        if self.flying:
-            append = self.flying.popleft()
-            self.topic.confirm(append, Location(0, 0))
-            self.disk += append.entries
-            append.token(append, "")
+    def stored(self, append: Append) -> None:
+        self.topic.confirm(append, Location(0, 0))
+        self.disk += append.entries
+
+    def answer(self, append: Append, error: str) -> None:
+        append.token(append, error)
+        if not error:
             self.topic.answer_behind(append)
             self.topic.dispatch()
 
+    def land(self) -> None:
+        self.flying.sync(1)
+
     def fail(self) -> None:
         """An append fails, and with it all that are in flight."""
-        if not self.flying:
+        if not self.flying.waiting:
             return
-        failed, self.flying = list(self.flying), deque()
         keys = self.topic.idempotency
         assert keys is not None
         if self.broken == "keys stay":
             keys.fail = lambda: None  # type: ignore[method-assign]
-        for _ in failed:
-            self.topic.fail()
-        for append in failed:
-            append.token(append, "the disk failed")
+        self.flying.fail("the disk failed")
         for client in self.clients:
             client.lose()
         self.topic.failed_all()
@@ -355,13 +345,11 @@ class World:
         """What was in flight may or may not have reached the disk: a prefix of it has."""
         for client in self.clients:
             client.lose()
-        for _ in range(self.rng.randint(0, len(self.flying))):
-            self.disk += self.flying.popleft().entries
-        self.flying.clear()
-        for _ in range(self.rng.randint(0, len(self.stores))):
+        for append in self.flying.take(self.rng.randint(0, len(self.flying.waiting))):
+            self.disk += append.entries
+        self.host.stop()
+        for _ in range(self.rng.randint(0, len(self.host.store.waiting))):
             self.apply()
-        for waiting in (self.reads, self.timers, self.stores, self.computes):
-            waiting.clear()
         self.outbox.drain()
         self.start()
 
@@ -397,7 +385,7 @@ class World:
 
     def step(self, action: Any) -> None:
         action()
-        self.effects()
+        self.host.pump()
 
     def run(self, steps: int) -> None:
         actions = [

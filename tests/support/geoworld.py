@@ -4,7 +4,6 @@ Real are the broker with all its machines, the log's records and its recovery. T
 forgets what was not synced), the store, and a messenger that carries what a link has to carry when it is told to.
 """
 
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,7 +21,18 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import Position
 from magnetar.core.security import Security
 from magnetar.core.settings import BrokerConfig, SubscriptionsConfig
-from magnetar.effects.outbox import Close, Compute, Note, Outbox, Read, Send, Store, Sync, Timer, Write
+from magnetar.effects.outbox import (
+    Close,
+    Compute,
+    Drop,
+    Outbox,
+    Read,
+    Send,
+    Store,
+    Sync,
+    Timer,
+    Write,
+)
 from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.log.thread import LogThread
@@ -31,6 +41,7 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar_sim.host.host import Host, Timers
 from magnetar_sim.host.memory_files import MemoryFiles
 
 TOPIC = "persistent://public/default/t"
@@ -186,12 +197,8 @@ class Node:
         self.up = True
         self.outbox = Outbox(now_ms=self.world.now_ms)
         self.clients: dict[int, Client] = {}
-        self.notes: list[Note] = []
-        self.stores: deque[Store] = deque()
         self.computes: deque[Compute] = deque()
-        self.reads: deque[Callable[[], None]] = deque()
-        self._events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._running = False
+        self.reads: deque[Read] = deque()
         self._connections = count(1)
         self.log = Log(
             self.files, FOLDER, self.limits,
@@ -200,6 +207,18 @@ class Node:
             on_healed=lambda: self.run(self.broker.healed),
             salt=lambda: b"saltsalt",
         )  # fmt: skip
+        carry_out = {
+            Send: self._send,
+            Close: self._close,
+            Write: lambda effect: self.log.submit(effect.append),
+            Sync: lambda effect: self.log.sync(lambda error: self.run(effect.then, error)),
+            Timer: self._timer,
+            Compute: self._compute,
+            Read: self.reads.append,
+            Drop: lambda _: None,
+        }
+        self.host = Host(self.outbox, carry_out, self.meta, before=self._set_time, after=self.check)
+        self.store, self.notes = self.host.store, self.host.notes
         recovered = self.log.start()
         resources = Resources.load(self.meta)
         first = resources.first_start(self.world.config, self.name, f"uuid-{self.name}")
@@ -217,11 +236,17 @@ class Node:
             admin_urls={name: cluster.admin_url for name, cluster in self.world.config.clusters.items()},
         )  # fmt: skip
         self.control = Controller(self.broker, self.run)
-        self.run(lambda: None)
+        self.host.pump()
+
+    @property
+    def stores(self) -> deque[Store]:
+        """Transactions that are not answered yet."""
+        return self.store.waiting
 
     def kill(self) -> None:
         """Power cut: what was not durable is gone."""
         self.up = False
+        self.host.stop()
         self.files = self.files.crash()
 
     def restart(self) -> "Node":
@@ -237,20 +262,7 @@ class Node:
         return made
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
-        self._events.append((event, arguments))
-        if self._running or not self.up:
-            return
-        self._running = True
-        try:
-            while self._events:
-                event, arguments = self._events.popleft()
-                self.outbox.now_ms, self.outbox.ahead_ms = self.world.now_ms, self.world.ahead_ms
-                self.handle(event, arguments)
-                for effect in self.outbox.drain():
-                    self._perform(effect)
-                self.check()
-        finally:
-            self._running = False
+        self.host.run(self.handle, event, arguments)
 
     def handle(self, event: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """One event; what it asks for is done afterwards."""
@@ -260,36 +272,27 @@ class Node:
         """What must hold after every event."""
         self.broker.validate()
 
-    def _perform(self, effect: Any) -> None:
-        match effect:
-            case Send():
-                client = self.clients.get(effect.connection)
-                if client is not None:
-                    client.got(effect.buffers)
-            case Close():
-                if self.clients.pop(effect.connection, None) is not None:
-                    self.world.at(
-                        self.world.now_ms, self, self.boots, lambda _: self.broker.disconnected(effect.connection)
-                    )
-            case Write():
-                self.log.submit(effect.append)
-            case Sync():
-                self.log.sync(lambda error: self.run(effect.then, error))
-            case Store():
-                self.stores.append(effect)
-            case Timer():
-                self.world.at(effect.at_ms, self, self.boots, effect.then)
-            case Note():
-                self.notes.append(effect)
-            case Compute():
-                if self.hold_computes:
-                    self.computes.append(effect)
-                else:
-                    self.run(effect.then, effect.work())
-            case Read():
-                self.reads.append(lambda: self._read(effect))
-            case _:
-                pass
+    def _set_time(self) -> None:
+        self.outbox.now_ms, self.outbox.ahead_ms = self.world.now_ms, self.world.ahead_ms
+
+    def _send(self, effect: Send) -> None:
+        client = self.clients.get(effect.connection)
+        if client is not None:
+            client.got(effect.buffers)
+
+    def _close(self, effect: Close) -> None:
+        if self.clients.pop(effect.connection, None) is not None:
+            self._timer(Timer(self.world.now_ms, lambda _: self.broker.disconnected(effect.connection)))
+
+    def _timer(self, effect: Timer) -> None:
+        host = self.host
+        self.world.timers.set(effect._replace(then=lambda now_ms: host.run(self.handle, effect.then, (now_ms,))))
+
+    def _compute(self, effect: Compute) -> None:
+        if self.hold_computes:
+            self.computes.append(effect)
+        else:
+            self.run(effect.then, effect.work())
 
     def _read(self, effect: Read) -> None:
         log = self.broker.log_of(effect.topic)
@@ -309,16 +312,10 @@ class Node:
         did = False
         if not self.hold_log:
             did = self.log.cycle()
-        while self.stores and not self.hold_stores:
-            store = self.stores.popleft()
-            for key in store.deletes:
-                self.meta.pop(key, None)
-            self.meta.update(store.puts)
-            if store.then is not None:
-                self.run(store.then, "")
+        while not self.hold_stores and self.store.answer():
             did = True
         while self.reads:
-            self.reads.popleft()()
+            self._read(self.reads.popleft())
             did = True
         return did
 
@@ -394,8 +391,7 @@ class World:
         self.ahead_ms = 0
         self.settings = SubscriptionsConfig(**settings)
         self.machines, self.cache_bytes = machines, cache_bytes
-        self._timers: list[tuple[int, int, Node, int, Callable[[int], None]]] = []
-        self._numbers = count()
+        self.timers = Timers()
         links = frozenset(routes if routes is not None else ((a, b) for a in names for b in names if a != b))
         self.config = self._config(names, links, extra)
         self.cut: set[tuple[str, str]] = set()
@@ -413,9 +409,6 @@ class World:
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
-
-    def at(self, at_ms: int, node: Node, boot: int, then: Callable[[int], None]) -> None:
-        heapq.heappush(self._timers, (at_ms, next(self._numbers), node, boot, then))
 
     def work(self) -> bool:
         """Everything that needs no time happens; whether anything did."""
@@ -440,12 +433,11 @@ class World:
         end = self.now_ms + ms
         while True:
             self.settle() if links else self.work()
-            if not self._timers or self._timers[0][0] > end:
+            at_ms = self.timers.next_by(end)
+            if at_ms is None:
                 break
-            at_ms, _, node, boot, then = heapq.heappop(self._timers)
             self.now_ms = max(self.now_ms, at_ms)
-            if node.up and node.boots == boot:
-                node.run(then, self.now_ms)
+            self.timers.pop()(self.now_ms)
         self.now_ms = end
         self.settle() if links else self.work()
 

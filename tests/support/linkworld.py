@@ -10,12 +10,13 @@ The same seed makes the same world. A violation says what happened; the trace sa
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.effects.outbox import Outbox, Read, Store, Timer, Write
+from magnetar.effects.outbox import Outbox, Read, Store, Write
 from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord
 from magnetar.replication.link.destination import LinkDestination
 from magnetar.replication.link.link_topic import LinkTopic
@@ -26,6 +27,7 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Ret
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
 from magnetar.wire.positions import position_from_proto, position_to_proto
+from magnetar_sim.host.host import HeldLog, Host, find
 from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
@@ -114,11 +116,11 @@ class Node(PlainLinkHost):
         """Start with what the disk has."""
         self.boots += 1
         self.outbox = Outbox(now_ms=self.now_ms)
-        self.writes: list[Append] = []
+        self.writes = HeldLog(self.reached_disk, lambda _append: self.log.fail(), self.answer)
         self.confirmed_early: set[Append] = set()
         """Those of `writes` that were confirmed before the disk had them: a planted bug."""
-        self.stores: list[Store] = []
-        self.timers: list[Timer] = []
+        self.host = Host(self.outbox, {Write: self.write, Read: self.read}, self.meta, before=self.set_time)
+        self.stores = self.host.store
         self.creating: list[Callable[[str], None]] = []
         last = max([-1, *self.ledgers])
         self.ids = self.world.make_ids(self, last)
@@ -148,89 +150,67 @@ class Node(PlainLinkHost):
     def crash(self) -> None:
         """Lose what is not on disk. What was on its way may or may not have reached it."""
         rng = self.world.rng
-        whole = rng.randint(0, len(self.writes)) if rng.random() < 0.5 else 0
-        for append in self.writes[:whole]:
+        whole = rng.randint(0, len(self.writes.waiting)) if rng.random() < 0.5 else 0
+        for append in self.writes.take(whole):
             self.to_disk(append.entries)
-        for store in self.stores[: rng.randint(0, len(self.stores))]:
-            self.apply(store)
+        for _ in range(rng.randint(0, len(self.stores.waiting))):
+            self.stores.commit()
         self.boot()
 
     # -- effects
 
+    def set_time(self) -> None:
+        self.outbox.now_ms = self.now_ms
+
+    def run(self, event: Callable[..., None], *arguments: Any) -> None:
+        self.host.run(event, *arguments)
+
     def pump(self) -> None:
         """Carry out effects: reads at once, writes and stores later."""
-        self.outbox.now_ms = self.now_ms
-        while effects := self.outbox.drain():
-            for effect in effects:
-                if isinstance(effect, Write):
-                    self.writes.append(effect.append)
-                    self.world.written(self, effect.append)
-                elif isinstance(effect, Store):
-                    self.stores.append(effect)
-                elif isinstance(effect, Timer):
-                    self.timers.append(effect)
-                elif isinstance(effect, Read):
-                    effect.then(self.read(effect), "")
+        self.host.pump()
 
-    def read(self, effect: Read) -> list[StoredEntry]:
-        found: list[StoredEntry] = []
-        for ledger_id in sorted(self.ledgers):
-            for entry in self.ledgers[ledger_id]:
-                if entry.position >= effect.start and len(found) < effect.entries_max:
-                    found.append(entry)
-        return found
+    def write(self, effect: Write) -> None:
+        self.writes.hold(effect)
+        self.world.written(self, effect.append)
+
+    def read(self, effect: Read) -> None:
+        self.run(
+            effect.then, *find(effect, chain.from_iterable(self.ledgers[ledger] for ledger in sorted(self.ledgers)))
+        )
 
     def due(self) -> None:
         """Timers whose time has come."""
-        ready = [timer for timer in self.timers if timer.at_ms <= self.now_ms]
-        self.timers = [timer for timer in self.timers if timer.at_ms > self.now_ms]
-        for timer in ready:
-            self.outbox.now_ms = self.now_ms
-            timer.then(self.now_ms)
-            self.pump()
+        self.host.due(self.now_ms)
 
     def to_disk(self, entries: Iterable[StoredEntry]) -> None:
         for entry in entries:
             self.ledgers.setdefault(entry.ledger, []).append(entry)
         self.world.durable(self, entries)
 
-    def apply(self, store: Store) -> None:
-        self.meta.update(store.puts)
-        for key in store.deletes:
-            self.meta.pop(key, None)
+    def reached_disk(self, append: Append) -> None:
+        self.to_disk(append.entries)
+        if append not in self.confirmed_early:
+            self.log.confirm(append, Location(0, 0))
+
+    def answer(self, append: Append, error: str) -> None:
+        if append not in self.confirmed_early:
+            append.token(append, error)
+        self.confirmed_early.discard(append)
 
     def sync(self, most: int = 1000) -> None:
         """The disk has the oldest appends."""
-        done, self.writes = self.writes[:most], self.writes[most:]
-        for append in done:
-            self.to_disk(append.entries)
-            if append not in self.confirmed_early:
-                self.log.confirm(append, Location(0, 0))
-        for append in done:
-            if append not in self.confirmed_early:
-                append.token(append, "")
-        self.confirmed_early.difference_update(done)
-        if done:
+        if self.writes.sync(most):
             self.world.confirmed(self)
         self.pump()
 
     def store(self, most: int = 1000, error: str = "") -> None:
         """The metadata store answers the oldest requests."""
-        done, self.stores = self.stores[:most], self.stores[most:]
-        for effect in done:
-            if not error:
-                self.apply(effect)
-            if effect.then is not None:
-                effect.then(error)
-            self.pump()
+        for _ in range(min(most, len(self.stores.waiting))):
+            self.stores.answer(error)
 
     def fail_writes(self) -> None:
         """A write failed: nothing in flight was stored."""
-        failed, self.writes = self.writes, []
-        for _ in failed:
-            self.log.fail()
-        for append in failed:
-            append.token(append, "disk failed")
+        self.writes.fail("disk failed")
         self.pump()
 
     # -- what machines ask of a topic and of a broker
@@ -581,7 +561,7 @@ class World:
         self.say(f"B crashes, W {self.b.log.watermark('a') if self.b.topic else 'gone'}")
 
     def fail_b(self) -> None:
-        if self.b.writes:
+        if self.b.writes.waiting:
             self.b.fail_writes()
             self.say(f"B's append fails, W {self.b.log.watermark('a')}")
 

@@ -1,6 +1,5 @@
 """A topic's log and its subscriptions without a broker: time, disk and sockets are in the test's hands."""
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,13 +11,14 @@ from magnetar.broker.subscriptions.dispatch.multiple import MultipleConsumers
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.hints import command
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.effects.outbox import Note, Outbox, Read, Send, Timer
+from magnetar.effects.outbox import Outbox, Read, Send
 from magnetar.storage.cursor import BYTES_STORED_MAX, Cursor
 from magnetar.storage.entries import EntryFlags, Location, NewEntry, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, TopicLog
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder
+from magnetar_sim.host.host import Host, find
 
 TOPIC = "persistent://public/default/t"
 FIRST_LEDGER = 100
@@ -121,7 +121,6 @@ class World:
         self.received: dict[int, list[Received]] = {}
         self.commands: list[tuple[int, pb.BaseCommand]] = []
         self.sends: list[Send] = []
-        self.notes: list[Note] = []
         self.reads: list[Read] = []
         self.reads_asked = 0
         self.dirty = 0
@@ -129,8 +128,8 @@ class World:
         self.on_stored: Callable[[list[StoredEntry]], None] = lambda stored: None
         self.on_command: Callable[[int, pb.BaseCommand], None] = lambda connection, command: None
         self.on_message: Callable[[int, Received], None] = lambda connection, received: None
-        self._timers: list[tuple[int, int, Callable[[int], None]]] = []
-        self._timers_set = 0
+        self.host = Host(self.outbox, {Send: self._sent, Read: self._read}, after=self._check)
+        self.timers, self.notes = self.host.timers, self.host.notes
         self.patient = False
         """Timers that are due wait, too: others' events come first."""
         self._next_connection = 1
@@ -278,26 +277,13 @@ class World:
     def pump(self) -> None:
         """Carry out effects until there are none; timers wait for `advance`, except those that are due."""
         while True:
-            self.subscription.validate()
-            effects = self.outbox.drain()
-            for effect in effects:
-                if isinstance(effect, Send):
-                    self._sent(effect)
-                elif isinstance(effect, Timer):
-                    self._timers_set += 1
-                    heapq.heappush(self._timers, (effect.at_ms, self._timers_set, effect.then))
-                elif isinstance(effect, Read):
-                    self.reads_asked += 1
-                    self.reads.append(effect)
-                elif isinstance(effect, Note):
-                    self.notes.append(effect)
-                else:
-                    raise AssertionError(f"unexpected effect {effect}")
+            self.host.pump()
             if self.auto_read and self.reads:
                 self.answer_read()
-                continue
-            if not self.outbox.effects and not self._run_due():
+            elif self.patient or self.timers.next_by(self.outbox.now_ms) is None:
                 return
+            else:
+                self.host.run(self.timers.pop(), self.outbox.now_ms)
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the subscription."""
@@ -318,35 +304,23 @@ class World:
         if self.disk_error:
             read.then([], self.disk_error)
             return
-        found: list[StoredEntry] = []
-        size = 0
-        for each in self.disk:
-            if each.position >= read.start and self.log.valid(each.position):
-                if read.only and each.position not in read.only:
-                    continue
-                if each.position in self.damaged:
-                    read.then(found, "" if found else f"{each.position} is damaged")
-                    return
-                if len(found) >= read.entries_max or (found and size + len(each.data) > read.bytes_max):
-                    break
-                found.append(each)
-                size += len(each.data)
-        read.then(found, "")
+        read.then(*find(read, (each for each in self.disk if self.log.valid(each.position)), self.damaged))
 
     def advance(self, ms: int) -> None:
         """Time passes; timers fire in their order."""
         end = self.outbox.now_ms + ms
-        while not self.patient and self._timers and self._timers[0][0] <= end:
-            self.outbox.now_ms = max(self.outbox.now_ms, self._timers[0][0])
+        while not self.patient and (at_ms := self.timers.next_by(end)) is not None:
+            self.outbox.now_ms = max(self.outbox.now_ms, at_ms)
             self.pump()
         self.outbox.now_ms = end
         self.pump()
 
-    def _run_due(self) -> bool:
-        if self.patient or not self._timers or self._timers[0][0] > self.outbox.now_ms:
-            return False
-        heapq.heappop(self._timers)[2](self.outbox.now_ms)
-        return True
+    def _check(self) -> None:
+        self.subscription.validate()  # a test may make another subscription
+
+    def _read(self, effect: Read) -> None:
+        self.reads_asked += 1
+        self.reads.append(effect)
 
     def _sent(self, effect: Send) -> None:
         self.sends.append(effect)

@@ -24,6 +24,9 @@ CIRCLE_MAX = 15
 HALVES_MAX = 10
 """Bases with exactly one subclass. The aim is none that only splits a file: 5."""
 
+DRAINS_MAX = 1
+"""Loops over effects outside production but for the one interpreter: the simulator's cluster still has its own."""
+
 ENTRIES_MAX = 20
 """Of a folder."""
 
@@ -256,12 +259,29 @@ def test_only_a_topic_assigns_its_attributes() -> None:
     assert not found, "call a method of Topic that says what happens: " + "\n".join(found)
 
 
+INTERPRETER = SIMULATOR / "host" / "host.py"
+DRAINS = re.compile(r"\bfor \w+ in [\w.]*\.drain\(\)")
+
+
+def test_one_class_carries_out_effects_outside_production() -> None:
+    """`Host`, for the simulator and for tests; what differs are the collaborators that it is given."""
+    assert DRAINS.search(INTERPRETER.read_text()), "the pattern finds no loop over effects"
+    found = [
+        str(path.relative_to(ROOT))
+        for folder in (SIMULATOR, ROOT / "tests", ROOT / "bench", ROOT / "examples")
+        for path in sorted(folder.rglob("*.py"))
+        if path != INTERPRETER and DRAINS.search(path.read_text())
+    ]
+    assert len(found) <= DRAINS_MAX, found
+
+
 def imports_of_tests(source: str) -> list[str]:
     """The test modules that a module imports, and the names that it takes from them."""
     return [
         f"{node.module}: {', '.join(alias.name for alias in node.names)}"
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ImportFrom)
+        and f"{node.module}.".startswith("tests.")
         and any(part.startswith("test_") for name in node.names for part in f"{node.module}.{name.name}".split("."))
     ]
 

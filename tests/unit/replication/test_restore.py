@@ -169,8 +169,8 @@ def test_nothing_comes_behind_a_failed_append() -> None:
 def test_a_failure_told_late_does_not_touch_what_was_staged_since() -> None:
     here = Here()
     here.send([0])
-    (lost,) = here.rig.writes
-    here.rig.writes = []
+    (lost,) = here.rig.writes.waiting
+    here.rig.writes.waiting = []
     here.send([1], after=(OLD, 0))
     here.fail()  # the second; the topic gave up both
     here.send([0])

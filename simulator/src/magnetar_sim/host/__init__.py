@@ -1,1 +1,1 @@
-"""What a broker stands on in a world: files in memory that forget what was not durable."""
+"""What a broker stands on in a world: the driver that does what its machines ask for, and files in memory."""

@@ -477,9 +477,7 @@ def test_trim_that_cannot_be_stored_says_so() -> None:
     node.hold_stores = True
     node.control.topics.trim(TOPIC, answers.append)
     (store,) = node.stores
-    node.stores.clear()
-    assert store.then is not None
-    node.run(store.then, "the disk is gone")
+    assert node.store.answer("the disk is gone", store)
     assert "the disk is gone" in str(answers)
     assert node.topic.log.valid(positions[0])
     node.hold_stores = False
@@ -515,9 +513,7 @@ def test_properties_that_cannot_be_stored_are_not_there() -> None:
     node.hold_stores = True
     node.control.topics.change_properties(TOPIC, {"a": "1"}, None, answers.append)
     (store,) = node.stores
-    node.stores.clear()
-    assert store.then is not None
-    node.run(store.then, "the disk is gone")
+    assert node.store.answer("the disk is gone", store)
     assert "the disk is gone" in str(answers)
     assert node.control.topics.properties(TOPIC) == {}
 

@@ -149,10 +149,8 @@ def test_a_store_that_fails_leaves_the_topic_as_it_was() -> None:
     answers: list[object] = []
     node.control.topics.adopt_partitions(TOPIC, 2, answers.append)
     node.world.settle()
-    while node.stores:
-        store = node.stores.popleft()
-        if store.then is not None:
-            node.run(store.then, "full")
+    while node.store.answer("full"):
+        pass
     node.hold_stores = False
     node.world.advance(1_000)
     assert len(answers) == 1 and "full" in str(answers[0])

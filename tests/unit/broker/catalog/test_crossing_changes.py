@@ -57,11 +57,8 @@ def test_a_subscription_that_cannot_be_stored_keeps_nobody() -> None:
     node.hold_stores = True
     for _ in range(2):
         node.client().subscribe("s", kind=1)
-    failed = list(node.stores)
-    node.stores.clear()
-    for store in failed:
-        if store.then is not None:
-            node.run(store.then, "no space left")
+    for _ in list(node.stores):
+        assert node.store.answer("no space left")
     assert not node.broker.topics[TOPIC].subscriptions
     assert not any(session.consumers.open for session in node.broker.sessions.values())
 
@@ -88,9 +85,7 @@ def test_what_was_acknowledged_on_a_subscription_that_cannot_be_stored_does_not_
     if flushed:
         node.world.advance(node.limits.cursor_flush_ms)
         assert len(node.stores) > 1, "the cursor is not on its way: this test shows nothing"
-    node.stores.remove(creation)
-    assert creation.then is not None
-    node.run(creation.then, "no space left")
+    assert node.store.answer("no space left", creation)
     assert "s" not in node.topic.subscriptions and (durable == ["the subscription is gone"]) is not flushed
     _release(node)
     node.world.advance(5_000)
@@ -144,11 +139,8 @@ def test_a_seek_that_cannot_be_stored_keeps_no_consumer_away() -> None:
     world = World("a")
     client, request, again = _seeks(world)
     node = world["a"]
-    failed = list(node.stores)
-    node.stores.clear()
-    for store in failed:
-        if store.then is not None:
-            node.run(store.then, "no space left")
+    for _ in list(node.stores):
+        assert node.store.answer("no space left")
     refused, subscribed = client.answered(request), client.answered(1000 + again)
     assert refused is not None and refused.type == 14 and "no space left" in refused.error.message
     assert subscribed is not None and subscribed.type == 13
@@ -221,9 +213,7 @@ def test_nothing_of_a_topic_is_stored_behind_its_deletion(fails: bool) -> None:
     world.advance(1_000)
     if fails:
         deletion = next(store for store in node.stores if cursor_key(TOPIC, "s") in store.deletes)
-        node.stores.remove(deletion)
-        assert deletion.then is not None
-        node.run(deletion.then, "no space left")
+        assert node.store.answer("no space left", deletion)
     node.hold_stores = False
     world.advance(2_000)
     assert len(answers) == 1 and (answers[0] is not None) == fails
@@ -336,10 +326,8 @@ def test_who_cannot_unsubscribe_comes_back() -> None:
     world.settle()
     node.hold_stores = True
     client.unsubscribe(consumer)
-    [store] = node.stores
-    node.stores.clear()
-    assert store.then is not None
-    node.run(store.then, "no space left")
+    (store,) = node.stores
+    assert node.store.answer("no space left", store)
     answer = client.answered(9000 + consumer)
     assert answer is not None and answer.type == 14 and "no space left" in answer.error.message
     assert client.closed_consumers == [consumer]
@@ -429,9 +417,7 @@ def test_a_topic_that_comes_while_its_namespace_goes_is_refused(fails: bool, dom
     assert [(one.error, "is being deleted" in one.message) for one in answers] == [(6, True)]
     if fails:
         (store,) = node.stores
-        node.stores.clear()
-        assert store.then is not None
-        node.run(store.then, "no space left")
+        assert node.store.answer("no space left", store)
     _release(node)
     assert (deleted == [None]) is not fails
     assert not node.broker.topics and not node.broker.nonpersistent.topics

@@ -196,13 +196,7 @@ def test_what_other_clusters_have_too_stays(exclude: list[str], clusters: str, l
 
 def answer(node: Node, error: str = "") -> None:
     """Let the store answer the oldest of what it was asked."""
-    store = node.stores.popleft()
-    if not error:
-        for key in store.deletes:
-            node.meta.pop(key, None)
-        node.meta.update(store.puts)
-    assert store.then is not None
-    node.run(store.then, error)
+    assert node.store.answer(error)
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -53,9 +53,7 @@ def test_what_is_to_be_deleted_is_deleted_although_the_store_failed() -> None:
     world.advance(5_000)
     node.hold_stores = True
     node.run(lambda: node.broker.upkeep.trim(node.topic, everything=True))
-    failed = node.stores.popleft()
-    assert failed.then is not None
-    node.run(failed.then, "the metadata store failed")
+    assert node.store.answer("the metadata store failed")
     node.hold_stores = False
     assert node.topic.log.valid(stored[0])
     world.advance(5_000)

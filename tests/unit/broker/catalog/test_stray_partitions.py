@@ -105,13 +105,7 @@ def test_clients_of_a_deleted_partitioned_topic_do_not_bring_its_partitions_back
             wanted = ErrorCode.TOPIC_NOT_FOUND if answers else ErrorCode.SERVICE_NOT_READY
             assert isinstance(answer, tuple) and answer[0] is wanted, answer
             assert partitions_asked(node, name, create=True) in (ErrorCode.METADATA, ErrorCode.TOPIC_NOT_FOUND)
-        if node.stores:
-            store = node.stores.popleft()
-            for key in store.deletes:
-                node.meta.pop(key, None)
-            node.meta.update(store.puts)
-            if store.then is not None:
-                node.run(store.then, "")
+        node.store.answer()
         node.log.cycle()
     assert answers == [None] and there(node) == []
     assert not [client for client in node.clients.values() if client.closed_consumers and client.received]
@@ -147,10 +141,8 @@ def test_a_deletion_that_fails_leaves_a_topic_that_is_used_as_before() -> None:
     node.hold_stores = True
     answers: list[object] = []
     node.control.topics.delete(TOPIC, True, answers.append)
-    while node.stores:
-        store = node.stores.popleft()
-        if store.then is not None:
-            node.run(store.then, "full")
+    while node.store.answer("full"):
+        pass
     node.hold_stores = False
     node.world.advance(100)
     assert len(answers) == 1 and answers[0] is not None

@@ -293,9 +293,7 @@ def test_a_deletion_that_the_store_refuses_is_none(node: Node, one: Person) -> N
     node.hold_stores = True
     node.run(lambda: node.broker.catalog.delete(topic, force=True, done=lambda _error: None))
     node.world.work()
-    store = node.stores.pop()
-    assert store.then is not None
-    node.run(store.then, "disk full")
+    assert node.store.answer("disk full", node.stores[-1])
     node.hold_stores = False
     wait(node)
     assert not one.told()

@@ -23,13 +23,11 @@ def test_a_store_that_refuses_the_end_of_the_wait_is_asked_again() -> None:
     world.advance(1_000)
     assert len(client.take(number)) == 2
     node.control.failovers.begin(TOPIC, "s", "b", "", 100, lambda _: None)
-    begun = node.stores.popleft()
-    node.meta.update(begun.puts)
-    assert begun.then is not None
-    node.run(begun.then, "")
+    assert node.store.answer()
     node.hold_stores = True
     world.advance(10_500)  # the wait is over, and stored is nothing
-    held, node.stores = list(node.stores), type(node.stores)()
+    held = list(node.stores)
+    node.stores.clear()
     refused = [store for store in held if f"fences/{TOPIC}/s" in store.puts]
     assert len(refused) == 1
     for store in held:

@@ -502,9 +502,7 @@ def test_a_producer_whose_initial_subscription_cannot_be_stored_is_refused(node:
     one = Person(node)
     one.produce(1, producer_name="p", initial_subscription_name="s")
     (store,) = node.stores
-    node.stores.clear()
-    assert store.then is not None
-    node.run(store.then, "the disk is full")
+    assert node.store.answer("the disk is full", store)
     assert one.refused(1, ErrorCode.METADATA, "failed to create the initial subscription: ")
     assert not producers(node) and not node.topic.subscriptions
     node.hold_stores = False

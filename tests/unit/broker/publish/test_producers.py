@@ -397,9 +397,7 @@ def test_an_epoch_that_cannot_be_stored_is_nobodys(node: Node) -> None:
     assert a.opens(EXCLUSIVE) == []
     assert b.opens(WAIT) == ["waits"]
     (store,) = node.stores
-    node.stores.clear()
-    assert store.then is not None
-    node.run(store.then, "the disk is full")
+    assert node.store.answer("the disk is full", store)
     assert a.told() == [ErrorCode.METADATA]
     assert b.told() == []
     node.hold_stores = False

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from magnetar.broker.publish.producers import AccessMode, Producer
 from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.core.rates import Rate, TokenBucket, rate_of
-from magnetar.effects.outbox import Outbox, Timer
+from magnetar.effects.outbox import Outbox
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
+from magnetar_sim.host.host import Host
 
 steps = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=60)
 
@@ -86,20 +87,9 @@ def sends(first: int, count: int, size: int = 10) -> list[Frame]:
     ]
 
 
-def run(outbox: Outbox, until_ms: int) -> None:
-    """Let time pass; timers come when they are due."""
-    while True:
-        due = sorted((effect for effect in outbox.effects if isinstance(effect, Timer)), key=lambda timer: timer.at_ms)
-        if not due or due[0].at_ms > until_ms:
-            break
-        outbox.effects.remove(due[0])
-        outbox.now_ms = max(outbox.now_ms, due[0].at_ms)
-        due[0].then(outbox.now_ms)
-    outbox.now_ms = until_ms
-
-
 def test_what_is_over_the_rate_goes_later_in_order_and_producers_take_turns() -> None:
     outbox = Outbox(now_ms=1000)
+    host = Host(outbox, {})
     rate = Rate(10, 0, 1000, 1000)
     throttle, here = PublishThrottle(outbox, rate), Recorder(rate)
     a, b = producer("a"), producer("b")
@@ -107,17 +97,17 @@ def test_what_is_over_the_rate_goes_later_in_order_and_producers_take_turns() ->
     assert len(here.published) == 10 and throttle.waiting_messages == 20 and here.waiting == 200
     here.publish_now(b, throttle.admit(b, here, sends(0, 20)))
     assert len(here.published) == 10, "b waits behind a, although it is new"
-    run(outbox, 2000)
+    host.advance(2000)
     assert len(here.published) == 20
     assert sorted(name for name, _ in here.published[10:]) == ["a"] * 5 + ["b"] * 5
     throttle.validate()
-    run(outbox, 5000)
+    host.advance(5000)
     assert len(here.published) == 50 and here.waiting == 0
     for name in "ab":
         numbers = [number for other, number in here.published if other == name]
         assert numbers == sorted(numbers)
-    run(outbox, 60_000)
-    assert throttle.admit(a, here, sends(30, 3)) and not outbox.effects
+    host.advance(60_000)
+    assert throttle.admit(a, here, sends(30, 3)) and not outbox.effects and not host.timers.waiting
 
 
 def test_a_lifted_rate_lets_everything_go_and_a_gone_producer_leaves_nothing() -> None:

@@ -195,9 +195,7 @@ def test_a_subscription_is_not_made_in_a_topic_that_is_being_deleted() -> None:
 def refused(node: Node) -> None:
     """The store refuses the topic's deletion, which waits for it."""
     deletion = next(store for store in node.stores if f"topics/{TOPIC}" in store.deletes)
-    node.stores.remove(deletion)
-    assert deletion.then is not None
-    node.run(deletion.then, "no space left")
+    assert node.store.answer("no space left", deletion)
     node.hold_stores = False
 
 
@@ -253,10 +251,7 @@ def test_a_topic_is_deleted_before_a_failovers_final_state_is_written() -> None:
     node.client().subscribe("s", 1)
     world.advance(1_000)
     node.control.failovers.begin(TOPIC, "s", "b", "", 0, lambda _: None)
-    begun = node.stores.popleft()
-    node.meta.update(begun.puts)
-    assert begun.then is not None
-    node.run(begun.then, "")  # the next step is on its way to the store
+    assert node.store.answer()  # the next step is on its way to the store
     node.hold_stores = True
     deleted: list[object] = []
     node.control.topics.delete(TOPIC, True, deleted.append)

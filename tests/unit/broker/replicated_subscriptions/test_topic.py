@@ -338,11 +338,8 @@ def test_who_subscribes_during_the_replay_waits_but_only_there() -> None:
     goes = client.subscribe("other", replicated=False)
     asked: list[Any] = []
     node.control.subscriptions.skip_all(TOPIC, "s", asked.append)
-    while node.stores:
-        store = node.stores.popleft()
-        node.meta.update(store.puts)
-        if store.then is not None:
-            node.run(store.then, "")
+    while node.store.answer():
+        pass
     assert client.answered(1000 + goes) is not None
     assert client.answered(1000 + waits) is None
     assert not asked
@@ -364,13 +361,8 @@ def test_who_deletes_during_the_replay_waits_so_that_no_crash_brings_it_back() -
     assert node.topic.replicated_subscriptions is not None and not node.topic.replicated_subscriptions.ready
     asked: list[Any] = []
     node.control.subscriptions.delete(TOPIC, "s", False, asked.append)
-    while node.stores:
-        store = node.stores.popleft()
-        for key in store.deletes:
-            node.meta.pop(key, None)
-        node.meta.update(store.puts)
-        if store.then is not None:
-            node.run(store.then, "")
+    while node.store.answer():
+        pass
     told = list(asked)
     node.restart()
     client.ack(number, positions[1])

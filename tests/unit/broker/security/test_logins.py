@@ -21,8 +21,9 @@ from magnetar.broker.security.logins import (
 )
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.security import AuthenticationConfig, Security
-from magnetar.effects.outbox import Compute, Note, Outbox
+from magnetar.effects.outbox import Compute, Outbox
 from magnetar.metadata.resources import Resources
+from magnetar_sim.host.host import Host
 
 SECRET, OTHER = b"s" * 64, b"o" * 64
 MOST = 5
@@ -40,31 +41,24 @@ class World:
         config = AuthenticationConfig(methods=["token", "basic"], failed_logins_max=MOST, failed_logins_ms=WAIT_MS)
         self.access = Access(self.outbox, Security(authentication=config), self.keys(), Resources("here"), sessions={})
         self.checks: list[Compute] = []
-        self.notes: list[str] = []
+        self.host = Host(self.outbox, {Compute: self.checks.append})
         self.done = 0
 
     @staticmethod
     def keys(word: str = "sesame") -> Keys:
         return Keys((SECRET,), (), {name: bcrypt.hashpw(word.encode(), SALT) for name in NAMES}, b"pepper")
 
-    def pump(self) -> None:
-        for effect in self.outbox.drain():
-            if isinstance(effect, Compute):
-                self.checks.append(effect)
-            elif isinstance(effect, Note):
-                self.notes.append(effect.text)
-
     def work(self, most: int = 10_000) -> None:
         """Do the slow checks."""
         for _ in range(most):
-            self.pump()
+            self.host.pump()
             if not self.checks:
                 return
             check = self.checks.pop(0)
             assert not self.checks, "one at a time"
             self.done += 1
             check.then(check.work())
-        self.pump()
+        self.host.pump()
 
     def ask(
         self, address: str, method: str, data: str, wanted: Callable[[], bool] = lambda: True
@@ -75,7 +69,7 @@ class World:
             f"{address}:1", method, data.encode(), "", lambda who, error: answers.append(who or error or None),  # type: ignore[arg-type]
             wanted=wanted,
         )  # fmt: skip
-        self.pump()
+        self.host.pump()
         return answers
 
     def says(self, address: str, method: str, data: str) -> str:
@@ -98,10 +92,10 @@ def test_right_tokens_get_in_while_their_address_waits() -> None:
     assert it.says("1.1.1.1", "token", token()) == "app"
     assert it.says("1.1.1.1", "token", token(key=OTHER)) == "TOO_MANY_REQUESTS", "it does not pay for the others"
     assert it.says("1.1.1.1", "basic", "alice:sesame") == "alice", "passwords are another matter"
-    notes = len(it.notes)
+    notes = len(it.host.notes)
     for _ in range(100):
         it.says("1.1.1.1", "token", token(key=OTHER))
-    assert len(it.notes) == notes, "those who wait fill no log"
+    assert len(it.host.notes) == notes, "those who wait fill no log"
     it.outbox.now_ms += WAIT_MS
     assert it.says("1.1.1.1", "token", token(key=OTHER)) == "AUTHENTICATION"
 

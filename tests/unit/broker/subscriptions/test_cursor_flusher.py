@@ -9,10 +9,11 @@ from magnetar.broker.replicated_subscriptions.state_store import decode_cover
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.core.ids import NONE, Position
 from magnetar.effects import store_batches as batching
-from magnetar.effects.outbox import Outbox, Store, Timer
+from magnetar.effects.outbox import Outbox, Store
 from magnetar.effects.store_batches import STORE_BYTES_MAX, STORE_KEYS_MAX
 from magnetar.metadata.topic_records import cursor_key, replicated_key
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
+from magnetar_sim.host.host import Host
 from tests.support.geosteps import two
 from tests.support.geoworld import TOPIC, Client, Node, World
 
@@ -148,25 +149,17 @@ class _Kept:
         self.outbox = Outbox(now_ms=1_000)
         self.flusher = CursorFlusher(self.outbox, 20, lambda _keys: ())
         self.meta: dict[str, bytes] = {}
+        self.host = Host(self.outbox, {}, self.meta)
 
     def flush(self) -> list[tuple[Store, str]]:
         """The timer is due and the store answers; what it was given, and said."""
-        timers = [effect for effect in self.outbox.drain() if isinstance(effect, Timer)]
-        for timer in timers:
-            self.outbox.now_ms = max(self.outbox.now_ms, timer.at_ms)
-            timer.then(timer.at_ms)
+        self.host.pump()
+        self.host.advance(max(at_ms for at_ms, _, _ in self.host.timers.waiting))
         said = []
-        effects = self.outbox.drain()
-        self.outbox.effects = [effect for effect in effects if isinstance(effect, Timer)]
-        for store in effects:
-            if isinstance(store, Store):
-                size = Write(store.puts, store.deletes, None, lambda _error: None).size
-                error = "too large" if size > TRANSACTION_BYTES_MAX else ""
-                if not error:
-                    self.meta.update(store.puts)
-                assert store.then is not None
-                store.then(error)
-                said.append((store, error))
+        for store in list(self.host.store.waiting):
+            size = Write(store.puts, store.deletes, None, lambda _error: None).size
+            said.append((store, "too large" if size > TRANSACTION_BYTES_MAX else ""))
+            self.host.store.answer(said[-1][1])
         return said
 
 

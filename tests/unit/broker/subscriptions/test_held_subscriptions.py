@@ -8,7 +8,8 @@ import pytest
 from magnetar.broker.failover.waiting import WAIT_MS_MAX, WAITS_MAX, Waits
 from magnetar.broker.subscriptions.consumer import SubType
 from magnetar.core.ids import Position
-from magnetar.effects.outbox import Outbox, Timer
+from magnetar.effects.outbox import Outbox
+from magnetar_sim.host.host import Host
 from tests.support.subscriptions import World, entry
 
 ALL = list(SubType)
@@ -116,6 +117,7 @@ class Polls:
 
     def __init__(self) -> None:
         self.outbox = Outbox(now_ms=1_000)
+        self.host = Host(self.outbox, {})
         self.waits = Waits(self.outbox)
         self.answered: list[str] = []
 
@@ -124,12 +126,8 @@ class Polls:
         self.waits.validate()
 
     def due(self, at_ms: int) -> None:
-        for effect in self.outbox.drain():
-            assert isinstance(effect, Timer)
-            if effect.at_ms <= at_ms:
-                effect.then(at_ms)
-            else:
-                self.outbox.put(effect)
+        self.host.pump()
+        self.host.due(at_ms)
         self.waits.validate()
 
 

@@ -130,7 +130,7 @@ def test_what_the_store_did_not_take_is_told(node: Node, monkeypatch: pytest.Mon
     node.control.messages.give_up(TOPIC, positions[2], told.append)
     node.world.work()
     assert not told
-    node.run(node.stores.popleft().then, "no room")
+    assert node.store.answer("no room")
     assert isinstance(told[0], BrokerError) and "no room" in str(told[0])
 
 

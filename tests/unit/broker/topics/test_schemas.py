@@ -118,7 +118,7 @@ def test_a_store_that_fails_leaves_nothing(world: World) -> None:
     person = Person(node)
     node.hold_stores = True
     first, second = person.produce(OLD), person.produce(NEW)
-    node.run(node.stores.popleft().then, "the disk is full")
+    assert node.store.answer("the disk is full")
     assert person.told(first) is ErrorCode.METADATA
     # The second was judged after the first had failed: it is the first schema of the topic now.
     node.hold_stores = False
@@ -277,8 +277,7 @@ def test_schemas_go_with_their_topic(world: World) -> None:
     registered: list[Any] = []
     node.control.schemas.register(TOPIC, Definition(SchemaType.INT32), lambda _v, error: registered.append(error))
     assert registered and registered[0] is not None, "nothing is registered for a topic that is going"
-    store = node.stores.popleft()
-    node.run(store.then, "the disk is full")
+    assert node.store.answer("the disk is full")
     assert person.get().schema_version == version(0), "the topic is still there, and so is its schema"
     node.hold_stores = False
     assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None

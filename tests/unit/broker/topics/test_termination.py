@@ -152,9 +152,7 @@ def test_a_topic_that_cannot_be_terminated_keeps_its_producers(node: Node) -> No
     one.answers.clear()
     node.hold_stores = True
     terminate(node)
-    store = node.stores.popleft()
-    assert store.then is not None
-    node.run(store.then, "the disk is full")
+    assert node.store.answer("the disk is full")
     node.hold_stores = False
     one.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=0)), ENTRY)
     node.world.work()

@@ -7,7 +7,7 @@ from typing import Any
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
-from magnetar.effects.outbox import Note, Outbox, Read, Store, Timer, Write
+from magnetar.effects.outbox import Outbox, Read, Store, Write
 from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
 from magnetar.replication.link.source import LinkSource
 from magnetar.storage.entries import Append, EntryFlags, Location, NewEntry, StoredEntry
@@ -15,6 +15,7 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds, Retention, TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build, with_replicated_from
 from magnetar.wire.positions import position_to_proto
+from magnetar_sim.host.host import HeldLog, Host, find
 from tests.support.linkhost import PlainLinkHost
 
 TOPIC = "persistent://public/default/t"
@@ -78,11 +79,10 @@ class Rig(PlainLinkHost):
         super().__init__()
         self.outbox = Outbox(now_ms=now_ms)
         self.topics: dict[str, RigTopic] = {}
-        self.writes: list[Append] = []
-        self.stores: list[Store] = []
-        self.timers: list[Timer] = []
-        self.notes: list[Note] = []
         self.meta: dict[str, bytes] = {}
+        self.writes = HeldLog(self.reached_disk, lambda append: self.topics[append.topic].log.fail(), self.answer)
+        self.host = Host(self.outbox, {Write: self.writes.hold, Read: self.read}, self.meta)
+        self.stores, self.notes = self.host.store, self.host.notes
         self.spoilt: set[Position] = set()
         self.counts: dict[str, int] = {}
         self.refused: dict[str, str] = {}
@@ -97,74 +97,48 @@ class Rig(PlainLinkHost):
         made = self.topics[name] = RigTopic(self, log)
         return made
 
+    def run(self, event: Callable[..., object], *arguments: Any) -> None:
+        self.host.run(event, *arguments)
+
     def pump(self) -> None:
         """Take the effects."""
-        while effects := self.outbox.drain():
-            for effect in effects:
-                if isinstance(effect, Write):
-                    self.writes.append(effect.append)
-                elif isinstance(effect, Store):
-                    self.stores.append(effect)
-                elif isinstance(effect, Timer):
-                    self.timers.append(effect)
-                elif isinstance(effect, Note):
-                    self.notes.append(effect)
-                elif isinstance(effect, Read):
-                    effect.then(*self._read(effect))
+        self.host.pump()
 
-    def _read(self, effect: Read) -> tuple[list[StoredEntry], str]:
+    def read(self, effect: Read) -> None:
         disk = self.topics[effect.topic].disk
-        found: list[StoredEntry] = []
-        for position in sorted(disk):
-            if position >= effect.start and len(found) < effect.entries_max:
-                if position in self.spoilt:
-                    return (found, "") if found else ([], "checksum does not fit")
-                found.append(disk[position])
-        return found, ""
+        self.run(effect.then, *find(effect, (disk[position] for position in sorted(disk)), self.spoilt))
+
+    def reached_disk(self, append: Append) -> None:
+        topic = self.topics[append.topic]
+        topic.disk.update((entry.position, entry) for entry in append.entries)
+        topic.log.confirm(append, Location(0, 0))
+
+    def answer(self, append: Append, error: str) -> None:
+        append.token(append, error)
+        if not error:
+            self.on_confirmed(append.topic)
 
     def sync(self) -> None:
         """The disk has everything."""
-        writes, self.writes = self.writes, []
-        for append in writes:
-            topic = self.topics[append.topic]
-            topic.disk.update((entry.position, entry) for entry in append.entries)
-            topic.log.confirm(append, Location(0, 0))
-        for append in writes:
-            append.token(append, "")
-            self.on_confirmed(append.topic)
+        self.writes.sync()
         self.pump()
 
     def fail(self, error: str = "disk failed") -> None:
         """Nothing in flight was stored."""
-        writes, self.writes = self.writes, []
-        for append in writes:
-            self.topics[append.topic].log.fail()
-        for append in writes:
-            append.token(append, error)
+        self.writes.fail(error)
         self.pump()
 
     def store(self, error: str = "") -> None:
         """The metadata store answers everything."""
         self.pump()
-        while self.stores:
-            effect = self.stores.pop(0)
-            if not error:
-                self.meta.update(effect.puts)
-                for key in effect.deletes:
-                    self.meta.pop(key, None)
-            if effect.then is not None:
-                effect.then(error)
-            self.pump()
+        while self.stores.answer(error):
+            pass
 
     def later(self, ms: int) -> None:
         """Time passes; timers that are due run."""
         self.outbox.now_ms += ms
         self.pump()
-        due = [timer for timer in self.timers if timer.at_ms <= self.outbox.now_ms]
-        self.timers = [timer for timer in self.timers if timer.at_ms > self.outbox.now_ms]
-        for timer in due:
-            timer.then(self.outbox.now_ms)
-        self.pump()
+        self.host.due(self.outbox.now_ms)
 
     def trim(self, name: str = TOPIC, keep_after: Position | None = None) -> None:
         """Delete the ledgers that nobody holds."""
@@ -244,8 +218,8 @@ class Link:
     def restart(self, *, wanted: bool = True, **more: Any) -> None:
         """What was not stored is forgotten."""
         self.rig.outbox.drain()
-        self.rig.stores.clear()
-        self.rig.timers.clear()
+        self.rig.stores.waiting.clear()
+        self.rig.host.timers.waiting.clear()
         self.rig.outbox.now_ms += 1_000
         self.machine = self.make(**more)
         self.machine.load(self.rig.meta)

@@ -122,8 +122,8 @@ def test_a_failure_that_is_told_in_two_events_leaves_nobody_without_an_answer() 
     here.send([message()], [(3, 0)])
     here.send([message()], [(3, 1)], Position(3, 0), request_id=2)
     here.rig.pump()
-    first, second = here.rig.writes
-    here.rig.writes.clear()
+    first, second = here.rig.writes.waiting
+    here.rig.writes.waiting.clear()
     here.rig.topics[TOPIC].log.fail()
     here.machine.validate()
     assert not here.answers, "the log fell back; who is told what comes now"
@@ -162,7 +162,7 @@ def test_spoilt_bytes_are_never_stored() -> None:
     request, data = append_request([message("abc")], [(3, 0)])
     here.machine.append(1, request, data[:-1] + b"X", here.answers.append, here.wanted.append)
     assert (here.last.blocked, position_from_proto(here.last.position)) == ("corrupt", Position(3, 0))
-    assert here.rig.writes == []
+    assert here.rig.writes.waiting == []
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_only_a_broken_peer_sends_ends_the_connection(fields: dict[str, Any
     here = Here()
     with pytest.raises(ProtocolError):
         here.send([message()], [(3, 0)], payload=payload, **fields)
-    assert here.rig.writes == []
+    assert here.rig.writes.waiting == []
 
 
 def test_positions_must_ascend() -> None:
@@ -212,7 +212,7 @@ def test_a_link_from_a_cluster_of_the_same_name_is_told_why_it_is_refused(uuid: 
     here.machine.watermarks(request, got.append)
     assert got[0].blocked == "identity"
     assert re.search(reason, got[0].reason)
-    assert not here.rig.stores, "nobody is believed for it"
+    assert not here.rig.stores.waiting, "nobody is believed for it"
     assert not here.rig.created
 
 
@@ -316,9 +316,9 @@ def test_a_topic_that_cannot_be_made_is_blocked() -> None:
     request = pb.CommandGeoWatermarks(request_id=1, source="a", uuid="a-1", counter=0)
     request.topics.add(topic=TOPIC, incarnation=3, partitions=0)
     here.machine.watermarks(request, got.append)
-    here.rig.stores.clear()
+    here.rig.stores.waiting.clear()
     here.rig.pump()
-    here.rig.stores.pop(0).then("")  # type: ignore[misc]
+    here.rig.stores.waiting.popleft().then("")  # type: ignore[misc]
     here.rig.pump()
     here.rig.store("no room")
     assert (got[0].topics[0].blocked, "no room" in got[0].topics[0].reason) == ("policy", True)

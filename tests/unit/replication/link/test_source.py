@@ -305,13 +305,13 @@ def test_cursors_of_many_topics_are_cut_into_what_zookeeper_takes() -> None:
     link, states = _many_topics(500)
     link.machine.flush()
     link.rig.pump()
-    stores = list(link.rig.stores)
+    stores = list(link.rig.stores.waiting)
     sizes = [Write(store.puts, store.deletes, None, lambda _error: None).size for store in stores]
     assert sum(sizes) > TRANSACTION_BYTES_MAX, "or this tests nothing"
     assert max(sizes) <= STORE_BYTES_MAX
     refused = stores.pop(1)
     assert refused.then is not None
-    link.rig.stores.remove(refused)
+    link.rig.stores.waiting.remove(refused)
     refused.then("no space left")
     link.rig.store()
     behind = {state.name for state in states if state.durable != state.cursor}
@@ -331,7 +331,8 @@ def test_a_skip_in_many_topics_is_answered_once_when_all_of_it_is_stored(fails: 
     answers: list[str] = []
     link.machine.operations.skip(None, LATEST, answers.append)
     link.rig.pump()
-    stores, link.rig.stores = link.rig.stores, []
+    stores = list(link.rig.stores.waiting)
+    link.rig.stores.waiting.clear()
     assert len(stores) > 1
     for number, store in enumerate(stores):
         assert store.then is not None and not answers

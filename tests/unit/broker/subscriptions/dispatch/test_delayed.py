@@ -208,7 +208,7 @@ def test_consumers_that_come_and_go_leave_one_timer_each_at_most_for_ten_seconds
     world.publish(entry(deliver_at=1 << 40))
     for number in range(50):
         world.leave(world.consumer(f"c{number}", SubType.SHARED, permits=1))
-    assert len(world._timers) == 50
-    assert all(timer[0] <= world.outbox.now_ms + AHEAD_MS for timer in world._timers)
+    assert len(world.timers.waiting) == 50
+    assert all(timer[0] <= world.outbox.now_ms + AHEAD_MS for timer in world.timers.waiting)
     world.advance(AHEAD_MS)
-    assert world._timers == []
+    assert world.timers.waiting == []
