@@ -9,7 +9,7 @@ from magnetar.core.names import NamespaceName
 from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 NAMESPACE: Final = NamespaceName("public", "default")
 
@@ -66,13 +66,6 @@ class Publisher:
                     told.append(str(command))
         self.client.answers.clear()
         return told
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 def names(node: Node) -> list[str]:

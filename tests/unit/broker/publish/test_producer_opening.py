@@ -28,13 +28,6 @@ ENTRY: Final = build(pb.MessageMetadata(producer_name="w", sequence_id=0, publis
 EARLY: Final = (ErrorCode.SERVICE_NOT_READY, "was closed before it was open")
 
 
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
-
-
 def test_attempts_that_are_closed_do_not_pile_up_while_the_store_hangs(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

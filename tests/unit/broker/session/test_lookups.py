@@ -11,19 +11,12 @@ from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.wire import pulsar_pb2 as pb
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 GOING: Final = NamespaceName("public", "going")
 RETRIED: Final = {ErrorCode.METADATA}
 """What all official clients try again after, on the same connection."""
 FINAL: Final = {ErrorCode.NOT_ALLOWED, ErrorCode.TOPIC_NOT_FOUND, ErrorCode.AUTHORIZATION}
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 def look_up(client: Client, topic: str, listener: str = "") -> ErrorCode | str:

@@ -6,17 +6,10 @@ import pytest
 
 from magnetar.core.errors import ErrorCode
 from magnetar.wire import pulsar_pb2 as pb
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 PING: Final = 18
 PASSING: Final = "non-persistent://public/default/t"
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 class Person:

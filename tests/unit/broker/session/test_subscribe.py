@@ -9,18 +9,11 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.types import AutoSubscriptionCreation, AutoTopicCreation
 from magnetar.wire import pulsar_pb2 as pb
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 NAMESPACE: Final = NamespaceName("public", "default")
 PASSING: Final = "non-persistent://public/default/t"
 STRING: Final = pb.Schema(name="s", schema_data=b"", type=1)
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 def at(position: Position) -> pb.MessageIdData:

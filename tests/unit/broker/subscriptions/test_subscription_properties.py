@@ -5,7 +5,7 @@ import pytest
 from magnetar.broker.statistics import subscription_stats
 from magnetar.metadata.policies.namespace import PROPERTIES_MAX, PROPERTY_CHARACTERS_MAX
 from magnetar.wire import pulsar_pb2 as pb
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 
 def subscribe(client: Client, name: str, properties: dict[str, str], **more: object) -> pb.BaseCommand:
@@ -22,13 +22,6 @@ def shown(node: Node, name: str) -> dict[str, str]:
     """In the statistics."""
     found: dict[str, str] = subscription_stats.stats(node.topic.subscriptions[name])["subscriptionProperties"]
     return found
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 def test_they_are_there_after_a_restart_too(node: Node) -> None:

@@ -8,17 +8,10 @@ from magnetar.core.errors import ErrorCode
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 JAVA: Final = "Pulsar-Java-v4.1.1"
 ENTRY: Final = build(pb.MessageMetadata(producer_name="w", sequence_id=0, publish_time=1), b"x")
-
-
-@pytest.fixture
-def node() -> Node:
-    node = World("a")["a"]
-    node.create()
-    return node
 
 
 def client(node: Node, version: str = JAVA) -> Client:
