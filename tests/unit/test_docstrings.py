@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.unit.test_structure import PACKAGES, ROOT, modules
+from tests.support.sources import PACKAGES, ROOT, modules
 
 QUOTED: Final = re.compile(r"`((?:[a-z_]\w*\.)*)([A-Z]\w*)((?:\.[a-z_]\w*)*)(?:\(\))?`")
 """Modules, a class or constant, and its members: each with its dots."""
