@@ -1,18 +1,25 @@
-"""A new policy is one row of the table: its routes, its checks and its commands follow from that row."""
+"""What docs/architecture.md#a-new-policy promises of a field and its row: the rest follows from them."""
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from magnetar.admin.http import server
 from magnetar.admin.routes import policies as routes
+from magnetar.broker.catalog.changes import LIMITS
 from magnetar.cli.commands import policies as commands
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.names import TopicName
-from magnetar.metadata.policies import checks, table
+from magnetar.metadata.keys import NAMESPACE_PREFIX
+from magnetar.metadata.policies import checks, defaults, table
 from magnetar.metadata.policies.namespace import Policies
-from magnetar.metadata.policies.table import Policy
+from magnetar.metadata.policies.table import TABLE, Policy
+from magnetar.metadata.policies.topic import TOPIC_POLICIES_PREFIX, TopicPolicies
 from magnetar.metadata.policies.types import Int32
+from magnetar.metadata.sync.documents import kind_of
+from magnetar.metadata.sync.preview import preview
+from tests.support.tools import tool
 from tests.web.conftest import Tell, World
 from tests.web.fake_control import FakeTopic
 
@@ -44,7 +51,7 @@ def row(monkeypatch: pytest.MonkeyPatch) -> Policy:
     monkeypatch.setattr(server, "ROUTES", (*server.ROUTES, *made))
     rows, by_name = (*table.TABLE, ROW), {**table.BY_NAME, ROW.name: ROW}
     monkeypatch.setattr(commands, "TABLE", rows)
-    for module in ("magnetar.cli.commands.policies", "tests.web.fake_control"):
+    for module in ("magnetar.cli.commands.policies", "magnetar.metadata.policies.defaults", "tests.web.fake_control"):
         monkeypatch.setattr(f"{module}.BY_NAME", by_name)
     return ROW
 
@@ -94,6 +101,41 @@ def test_the_command_line_knows_a_row(row: Policy) -> None:
         commands.read(row, "-1")
     shown = commands.namespace_row(row, Policies(max_message_size=7), as_json=True)
     assert shown == {"policy": "test-size", "value": 7, "default": "9", "does": "Bytes of something."}
+
+
+def test_a_row_has_a_default_in_the_file(row: Policy) -> None:
+    assert defaults.defaults_of({row.name: 5}) == Policies(max_message_size=5)
+    with pytest.raises(ConfigError, match=r"policies\.test-size: test-size is 0"):
+        defaults.defaults_of({row.name: -1})
+
+
+def test_a_row_is_a_line_of_the_reference(row: Policy) -> None:
+    line = tool("generate_policies").row(row)
+    assert line == "| `test-size` | Bytes of something. | a number | 9 | `testSize` | `testSize` | nothing |\n"
+
+
+def test_every_part_hears_of_a_row_unless_it_says_otherwise(row: Policy) -> None:
+    """A policy used to join the limits by its name, such as `max-...`, and links did not hear of it."""
+    assert not row.limits_only
+    assert all(policy.limits_only is (policy.namespace in LIMITS) for policy in TABLE if policy.namespace)
+
+
+@pytest.mark.parametrize("policy", TABLE, ids=lambda policy: policy.name)
+def test_a_field_is_synchronised_and_checked_by_itself(policy: Policy) -> None:
+    levels = ((NAMESPACE_PREFIX, Policies, policy.namespace), (TOPIC_POLICIES_PREFIX, TopicPolicies, policy.topic))
+    for prefix, struct, field in levels:
+        kind = kind_of(prefix)
+        assert kind is not None
+        if field:
+            (name,) = [one.encode_name for one in msgspec.structs.fields(struct) if one.name == field]
+            assert name in kind.fields and name not in kind.local
+            assert kind.checks[name] in {policy.check, checks.quotas}
+
+
+def test_a_field_has_its_line_in_a_preview() -> None:
+    before, after = (msgspec.json.encode(Policies(max_message_size=size)) for size in (None, 5))
+    (change,) = preview(f"{NAMESPACE_PREFIX}public/default", before, after, None)
+    assert (change.field, change.now, change.then) == ("max_message_size", None, 5)
 
 
 def test_an_interval_below_zero_is_refused_for_topics_that_store_nothing(tell: Tell) -> None:
