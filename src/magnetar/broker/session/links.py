@@ -5,7 +5,7 @@
     GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
     GEO_RESTORE 1012                                                     a wiped cluster
 
-Only connections that presented the link token, or a role that may replicate, have a `GeoSession`.
+Only connections that presented the link token, or a role that may replicate, have a `LinkSession`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from magnetar.wire.frames import Frame, encode, encode_with_payload
 from magnetar.wire.positions import position_from_proto
 
 
-class GeoSession:
+class LinkSession:
     """The link side of a session.
 
     Args:
@@ -187,14 +187,14 @@ class GeoSession:
         self._answer(pb.GEO_STATUS_RESPONSE, geo_status_response=self._access.permitted_blocks(response))
 
 
-_HANDLERS: Final[dict[int, Callable[[GeoSession, Frame], None]]] = {
-    pb.GEO_TOPICS: GeoSession._topics,
-    pb.GEO_READ: GeoSession._read,
-    pb.GEO_APPEND: GeoSession._append,
-    pb.GEO_COMMIT: GeoSession._commit,
-    pb.GEO_WATERMARKS: GeoSession._watermarks,
-    pb.GEO_STATUS: GeoSession._status,
-    pb.GEO_RESTORE: GeoSession._restore,
-    pb.GEO_SCHEMAS: GeoSession._schemas,
-    pb.GEO_SCHEMAS_BROUGHT: GeoSession._brought,
+_HANDLERS: Final[dict[int, Callable[[LinkSession, Frame], None]]] = {
+    pb.GEO_TOPICS: LinkSession._topics,
+    pb.GEO_READ: LinkSession._read,
+    pb.GEO_APPEND: LinkSession._append,
+    pb.GEO_COMMIT: LinkSession._commit,
+    pb.GEO_WATERMARKS: LinkSession._watermarks,
+    pb.GEO_STATUS: LinkSession._status,
+    pb.GEO_RESTORE: LinkSession._restore,
+    pb.GEO_SCHEMAS: LinkSession._schemas,
+    pb.GEO_SCHEMAS_BROUGHT: LinkSession._brought,
 }

@@ -22,7 +22,7 @@ from typing import Any, Final
 from magnetar.broker.connection import Connection
 from magnetar.broker.publish.publishing import NO_TRANSACTIONS, in_transaction
 from magnetar.broker.session.consumers import SessionConsumers
-from magnetar.broker.session.links import GeoSession
+from magnetar.broker.session.links import LinkSession
 from magnetar.broker.session.login import SessionLogin
 from magnetar.broker.session.lookups import SessionLookups
 from magnetar.broker.session.over_limit import over_limit, refusal
@@ -78,7 +78,7 @@ class Session:
         self.producers = SessionProducers(connection, services)
         self.consumers = SessionConsumers(connection, services)
         self.watchers = SessionWatchers(connection, services)
-        self.geo: GeoSession | None = None
+        self.geo: LinkSession | None = None
         self._services = services
         self._handshake = connection.handshake
         self._probing: list[Callable[[], None]] = []
@@ -200,7 +200,7 @@ class Session:
         hello = None
         if link:
             hello = pb.GeoHello(version=1, cluster=services.context.cluster, uuid=services.context.uuid)
-            self.geo = GeoSession(connection, services)
+            self.geo = LinkSession(connection, services)
         limit = services.link_frame_bytes_max if link else services.frame_bytes_max
         most = LINK_COMMAND_BYTES_MAX if link else services.command_bytes_max
         connection.outbox.put(FrameLimit(connection.number, limit, most, link))

@@ -5,7 +5,8 @@ made.
 
 A row has the field of a value (in `Policies`, in `TopicPolicies`, or in both), its path in Pulsar's admin interface,
 the check of its values, and the code that enforces it. Adding a policy means: a field, a row, and the code that acts on
-it (see CONTRIBUTING). Routes that set a part of a field, one kind of a backlog quota, are written by hand (`by_hand`).
+it (docs/architecture.md#a-new-policy has all files). Routes that set a part of a field, one kind of a backlog quota, are
+written by hand (`by_hand`).
 """
 
 from collections.abc import Callable, Mapping
