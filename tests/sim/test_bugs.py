@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar_sim.bugs import BUGS, KNOWN, planted
-from magnetar_sim.plants_exact import patches_of
+from magnetar_sim.planted.bugs import BUGS, KNOWN, planted
+from magnetar_sim.planted.exact import patches_of
 from magnetar_sim.runner import run_many, run_world
 
 SEARCH = 100

@@ -2,32 +2,34 @@
 
 import pytest
 
-from magnetar_sim.compare import MODES, PlainWorld, compare
+from magnetar_sim.checkers.base import Checker
+from magnetar_sim.compare import MODES, compare, plain_world
 from magnetar_sim.runner import steps_of
+from magnetar_sim.world import World
 
 SEEDS = range(12)
 
 
-class Watched(PlainWorld):
-    """Remembers what was acknowledged when nothing moved any more."""
+class AtRest(Checker):
+    """The first one: counts what was acknowledged when nothing moved any more."""
 
-    acknowledged: int | None = None
+    def verdict(self) -> None:
+        self.context.happened["at rest"] = acknowledged(self.world)
 
-    def calm(self) -> None:
-        super().calm()
-        if self.acknowledged is None:
-            self.acknowledged = sum(len(one.acked) for one in self.acks.shared.values())
+
+def acknowledged(world: World) -> int:
+    return sum(len(one.acked) for one in world.acks.shared.values())
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_acknowledged_behind_the_story(mode: str) -> None:
     seen = 0
     for seed in SEEDS:
-        world = Watched(seed, mode)
+        world = plain_world(seed, mode, AtRest)
         world.run(steps_of(seed))
-        assert sum(len(one.acked) for one in world.acks.shared.values()) == world.acknowledged
-        seen += world.acknowledged or 0
-    assert seen > 50, "worlds in which nobody acknowledges compare nothing"
+        assert acknowledged(world) == world.context.happened["at rest"]
+        seen += acknowledged(world)
+    assert seen > 50, "worlds in which consumers acknowledge nothing compare nothing"
 
 
 def test_both_modes_are_counted_on_the_same_seeds() -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from magnetar_sim.metadata_bugs import BUGS
-from magnetar_sim.metadata_runner import run_many, run_world
+from magnetar_sim.metadata_worlds.bugs import BUGS
+from magnetar_sim.metadata_worlds.runner import run_many, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "300"))
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar_sim import stories
+from magnetar_sim.actions import stories
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.command import main
+from magnetar_sim.options import WorldOptions
 from magnetar_sim.runner import run_many, run_world
 from magnetar_sim.world import World
 
@@ -29,7 +30,7 @@ COVERED = {
     "range delayed": 0.2, "range sent twice": 0.2, "task died": 0.15, "commit late": 0.2, "handshake lost": 0.15,
     "filter changed": 0.04, "restricted entry stored": 0.1, "entry deleted by retention": 0.15,
     "clocks differ": 0.3, "clock set": 0.03, "disk lost": 0.04, "disk lost, and the clock is behind": 0.01,
-    "topic deleted": 0.01, "topic made anew": 0.008, "cluster left the policy": 0.02, "cluster joined the policy": 0.03,
+    "topic deleted": 0.01, "topic created again": 0.008, "cluster left the policy": 0.02, "cluster joined the policy": 0.03,
     "entry over a one-way link": 0.1, "marker over a one-way link": 0.06,
     "acknowledged one by one": 0.2, "acknowledged through": 0.1, "part of a batch acknowledged": 0.1,
     "skip": 0.01, "expiry": 0.004, "subscription given up": 0.015,
@@ -63,15 +64,15 @@ RECORDED = {
     ("exact", 43_057): "the simulator's own",
     ("exact", 46_861): "a state without a cursor, in a topic that was being deleted",
     ("exact", 47_107): "the simulator's own",
-    ("exact", 815_132): "the simulator's own: a subscription was given up and made anew in one event",
-    ("exact", 52_786): "a promise that held again before anybody had looked",
+    ("exact", 815_132): "the simulator's own: a subscription was given up and made again in one event",
+    ("exact", 52_786): "a promise that held again before a checker had looked",
     ("snapshot", 8992): "a subscription that was given up in a topic that was deleted",
     ("snapshot", 4504): "the same as in 1015533, brought before there was a machine of snapshot mode",
     (
         "snapshot",
         13,
     ): "a seek that was heard of by another cluster's update first was undone by what was acknowledged before",
-    ("snapshot", 2515): "a seek forward, told by the final state of a failover",
+    ("snapshot", 2515): "a seek forward, in the final state of a failover",
     ("snapshot", 1_011_073): "a source whose clock was behind: a former life's watermark passed for the final state's",
     (
         "snapshot",
@@ -80,12 +81,12 @@ RECORDED = {
     (
         "snapshot",
         7_101_922,
-    ): "what was acknowledged before any link concerned the topic was never told to a cluster that joined",
+    ): "what was acknowledged before any link concerned the topic was never sent to a cluster that joined",
     ("mixed", 5_001_073): "a late answer of an earlier generation undid the rewind that was on its way to the store",
 }
-"""Seeds beyond those of `test_promises_hold` that once told of something, and of what."""
+"""Seeds beyond those of `test_promises_hold` that once found something, and what."""
 ENOUGH = 200
-"""Of fewer worlds nothing can be told."""
+"""Of fewer worlds shares mean nothing."""
 
 
 @pytest.mark.timeout(900)
@@ -93,8 +94,10 @@ ENOUGH = 200
 def test_promises_hold(mode: str) -> None:
     seeds = range(int(ORDINARY * SHARE[mode]))
     outcomes = list(run_many(seeds, mode, cores=CORES))
-    told = [f"python -m magnetar_sim --mode {mode} --seed {one.seed} --trace: {one.why}" for one in outcomes if one.why]
-    assert not told, "\n".join(told)
+    broken = [
+        f"python -m magnetar_sim --mode {mode} --seed {one.seed} --trace: {one.why}" for one in outcomes if one.why
+    ]
+    assert not broken, "\n".join(broken)
     if len(outcomes) >= ENOUGH:
         worlds = Counter(what for one in outcomes for what in one.happened)
         least = {what: share * len(outcomes) for what, share in (COVERED | MODAL[mode]).items()}
@@ -107,12 +110,12 @@ def test_promises_hold(mode: str) -> None:
 def test_promises_hold_in_wide_worlds(mode: str) -> None:
     """Chunks, delays, foreign acknowledgements, operators, compaction, brokers that are stopped or killed, failed reads."""
     outcomes = list(run_many(range(int(WIDE * SHARE[mode])), mode, cores=CORES, wide=True))
-    told = [
+    broken = [
         f"python -m magnetar_sim --mode {mode} --seed {one.seed} --wide --trace: {one.why}"
         for one in outcomes
         if one.why
     ]
-    assert not told, "\n".join(told)
+    assert not broken, "\n".join(broken)
     worlds = Counter(what for one in outcomes for what in one.happened)
     rare = {what: worlds[what] for what, share in WIDELY.items() if worlds[what] < share * len(outcomes)}
     assert not rare, f"of {len(outcomes)} worlds too few have: {rare}"
@@ -129,7 +132,7 @@ def test_recorded_seeds_of_longer_worlds_are_fine(seed: int) -> None:
     that was on its way to the log when the policy ceased to name its writer was passed over, on a one-way link;
     retention took what a seek on its way to the store had just come back for; an earlier failover's token with a later
     time passed for that of the present one. (23026: an operator deleted the topic right behind its activation; 34927: retention
-    had begun before the link did; 38863: a cluster that told one of two others and then lost its disk does not have the topic
+    had begun before the link did; 38863: a cluster that informed one of two others and then lost its disk does not have the topic
     again; 700243: a mark of a former life was repeated to a cluster that had known that it is void, and was restarted.)
     """
     assert not run_world(seed, steps=96).why
@@ -147,7 +150,7 @@ def test_recorded_seeds_of_longer_snapshot_worlds_are_fine(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [369, 627, 790, 1017])
 def test_recorded_seeds_of_worlds_with_more_seeks_are_fine(seed: int) -> None:
-    """A failover that brought a seek; a starting point that a failover's state put back, and that was told as acknowledged; a
+    """A failover that brought a seek; a starting point that a failover's state put back, and that was claimed as acknowledged; a
     store that failed while retention was about to delete; what a failover had brought as acknowledged, and the merge of two
     starting points brought back.
     """
@@ -156,8 +159,8 @@ def test_recorded_seeds_of_worlds_with_more_seeks_are_fine(seed: int) -> None:
 
 def acknowledged_at_the_last_moment(world: World) -> Iterator[int]:
     """The source of a failover dies when it is fenced, with acknowledgements on their way to the disk."""
-    source, target = world.both[0]
-    cluster, topic, name = world.clusters[source], world.topics[0], world.workload.subscriptions[0]
+    source, target = world.context.both[0]
+    cluster, topic, name = world.clusters[source], world.context.topics[0], world.workload.subscriptions[0]
     consumer = stories._consumer(world, source)
     stories._publish(world, source, 6)
     yield from stories._until(stories._holds(world, target, 6))
@@ -170,7 +173,7 @@ def acknowledged_at_the_last_moment(world: World) -> Iterator[int]:
     if operator.over:
         return
     cluster.die()
-    world.count("died at the last moment")
+    world.context.count("died at the last moment")
     yield 100
     cluster.start()
     yield from stories._until(lambda: operator.over)
@@ -179,11 +182,11 @@ def acknowledged_at_the_last_moment(world: World) -> Iterator[int]:
 
 def test_what_a_source_had_not_stored_when_it_died_is_not_promised_by_its_failover() -> None:
     """Seed mixed 7200009, wide, before clocks changed: what was acknowledged last was held to come no more at the target."""
-    begins = {"story": acknowledged_at_the_last_moment, "shape": "mesh", "replicated_share": 1.0, "focus": ()}
-    worlds = [type("Begun", (World,), begins)(seed, checkers=CHECKERS) for seed in range(8)]
+    options = WorldOptions(focus=(), shape="mesh", replicated_share=1.0)
+    worlds = [World(seed, options=options, checkers=CHECKERS) for seed in range(8)]
     for world in worlds:
-        world.run(1)
-    assert sum(world.happened["died at the last moment"] for world in worlds) >= 3
+        world.run(1, story=acknowledged_at_the_last_moment)
+    assert sum(world.context.happened["died at the last moment"] for world in worlds) >= 3
 
 
 def test_a_world_replays_exactly() -> None:
@@ -198,15 +201,15 @@ def test_a_world_is_the_same_in_another_process() -> None:
         "from magnetar_sim.runner import run_world\n"
         "print([run_world(seed, mode).digest for seed in range(6) for mode in ('exact', 'snapshot')])"
     )
-    told = set()
+    printed = set()
     for salt in ("1", "2", "3"):
         environment = os.environ | {"PYTHONHASHSEED": salt}
         done = subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == 0, done.stderr
-        told.add(done.stdout)
-    assert len(told) == 1, told
+        printed.add(done.stdout)
+    assert len(printed) == 1, printed
 
 
 def test_tracing_changes_nothing() -> None:

@@ -1,6 +1,6 @@
 """The planted bugs of exact mode in single machines: each is one rule left out, and must be found by the world.
 
-What is replaced stands in `magnetar_sim.plants_exact`, the table that whole brokers use as well. Here are the worlds and the
+What is replaced stands in `magnetar_sim.planted.exact`, the table that whole brokers use as well. Here are the worlds and the
 seeds. docs/design/acknowledged-sets.md says of each rule which bug leaves it out.
 """
 
@@ -16,7 +16,7 @@ from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.state import Change
 from magnetar.replication.marker_host import Acked
-from magnetar_sim.plants_exact import EXACT, MACHINE, MACHINES_ONLY, Patches, patches_of
+from magnetar_sim.planted.exact import EXACT, MACHINE, MACHINES_ONLY, Patches, patches_of
 from tests.support.ackworld import Node, World
 
 # ------------------------------------------------------------------------------------- worlds that leave a rule out themselves

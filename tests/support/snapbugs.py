@@ -1,6 +1,6 @@
 """Planted bugs: the world of `snapworld` with one rule left out of the real code. Each must be found.
 
-What is replaced stands in `magnetar_sim.plants_snapshot`, the table that whole brokers use as well.
+What is replaced stands in `magnetar_sim.planted.snapshot`, the table that whole brokers use as well.
 
 docs/design/snapshots.md says of the first seven which rule they leave out.
 """
@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE
 from magnetar.wire import markers
-from magnetar_sim.plants_snapshot import MACHINES_ONLY, SNAPSHOT, Patches
+from magnetar_sim.planted.snapshot import MACHINES_ONLY, SNAPSHOT, Patches
 from tests.support import snapworld
 from tests.support.snapworld import Site, World
 

@@ -1,17 +1,17 @@
 """One cluster: a real broker over a disk that forgets, driven as `runtime.driver` does it, in virtual time."""
 
 import logging
-import zlib
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.deletion_proofs import begin_proving
-from magnetar.core.config import Config
+from magnetar.core.config import Config, parse
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.settings import BrokerConfig
 from magnetar.effects.outbox import (
@@ -34,13 +34,15 @@ from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.clock import SystemClock
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds
+from magnetar_sim.connections.net import Network
+from magnetar_sim.context import WorldContext
 from magnetar_sim.disk import PowerCut, SimLog, SimStore
 from magnetar_sim.host.memory_files import MemoryFiles
+from magnetar_sim.machines import EpochObserver, SimMachines
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar.broker.topics.topic import Topic
-    from magnetar_sim.world import World
 
 _Fact = tuple[int, Callable[[Broker], None]]
 
@@ -51,24 +53,71 @@ VALIDATE_EVERY = 20
 logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)
 
 
+_CONFIGS: dict[tuple[str, ...], Config] = {}
+
+
+def config_of(names: tuple[str, ...]) -> Config:
+    """A clusters.toml with these clusters."""
+    if names not in _CONFIGS:
+        lines = [
+            f'[clusters.{name}]\npulsar = "127.0.0.1:{6650 + at}"\nhttp = "127.0.0.1:{8080 + at}"\n'
+            for at, name in enumerate(names)
+        ]
+        _CONFIGS[names] = parse("\n".join(lines), Path("/sim/clusters.toml"))
+    return _CONFIGS[names]
+
+
+class ClusterEvents(Protocol):
+    """What clusters report; see `observers.Observer`."""
+
+    def appended(self, cluster: "Cluster", topic: str, entries: Sequence[StoredEntry]) -> None:
+        """Entries of a topic are durable."""
+
+    def dropped(self, cluster: "Cluster", ledgers: Iterable[int]) -> None:
+        """Retention deleted ledgers."""
+
+    def restarted(self, cluster: "Cluster") -> None:
+        """A broker runs."""
+
+    def stopped(self, cluster: "Cluster") -> None:
+        """A broker ended in good order."""
+
+    def died(self, cluster: "Cluster") -> None:
+        """A broker is gone."""
+
+    def noted(self, cluster: "Cluster", note: Note) -> None:
+        """A broker's log has a line."""
+
+    def after_event(self, cluster: "Cluster") -> None:
+        """A broker handled an event."""
+
+
 class Cluster:
     """One cluster of the world.
 
     Args:
-        world: the world.
+        context: of the world.
+        net: what its connections come over.
+        events: what happens here is reported to it.
+        epochs: sees the epochs of exact mode.
         name: of the cluster.
-        config: what a clusters.toml would say.
         limits: of its broker.
         skew_ms: its clock against the world's.
-        targets: clusters that links lead to from here.
     """
 
     def __init__(
-        self, world: "World", name: str, config: Config, limits: BrokerConfig, skew_ms: int, targets: tuple[str, ...]
+        self,
+        context: WorldContext,
+        net: Network,
+        events: ClusterEvents,
+        epochs: EpochObserver,
+        name: str,
+        limits: BrokerConfig,
+        skew_ms: int,
     ) -> None:
-        self.world, self.name, self._config, self.limits = world, name, config, limits
+        self.context, self._net, self._events, self._epochs = context, net, events, epochs
+        self.name, self.limits = name, limits
         self.skew_ms = skew_ms
-        self.targets = targets
         self.broker: Broker | None = None
         self.life = 0
         self.lives = 0
@@ -84,7 +133,7 @@ class Cluster:
         """A new disk, with a new data folder."""
         self.lives += 1
         self.uuid = f"{self.name}-{self.lives}"
-        self.files = MemoryFiles(self.world.rng)
+        self.files = MemoryFiles(self.context.rng)
         self.meta: dict[str, bytes] = {}
 
     @property
@@ -94,33 +143,33 @@ class Cluster:
 
     def start(self) -> None:
         """Start the broker from what disk and store hold; the disk may fail it, then it stays down."""
-        world = self.world
+        context = self.context
         self.life += 1
         self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._running = False
         self.clock = SystemClock(
-            lambda: (world.clock.now_ms + self.skew_ms) * 1_000_000,
-            lambda: world.clock.now_ms * 1_000_000,
+            lambda: (context.clock.now_ms + self.skew_ms) * 1_000_000,
+            lambda: context.clock.now_ms * 1_000_000,
             lambda _text: None,
         )
         self.outbox = Outbox(now_ms=self.now_ms)
         life = self.life
         self.log = SimLog(
-            world.clock,
-            world.rng,
+            context.clock,
+            context.rng,
             self.files,
             self.limits,
-            world.slow_disk_ms,
+            context.slow_disk_ms,
             on_appended=lambda batch: self._appended(life, batch),
             on_failed=lambda batch, error: self._failed(life, batch, error),
             on_healed=lambda: self._healed(life),
             on_power_cut=lambda: self._power_cut(life),
         )
         self.store = SimStore(
-            world.clock,
-            world.rng,
+            context.clock,
+            context.rng,
             self.meta,
-            world.slow_disk_ms,
+            context.slow_disk_ms,
             lambda done, error: self._answered(life, done, error),
         )
         broken = self.files.broken
@@ -128,17 +177,17 @@ class Cluster:
             recovered = self.log.start()
         except (PowerCut, OSError):
             self.files = self.files.crash()
-            world.say(f"{self.name} does not come up")
+            context.say(f"{self.name} does not come up")
             return
         except StorageError:
             if self.files.broken == broken:
                 raise
-            world.say(f"{self.name} cannot read its disk and does not come up")
+            context.say(f"{self.name} cannot read its disk and does not come up")
             return
         for piece in begin_proving(self.meta, recovered.topics):
             self.meta.update(piece.puts)
         resources = Resources.load(self.meta)
-        first = resources.first_start(self._config, self.name, self.uuid)
+        first = resources.first_start(config_of(tuple(context.names)), self.name, self.uuid)
         if first.puts:
             self.meta.update(first.puts)
             resources.apply(first)
@@ -154,42 +203,44 @@ class Cluster:
             recovered=recovered.topics,
             ledger_ids=LedgerIds(max(recovered.last_ledger, int(self.meta.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(self.limits.cache_bytes_max),
-            link_targets=self.targets,
+            link_targets=tuple(target for source, target in context.pairs if source == self.name),
             boot=self.now_ms + self.life,
-            **world.broker_extras(self),
+            routes=context.routes,
+            subscriptions=context.settings,
+            machines=SimMachines(self._epochs),
         )
         self.control = Controller(self.broker, self.run)
-        world.truth.restarted(self)
+        self._events.restarted(self)
         self.run(_nothing)
-        world.say(f"{self.name} is up ({self.uuid})")
+        context.say(f"{self.name} is up ({self.uuid})")
 
     def die(self) -> None:
         """Power cut: what was not durable may be gone."""
         if self.broker is None:
             return
-        self.world.count("broker died")
+        self.context.count("broker died")
         if not self.log.idle or not self.store.idle:
-            self.world.count("broker died with something on its way to the disk")
+            self.context.count("broker died with something on its way to the disk")
         self._cut_off()
         self.files = self.files.crash()
         self._over()
-        self.world.say(f"{self.name} dies")
+        self.context.say(f"{self.name} dies")
 
     def kill(self) -> None:
         """The process is killed: lost is what was never written, and what was written is there, durable or not."""
         if self.broker is None:
             return
-        self.world.count("process killed")
+        self.context.count("process killed")
         self._cut_off()
         self._over()
-        self.world.say(f"{self.name} is killed")
+        self.context.say(f"{self.name} is killed")
 
     def stop(self) -> None:
         """The broker ends in good order, as on SIGTERM: connections are closed, then everything is written that waits."""
         broker = self.broker
         if broker is None:
             return
-        for connection in [one for one in self.world.net.connections.values() if one.cluster is self]:
+        for connection in self._net.of(self):
             connection.cut()
             self.run(broker.disconnected, connection.number)
         self.run(broker.shut_down)
@@ -197,12 +248,12 @@ class Cluster:
         logged = self.log.finish()
         whole = self.store.finish() and logged
         if whole:
-            self.world.count("broker stopped")
-            self.world.acks.stopped(self.name)
+            self.context.count("broker stopped")
+            self._events.stopped(self)
         if not logged:
-            self.files = self.files.crash()  # whoever stopped it switches the machine off
+            self.files = self.files.crash()  # the operator who stopped it switches the machine off
         self._over()
-        self.world.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
+        self.context.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
 
     def _cut_off(self) -> None:
         """Nothing more is done; of what was on its way to the store a part may have been committed."""
@@ -211,16 +262,29 @@ class Cluster:
         self.store.power_cut()
 
     def _over(self) -> None:
-        """Everybody hears of it, in time."""
+        """Its connections break. A client that cannot reach it notices when it can."""
         self.broker = None
-        self.world.net.died(self)
-        self.world.truth.died(self)
+        for connection in self._net.of(self):
+            connection.cut()
+        self._events.died(self)
 
     def _power_cut(self, life: int) -> None:
         if life == self.life:
-            self.world.count("power cut within an operation of the disk")
+            self.context.count("power cut within an operation of the disk")
             self.die()
-            self.world.revive_later(self)
+            self.revive_later()
+
+    def revive_later(self) -> None:
+        """It is started again, some time."""
+        context, life = self.context, self.life
+
+        def start() -> None:
+            if self.broker is None and self.life == life:
+                self.start()
+                if self.broker is None:
+                    self.revive_later()
+
+        context.clock.after(int(context.rng.random() * context.rng.choice((100, 2_000, 20_000))), start)
 
     # ---------------------------------------------------------------------------------------------------------- events
 
@@ -242,30 +306,30 @@ class Cluster:
                     for effect in self.outbox.drain():
                         self._perform(effect)
                 if self.broker is not None:
-                    self.world.after_event(self)
+                    self._events.after_event(self)
                     if not self.events % VALIDATE_EVERY:
                         self.broker.validate()
         finally:
             self._running = False
 
     def _hop(self, queue: "deque[_Fact]", life: int, event: Callable[[Broker], None]) -> None:
-        """Another thread has something to tell: the broker hears of it a little later, in the order of the facts."""
+        """Another thread has a fact: the broker gets it a little later, in the order of the facts."""
         queue.append((life, event))
 
         def arrive() -> None:
-            told_life, told = queue.popleft()
-            if told_life == self.life and self.broker is not None:
-                self.run(told, self.broker)
+            of_life, first = queue.popleft()
+            if of_life == self.life and self.broker is not None:
+                self.run(first, self.broker)
 
-        self.world.clock.after(self.world.hop_ms(), arrive)
+        self.context.clock.after(self.context.hop_ms(), arrive)
 
     def _appended(self, life: int, batch: list[tuple[Append, Location]]) -> None:
         for append, _ in batch:
-            self.world.truth.stored(self, append.topic, append.entries)
+            self._events.appended(self, append.topic, append.entries)
         self._hop(self._of_log, life, lambda broker: broker.appended(batch))
 
     def _failed(self, life: int, batch: list[Append], error: str) -> None:
-        self.world.count("append failed")
+        self.context.count("append failed")
         self._hop(self._of_log, life, lambda broker: broker.append_failed(batch, error))
 
     def _healed(self, life: int) -> None:
@@ -273,18 +337,16 @@ class Cluster:
 
     def _answered(self, life: int, done: Callable[[str], None], error: str) -> None:
         if error:
-            self.world.count("commit of the store failed")
+            self.context.count("commit of the store failed")
         self._hop(self._of_store, life, lambda _broker: done(error))
 
     # --------------------------------------------------------------------------------------------------------- effects
 
     def _perform(self, effect: Any) -> None:
         kind = type(effect)
-        world = self.world
         if kind is Send:
-            connection = world.net.connections.get(effect.connection)
-            for buffer in effect.buffers:
-                world.digest = zlib.crc32(buffer, world.digest)
+            connection = self._net.connections.get(effect.connection)
+            self.context.sends(effect.buffers)
             if connection is not None:
                 connection.deliver(effect.buffers)
         elif kind is Write:
@@ -299,14 +361,16 @@ class Cluster:
         elif kind is Read:
             self._read(effect)
         elif kind is Close:
-            connection = world.net.connections.get(effect.connection)
+            connection = self._net.connections.get(effect.connection)
             if connection is not None:
                 connection.server_closes()
         elif kind is Drop:
-            world.truth.dropped(self, effect.ledgers)
+            self._events.dropped(self, effect.ledgers)
             self.log.drop(effect.ledgers)
         elif kind is Note:
-            world.noted(self, effect)
+            if effect.level in ("warning", "error"):
+                self.context.say(f"{self.name} {effect.level}: {effect.text}")
+            self._events.noted(self, effect)
         elif kind is Compute:
             self._compute(effect, self.life)
         else:
@@ -321,14 +385,14 @@ class Cluster:
                 return
             self.run(lambda: effect.then(self.outbox.now_ms))
 
-        self.world.clock.after(max(1, effect.at_ms - self.now_ms), fire)
+        self.context.clock.after(max(1, effect.at_ms - self.now_ms), fire)
 
     def _compute(self, effect: Compute, life: int) -> None:
         def answer() -> None:
             if life == self.life and self.broker is not None:
                 self.run(effect.then, effect.work())
 
-        self.world.clock.after(self.world.hop_ms(), answer)
+        self.context.clock.after(self.context.hop_ms(), answer)
 
     def _read(self, effect: Read) -> None:
         assert self.broker is not None
@@ -353,7 +417,7 @@ class Cluster:
                 error = str(failure)
             self.run(effect.then, entries, error)
 
-        self.world.clock.after(self.world.hop_ms(), answer)
+        self.context.clock.after(self.context.hop_ms(), answer)
 
     # ------------------------------------------------------------------------------------------------------- questions
 
@@ -362,7 +426,7 @@ class Cluster:
         return self.broker.topics.get(text) if self.broker is not None else None
 
     def when_ready(self, topic: str, machine: "Subscription", do: Callable[[], None]) -> None:
-        """During the replay after a start operators wait, and so does whoever looks at what they did."""
+        """During the replay after a start operators wait, and so does what looks at what they did."""
         found = self.topic(topic)
         if found is None or found.replicated_subscriptions is None or not machine.replicated:
             do()
@@ -384,6 +448,14 @@ class Cluster:
             if not found or found[-1].position >= log.last:
                 return found
             position = found[-1].position._replace(entry=found[-1].entry + 1)
+
+
+class Clusters(dict[str, Cluster]):
+    """The clusters of a world by their names. The world fills it when its parts have it already."""
+
+    def living(self) -> list[tuple[Cluster, Broker]]:
+        """Clusters whose broker runs."""
+        return [(cluster, cluster.broker) for cluster in self.values() if cluster.broker is not None]
 
 
 def _nothing() -> None:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from magnetar_sim import metadata_runner
 from magnetar_sim.compare import compare, table
-from magnetar_sim.metadata_bugs import BUGS as METADATA_BUGS
+from magnetar_sim.metadata_worlds import runner as metadata_runner
+from magnetar_sim.metadata_worlds.bugs import BUGS as METADATA_BUGS
 from magnetar_sim.runner import BUGS, run_many, run_world, shorter
 
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bugs = ("", *BUGS, *METADATA_BUGS)
     parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
     parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
-    parser.add_argument("--trace", action="store_true", help="tell what happened in that world")
+    parser.add_argument("--trace", action="store_true", help="print what happens in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
         "--find",

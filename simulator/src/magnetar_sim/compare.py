@@ -1,35 +1,34 @@
 """What the modes cost applications: messages that come twice, on the same seeds.
 
 The worlds are plain ones (a mesh, no seeks, no lost disks), the consumer wanders between clusters, brokers die. A delivery
-counts as *again* when a consumer somewhere had acknowledged the message before, and the broker had heard that. At the end a
+counts as *again* when a consumer somewhere had acknowledged the message before, and the broker had received that. At the end a
 consumer is given what is left in every cluster, and acknowledges nothing. A seed is comparable when in both modes consumers
 acknowledged something and every promise held.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.checkers.progress import Progress
+from magnetar_sim.observers import Observer
+from magnetar_sim.options import WorldOptions
 from magnetar_sim.runner import steps_of
 from magnetar_sim.world import World
 
 MODES: Final = ("exact", "snapshot")
 
 
-class PlainWorld(World):
-    """A world that both modes can live in."""
-
-    plain = True
-
-    def __init__(self, seed: int, mode: str) -> None:
-        # `Progress` has somebody acknowledge everything in one cluster, in snapshot mode alone: neither would be what was lived.
-        super().__init__(seed, mode, checkers=[kind for kind in CHECKERS if kind is not Progress])
+def plain_world(seed: int, mode: str, *more: Callable[[World], Observer]) -> World:
+    """A world that both modes can be in, and `more` checkers in it, in front of the others."""
+    # `Progress` has a consumer acknowledge everything in one cluster, in snapshot mode alone: that would be counted.
+    checkers: list[Callable[[World], Observer]] = [*more, *(kind for kind in CHECKERS if kind is not Progress)]
+    return World(seed, mode, options=WorldOptions(plain=True), checkers=checkers)
 
 
-class Lived(NamedTuple):
+class Counts(NamedTuple):
     """What one world came to.
 
     Attributes:
@@ -43,19 +42,19 @@ class Lived(NamedTuple):
     why: str
 
 
-def _both(seed: int) -> tuple[int, dict[str, Lived]]:
+def _both(seed: int) -> tuple[int, dict[str, Counts]]:
     return seed, {mode: _one(seed, mode) for mode in MODES}
 
 
-def _one(seed: int, mode: str) -> Lived:
-    world = PlainWorld(seed, mode)
+def _one(seed: int, mode: str) -> Counts:
+    world = plain_world(seed, mode)
     why = ""
     try:
         world.run(steps_of(seed))
     except AssertionError as broken:
         why = str(broken)
     shared = world.acks.shared.values()
-    return Lived(
+    return Counts(
         sum(one.deliveries for one in shared),
         sum(one.again for one in shared),
         sum(len(one.acked) for one in shared),
@@ -66,9 +65,8 @@ def _one(seed: int, mode: str) -> Lived:
 def compare(seeds: range, cores: int) -> dict[str, Any]:
     """Deliveries, and those that came again, in each mode, over the comparable ones of some seeds."""
     ordered = sorted(_all(seeds, cores), key=itemgetter(0))
-    lived = [both for _, both in ordered]
     broken = [f"{mode} {seed}: {one.why}" for seed, both in ordered for mode, one in both.items() if one.why]
-    pairs = [both for both in lived if all(one.acknowledged and not one.why for one in both.values())]
+    pairs = [both for _, both in ordered if all(one.acknowledged and not one.why for one in both.values())]
     differences = [both["snapshot"].again - both["exact"].again for both in pairs]
     return {
         "seeds": len(seeds),
@@ -82,7 +80,7 @@ def compare(seeds: range, cores: int) -> dict[str, Any]:
     }
 
 
-def _sum(worlds: list[Lived]) -> dict[str, float]:
+def _sum(worlds: list[Counts]) -> dict[str, float]:
     acknowledged, again = sum(one.acknowledged for one in worlds), sum(one.again for one in worlds)
     rates = sorted(1000 * one.again / one.acknowledged for one in worlds)
     return {
@@ -95,7 +93,7 @@ def _sum(worlds: list[Lived]) -> dict[str, float]:
     }
 
 
-def _all(seeds: range, cores: int) -> Iterator[tuple[int, dict[str, Lived]]]:
+def _all(seeds: range, cores: int) -> Iterator[tuple[int, dict[str, Counts]]]:
     if cores == 1:
         yield from map(_both, seeds)
         return

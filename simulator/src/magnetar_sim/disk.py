@@ -80,7 +80,7 @@ class SimLog(LogThread):
         self._arm()
 
     def drop(self, ledgers: Sequence[int]) -> None:  # type: ignore[override]  # the broker gives tuples
-        """These ledgers are needed by nobody."""
+        """These ledgers are needed no more."""
         super().drop(ledgers)
         self._arm()
 

@@ -1,4 +1,4 @@
-"""The machines of replicated subscriptions, made as in production; the world is told of the epochs of exact mode.
+"""The machines of replicated subscriptions, made as in production; the world observes the epochs of exact mode.
 
 A seek begins one, with a starting point. A higher epoch that is adopted may keep bits of the lower one: what the seeking
 cluster could not know of (docs/design/acknowledged-sets.md#seek). Which these are is decided by the log of the adopting
@@ -16,7 +16,7 @@ from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.wire.acksets import AckedSet, AckedSetsMarker, Epoch
-from magnetar_sim.ackrecords import Name
+from magnetar_sim.memory.ackrecords import Name
 
 if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
@@ -28,7 +28,7 @@ class EpochObserver(Protocol):
     def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
         """A seek began an epoch."""
 
-    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: MessageSet) -> None:
+    def adopted(self, name: Name, state: SubscriptionState, part: AckedSet, before: MessageSet) -> None:
         """A cluster took a higher epoch."""
 
 

@@ -3,13 +3,16 @@
 import gc
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from magnetar_sim.bugs import BUGS, focused, planted
+from magnetar_sim.actions.wide import Wide
 from magnetar_sim.checkers.all import CHECKERS
-from magnetar_sim.world import STEPS, World, focus_of
+from magnetar_sim.options import STEPS, WorldOptions, focus_of
+from magnetar_sim.planted.bugs import BUGS, planted
+from magnetar_sim.world import Actions, World
 
 
 class Outcome(NamedTuple):
@@ -18,9 +21,9 @@ class Outcome(NamedTuple):
     Attributes:
         seed: of the world.
         why: the broken promise, "" if none.
-        digest: of everything that was sent and said.
+        digest: of all bytes that brokers sent.
         events: handled by all brokers.
-        happened: what took place, by kind, see `World.count`.
+        happened: what took place, by kind, see `WorldContext.count`.
     """
 
     seed: int
@@ -52,28 +55,33 @@ def run_world(
     Args:
         seed, mode: which world.
         steps: instead of what the seed says.
-        bug: a planted one, see `magnetar_sim.bugs`.
+        bug: a planted one, see `magnetar_sim.planted.bugs`.
         without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
-        wide: more is done, and more goes wrong, see `magnetar_sim.wide`.
+        wide: more is done, and more goes wrong, see `magnetar_sim.actions.wide`.
     """
     steps = steps or steps_of(seed, bug or without)
+    plant = BUGS[bug or without] if bug or without else None
+    options = replace(plant.options if plant is not None else WorldOptions(), wide=wide)
+    story = plant.story if plant is not None else None
     world: World | None = None
     why = ""
-    with planted(bug) as kind:
+    with planted(bug):
         try:
-            chosen = focused(kind, bug or without)
-            if wide:
-                chosen = type("WideWorld", (chosen,), {"wide": True})
-            world = chosen(seed, mode, trace, checkers=CHECKERS)
-            world.run(steps)
+            world = World(seed, mode, trace, options=options, checkers=CHECKERS)
+            world.run(steps, story=story, more=more_of(options))
         except AssertionError as broken:
             why = str(broken) or f"an assertion of the product: {_where(broken)}"
         except Exception as broken:  # noqa: BLE001 - a machine must not raise, whatever happens to it
             why = f"{type(broken).__name__}: {broken} at {_where(broken)}"
-    digest = world.digest if world is not None else 0
-    events = sum(cluster.events for cluster in world.clusters.values()) if world is not None else 0
-    return Outcome(seed, why, digest, events, dict(world.happened) if world is not None else {})
+    if world is None:
+        return Outcome(seed, why, 0, 0, {})
+    return Outcome(seed, why, world.context.digest, world.events, dict(world.context.happened))
+
+
+def more_of(options: WorldOptions) -> Callable[[World], Actions] | None:
+    """What is done in addition in a world with these options."""
+    return (lambda world: Wide(world).actions()) if options.wide else None
 
 
 def _where(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""One promise a file. A checker is told what happens, and looks at the brokers when asked to."""
+"""One promise a file. A checker observes what happens, and looks at the brokers when asked to."""

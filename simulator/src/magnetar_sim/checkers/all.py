@@ -1,4 +1,4 @@
-"""All checkers. A world is given them: it knows none of them by name."""
+"""All checkers. A world gets them from its runner: it knows none of them by name."""
 
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.checkers.convergence import Convergence
@@ -13,8 +13,8 @@ from magnetar_sim.checkers.no_invention import NoInvention
 from magnetar_sim.checkers.no_loss import NoLoss
 from magnetar_sim.checkers.persisted import Persisted
 from magnetar_sim.checkers.progress import Progress
+from magnetar_sim.checkers.read_updates import ReadUpdatesCount
 from magnetar_sim.checkers.schemas import ReadAsWritten
-from magnetar_sim.checkers.told import ToldStaysTold
 
 CHECKERS: tuple[type[Checker], ...] = (
     OnceAndInOrder,
@@ -22,7 +22,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     Cursors,
     NoInvention,
     BoundedDuplicates,
-    ToldStaysTold,
+    ReadUpdatesCount,
     PlannedFailover,
     Monotony,
     Forgetting,

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.storage.entries import StoredEntry
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.memory.records import Copy, Published, Violation
+from magnetar_sim.world import World
 
 if TYPE_CHECKING:
     from magnetar.replication.link.link_topic import LinkTopic
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.truth import Copy, Published
-    from magnetar_sim.world import World
 
 Key = tuple[str, str, str]
 """Source, target, topic."""
@@ -35,24 +34,24 @@ class _Seen(NamedTuple):
 class Cursors(Checker):
     """See the module."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self._seen: dict[Key, _Seen] = {}
         self._have: dict[Key, set[int]] = {}
         self._floor: dict[Key, Position] = {}
 
-    def stored(self, cluster: "Cluster", topic: str, copy: "Copy", entry: StoredEntry, published: "Published") -> None:
-        """The destination has it, for now: whoever brought it may say so."""
+    def stored(self, cluster: Cluster, topic: str, copy: Copy, entry: StoredEntry, published: Published) -> None:
+        """The destination has it, for now: the link that brought it may say so."""
         if entry.origin:
             self._have.setdefault((entry.origin, cluster.name, topic), set()).add(published.uid)
 
-    def forgot(self, cluster: str, topic: str, copy: "Copy") -> None:
+    def forgot(self, cluster: str, topic: str, copy: Copy) -> None:
         """A source's cursors are gone with it."""
         for key in [key for key in self._seen if (key[0], key[2]) == (cluster, topic)]:
             del self._seen[key]
             self._floor.pop(key, None)
 
-    def after_event(self, cluster: "Cluster") -> None:
+    def after_event(self, cluster: Cluster) -> None:
         """Look at the cursors that moved."""
         broker = cluster.broker
         assert broker is not None
@@ -90,7 +89,7 @@ class Cursors(Checker):
     def _moved(self, key: Key, start: Position, end: Position) -> None:
         source, target, topic = key
         copy = self.world.truth.copies.get((source, topic))
-        link, floor = self.world.link(source, target), self._floor.get(key, NONE)
+        link, floor = self.world.links[source, target], self._floor.get(key, NONE)
         for position, uid in copy.at.items() if copy is not None else ():
             if not start < position <= end or position <= floor or uid in self._have[key]:
                 continue
@@ -110,7 +109,7 @@ class Cursors(Checker):
                 if here is not None and state.cursor.gen == 1 and (source, target, topic) not in self._floor:
                     self._declared(state, here, (source, target, topic))
 
-    def _declared(self, state: "LinkTopic", here: "Copy", key: Key) -> None:
+    def _declared(self, state: "LinkTopic", here: Copy, key: Key) -> None:
         gone = sum(
             published.count
             for uid in here.deleted - self._have.get(key, set())

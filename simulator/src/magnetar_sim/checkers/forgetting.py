@@ -1,20 +1,19 @@
-"""Forgetting, of the sets: no cluster forgets an acknowledgement while one that it hears, and that hears it, holds the message.
+"""Forgetting, of the sets: no cluster forgets an acknowledgement while a cluster with links both ways holds the message.
 
-That one may lose its state and its log's markers, and hear of it by the cluster that forgot it only
-(docs/design/acknowledged-sets.md#forgetting). Exempt is who has begun a new life that nobody can have told of yet, and whom a
-policy did not name; and what was published in a life whose number is lower than that of an earlier one (a lost disk, and a clock
-that is behind): marks are ordered by these numbers, and one of the earlier life is above everything of the later one.
+That one may lose its state and its log's markers, and then only the cluster that forgot it could have brought it back
+(docs/design/acknowledged-sets.md#forgetting). Exempt is a cluster that has begun a new life of which no marker can have come yet,
+and one that a policy did not name; and what was published in a life whose number is lower than that of an earlier one (a lost
+disk, and a clock that is behind): marks are ordered by these numbers, and one of the earlier life is above everything of the
+later one.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from magnetar.wire.acksets import Epoch
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
-
-if TYPE_CHECKING:
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.truth import Copy
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.memory.records import Copy, Violation
+from magnetar_sim.world import World
 
 
 class _Seen(NamedTuple):
@@ -29,39 +28,38 @@ class _Seen(NamedTuple):
 class Forgetting(Checker):
     """See the module."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self._seen: dict[tuple[str, str, str], _Seen] = {}
         self._held: dict[tuple[str, str], set[int]] = {}
         self._lives: dict[tuple[str, str], int] = {}
 
-    def died(self, cluster: "Cluster") -> None:
+    def died(self, cluster: Cluster) -> None:
         """What was not durable may be forgotten."""
         for name in [name for name in self._seen if name[0] == cluster.name]:
             del self._seen[name]
 
-    def forgot(self, cluster: str, topic: str, copy: "Copy") -> None:
+    def forgot(self, cluster: str, topic: str, copy: Copy) -> None:
         """From now on it is in another life than its first."""
         self._lives[cluster, topic] = max(copy.incarnation, self._lives.get((cluster, topic), 0))
         self._held.pop((cluster, topic), None)
 
     def step(self) -> None:
         """Compare with the last look."""
-        world = self.world
-        if world.mode == "snapshot":
+        if self.context.mode == "snapshot":
             return
         before, self._held = self._held, {}
-        for cluster, broker in world.living():
+        for cluster, broker in self.world.clusters.living():
             for text in broker.topics:
-                self._held[cluster.name, text] = world.acks.retained(cluster, text)
+                self._held[cluster.name, text] = self.acks.retained(cluster, text)
         stayed = {name: held & before.get(name, set()) for name, held in self._held.items()}
-        for cluster, broker in world.living():
+        for cluster, broker in self.world.clusters.living():
             for text, topic in broker.topics.items():
                 for name in topic.subscriptions:
                     self._look(cluster, text, name, stayed)
 
-    def _look(self, cluster: "Cluster", topic: str, name: str, stayed: dict[tuple[str, str], set[int]]) -> None:
-        acks = self.world.acks
+    def _look(self, cluster: Cluster, topic: str, name: str, stayed: dict[tuple[str, str], set[int]]) -> None:
+        acks = self.acks
         state = acks.state(cluster, topic, name)
         copy = self.world.truth.copy(cluster, topic)
         assert cluster.broker is not None
@@ -77,8 +75,8 @@ class Forgetting(Checker):
         gone = {uid for uid in before.acks - now.acks if not self._descends(topic, uid)}
         for peer in sorted((now.peers & before.peers) - {cluster.name}) if gone else ():
             there = self.world.truth.copies.get((peer, topic))
-            anew = (peer, topic) in self._lives
-            if there is None or (anew and host.latest_incarnation_of(peer) != there.incarnation):
+            again = (peer, topic) in self._lives
+            if there is None or (again and host.latest_incarnation_of(peer) != there.incarnation):
                 continue
             needed = {
                 uid

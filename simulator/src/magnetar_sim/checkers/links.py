@@ -7,7 +7,7 @@ verdict   what the source retains and the link is for is there; what is missing 
 A declared gap is held between two bounds, and is not the number of messages that are missing. It counts origin indexes, so
 messages that a filter or `replicate_to` would have kept back are in it (the source does not remember what it deleted); and a
 rewind to a watermark in front of a gap, after another loss of the destination, goes through it again and declares it again:
-to tell the two from each other a source would have to keep every gap it ever declared. Within one generation of the cursor
+to distinguish the two, a source would have to keep every gap it ever declared. Within one generation of the cursor
 an index is passed once, so a message is counted at most once in each.
 """
 
@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.memory.records import Copy, Published, Violation
+from magnetar_sim.world import World
 
 if TYPE_CHECKING:
     from magnetar.replication.link.link_topic import LinkTopic
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.truth import Copy, Published
-    from magnetar_sim.world import World
 
 
 class OnceAndInOrder(Checker):
     """See the module."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self._last: dict[tuple[str, str, str], Position] = {}
         self._exempt: dict[tuple[str, str, str], set[int]] = {}
@@ -39,7 +38,7 @@ class OnceAndInOrder(Checker):
         self._gens: dict[tuple[str, str, str], int] = {}
         self._lost: dict[tuple[str, str, str], tuple[int, set[int]]] = {}
 
-    def stored(self, cluster: "Cluster", topic: str, copy: "Copy", entry: StoredEntry, published: "Published") -> None:
+    def stored(self, cluster: Cluster, topic: str, copy: Copy, entry: StoredEntry, published: Published) -> None:
         """Once, in order, and meant for this cluster."""
         if not entry.origin:
             if published.cluster != cluster.name:
@@ -58,12 +57,12 @@ class OnceAndInOrder(Checker):
             raise Violation(f"not stored as what it is: {name}")
         if not entry.flags & EntryFlags.REPLICATED:
             raise Violation(f"not marked as replicated: {name}")
-        if not self.world.link(entry.origin, cluster.name).ever(published):
+        if not self.world.links[entry.origin, cluster.name].ever(published):
             raise Violation(f"never meant for it: {name}")
         self._last[key] = entry.source
 
-    def forgot(self, cluster: str, topic: str, copy: "Copy") -> None:
-        """Nobody can bring back what a source deleted before the destination lost it; a re-created source starts anew."""
+    def forgot(self, cluster: str, topic: str, copy: Copy) -> None:
+        """What a source deleted before the destination lost it cannot be brought back; a re-created source starts again."""
         for source, target in self.world.links:
             key = (source, target, topic)
             if source == cluster:
@@ -83,8 +82,8 @@ class OnceAndInOrder(Checker):
     def _gen(self, source: str, target: str, topic: str) -> int:
         return self._gens.get((source, target, topic), 0)
 
-    def after_event(self, cluster: "Cluster") -> None:
-        """A source that meets a watermark of an earlier life cannot send what is at or below it; it says so."""
+    def after_event(self, cluster: Cluster) -> None:
+        """A source that meets a watermark of an earlier life cannot send what is at or below it; it declares that."""
         broker = cluster.broker
         assert broker is not None
         for target, source in broker.links.sources.items():
@@ -140,7 +139,7 @@ class OnceAndInOrder(Checker):
                 ]
                 for published in missing:
                     position = here.where.get(published.uid, NONE)
-                    if published.uid not in exempt and not NONE < position <= floor and not self._excused(published):
+                    if published.uid not in exempt and not NONE < position <= floor:
                         raise Violation(
                             f"lost or stuck: message {published.uid} at {position} of {source} is not in {target}; "
                             f"cursor {state.cursor}, blocked {state.blocked}"
@@ -152,7 +151,7 @@ class OnceAndInOrder(Checker):
                     )
                 self._no_more_than_gone(state, here, floor, f"{source}>{target}")
 
-    def _no_more_than_gone(self, state: "LinkTopic", here: "Copy", floor: Position, link: str) -> None:
+    def _no_more_than_gone(self, state: "LinkTopic", here: Copy, floor: Position, link: str) -> None:
         gone = sum(
             published.count
             for uid in here.ever
@@ -164,6 +163,3 @@ class OnceAndInOrder(Checker):
             raise Violation(
                 f"{link} declares {state.gap} messages as lost, but {gone} are gone ({state.cursor.gen} generations)"
             )
-
-    def _excused(self, published: "Published") -> bool:
-        return published.uid in self.world.skipped

@@ -1,17 +1,16 @@
 """Monotony, of the sets: within an epoch acknowledgements never shrink and the base never grows, as long as a broker lives.
 
-A bit that is forgotten because nobody can need it any more (docs/design/acknowledged-sets.md#forgetting) is not missed:
+A bit that is forgotten because no cluster can need it any more (docs/design/acknowledged-sets.md#forgetting) is not missed:
 only messages that are held are looked at.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from magnetar.wire.acksets import Epoch
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
-
-if TYPE_CHECKING:
-    from magnetar_sim.cluster import Cluster
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.memory.records import Violation
+from magnetar_sim.world import World
 
 
 class _Seen(NamedTuple):
@@ -28,26 +27,26 @@ class _Seen(NamedTuple):
 class Monotony(Checker):
     """See the module."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self._seen: dict[tuple[str, str, str], _Seen] = {}
 
-    def died(self, cluster: "Cluster") -> None:
+    def died(self, cluster: Cluster) -> None:
         """What was not durable may be forgotten."""
         for name in [name for name in self._seen if name[0] == cluster.name]:
             del self._seen[name]
 
     def step(self) -> None:
         """Compare with the last look."""
-        if self.world.mode == "snapshot":
+        if self.context.mode == "snapshot":
             return
-        for cluster, broker in self.world.living():
+        for cluster, broker in self.world.clusters.living():
             for text, topic in broker.topics.items():
                 for name in topic.subscriptions:
                     self._look(cluster, text, name, topic.log.incarnation)
 
-    def _look(self, cluster: "Cluster", topic: str, name: str, incarnation: int) -> None:
-        acks = self.world.acks
+    def _look(self, cluster: Cluster, topic: str, name: str, incarnation: int) -> None:
+        acks = self.acks
         state = acks.state(cluster, topic, name)
         if state is None:
             return

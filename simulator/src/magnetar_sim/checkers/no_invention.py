@@ -1,12 +1,8 @@
 """No invention: no cluster counts as acknowledged what no consumer acknowledged and no operator skipped."""
 
-from typing import TYPE_CHECKING
-
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
-
-if TYPE_CHECKING:
-    from magnetar_sim.cluster import Cluster
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.memory.records import Violation
 
 
 class NoInvention(Checker):
@@ -14,16 +10,16 @@ class NoInvention(Checker):
 
     def step(self) -> None:
         """Look at every cursor."""
-        for cluster, _ in self.world.living():
+        for cluster, _ in self.world.clusters.living():
             self._look(cluster)
 
-    def _look(self, cluster: "Cluster") -> None:
-        acks = self.world.acks
+    def _look(self, cluster: Cluster) -> None:
+        acks = self.acks
         assert cluster.broker is not None
         for text, topic in cluster.broker.topics.items():
             for name, machine in topic.subscriptions.items():
                 invented = acks.now(cluster, text, machine.cursor) - acks.allowed(cluster, text, machine)
                 if invented:
                     raise Violation(
-                        f"{name} in {cluster.name} counts {acks.copies(invented)} as acknowledged, which nobody did"
+                        f"{name} in {cluster.name} counts {acks.copies(invented)} which were not acknowledged"
                     )

@@ -1,17 +1,17 @@
-"""Snapshot mode, the upper bound of what comes twice: who has consumed everything has told it, once nothing moves any more.
+"""Snapshot mode, the upper bound of what comes twice: a cluster that has consumed everything has published that in the end.
 
 In worlds of changing modes, too, whichever mode they end in.
 
 A trailing snapshot follows the last message; the cursor at the end of the log has passed it. So what consumers acknowledged there
 counts in every cluster with links both ways. With a hole that is so of what lies in front of the newest snapshot in front of it,
-as long as its broker lives: one that was passed and not told is not read again.
+as long as its broker lives: one that was passed and not published is not read again.
 """
 
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE
 from magnetar_sim.checkers.base import Checker
-from magnetar_sim.truth import Violation
+from magnetar_sim.memory.records import Violation
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription
@@ -21,23 +21,23 @@ class Progress(Checker):
     """See the module."""
 
     def verdict(self) -> None:
-        """Somebody consumes everything in one cluster; then every pair of clusters."""
+        """A consumer gets everything in one cluster; then every pair of clusters."""
         world = self.world
-        if world.mode == "exact":
+        if self.context.mode == "exact":
             return
-        if world.mode == "snapshot":
+        if self.context.mode == "snapshot":
             self._passed()
-        world.drain(world.rng.choice(world.names))
+        world.drain(world.rng.choice(self.context.names))
         world.calm()
-        for (topic, subscription), shared in world.acks.shared.items():
+        for (topic, subscription), shared in self.acks.shared.items():
             if shared.given_up or shared.sought:
                 continue
             for one, other in world.links:
                 if (other, one) in world.links:
-                    self._told(topic, subscription, one, other)
+                    self._published(topic, subscription, one, other)
 
     def _passed(self) -> None:
-        world, acks = self.world, self.world.acks
+        world, acks = self.world, self.acks
         for (topic, subscription), shared in acks.shared.items():
             if shared.given_up or shared.sought:
                 continue
@@ -47,42 +47,42 @@ class Progress(Checker):
                 copy = world.truth.copy(world.clusters[one], topic)
                 if (other, one) not in world.links or here is None or there is None or copy is None:
                     continue
-                if other in world.departed[one] or one in world.departed[other]:
-                    continue  # it was not told, or passed over what it was told
+                if other in self.context.departed[one] or one in self.context.departed[other]:
+                    continue  # it was not sent, or passed over what came
                 if life != world.clusters[one].life or here.cursor.mark_delete < local:
                     continue
                 truth = acks.get((one, topic, subscription))
                 front = {
                     uid + number for at, uid in copy.at.items() if at <= local for number in range(acks.count(uid))
                 }
-                front &= truth.told_here.own & acks.retained(world.clusters[other], topic)
-                untold = front - truth.expired - truth.told_here.skipped
-                untold -= acks.now(world.clusters[other], topic, there.cursor)
-                if untold:
+                front &= truth.snapshot.own & acks.retained(world.clusters[other], topic)
+                unknown = front - truth.expired - truth.snapshot.skipped
+                unknown -= acks.now(world.clusters[other], topic, there.cursor)
+                if unknown:
                     raise Violation(
-                        f"{subscription} in {one} is past the snapshot at {local}, and {other} was never told of "
-                        f"{acks.copies(untold)}"
+                        f"{subscription} in {one} is past the snapshot at {local}, and {other} never got to know "
+                        f"{acks.copies(unknown)}"
                     )
                 if front:
-                    world.count("in front of a snapshot and told")
-                if front and any(world.departed.values()):
-                    world.count("in front of a snapshot and told, although a cluster left a policy")
+                    self.context.count("in front of a snapshot and published")
+                if front and any(self.context.departed.values()):
+                    self.context.count("in front of a snapshot and published, although a cluster left a policy")
 
-    def _told(self, topic: str, subscription: str, one: str, other: str) -> None:
+    def _published(self, topic: str, subscription: str, one: str, other: str) -> None:
         here, there = (self._machine(name, topic, subscription) for name in (one, other))
         if here is None or there is None or here.backlog_entries():
             return
-        world, acks = self.world, self.world.acks
+        world, acks = self.world, self.acks
         both = acks.retained(world.clusters[one], topic) & acks.retained(world.clusters[other], topic)
         expired = acks.get((one, topic, subscription)).expired
         known = acks.now(world.clusters[other], topic, there.cursor)
-        untold = (both & acks.all(topic, subscription).acked) - expired - known
-        if untold:
+        unknown = (both & acks.all(topic, subscription).acked) - expired - known
+        if unknown:
             raise Violation(
-                f"{subscription} is consumed to its end in {one}, and {other} was never told of {acks.copies(untold)}"
+                f"{subscription} is consumed to its end in {one}, and {other} never got to know {acks.copies(unknown)}"
             )
         if both:
-            world.count("consumed and told")
+            self.context.count("consumed and published")
 
     def _machine(self, name: str, topic: str, subscription: str) -> "Subscription | None":
         broker = self.world.clusters[name].broker

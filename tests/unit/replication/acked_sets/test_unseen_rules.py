@@ -1,6 +1,7 @@
-"""Rules that chance alone hardly shows the lack of (`magnetar_sim.stories`): what they are for, and what comes without them.
+"""Rules that chance alone hardly shows the lack of: what they are for, and what comes without them
+(`magnetar_sim.actions.stories`).
 
-Each is tried with the machine as it is and with the rule left out (`magnetar_sim.plants_exact`): a test that is no test of the
+Each is tried with the machine as it is and with the rule left out (`magnetar_sim.planted.exact`): a test that is no test of the
 rule fails.
 """
 
@@ -10,7 +11,7 @@ from unittest.mock import patch
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.wire.acksets import LowWater, Mark
-from magnetar_sim.plants_exact import EXACT, patches_of
+from magnetar_sim.planted.exact import EXACT, patches_of
 from tests.unit.replication.acked_sets.rig import INCARNATION, Rig, bits, marker, told
 
 

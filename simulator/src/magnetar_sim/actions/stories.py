@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from magnetar.core.ids import EARLIEST
-from magnetar_sim.clients import SHARED, Consumer, Publisher
-from magnetar_sim.truth import PLAIN
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.connections.clients import SHARED, Consumer, Publisher
+from magnetar_sim.memory.records import PLAIN
+from magnetar_sim.world import Story, World
 
 if TYPE_CHECKING:
     from magnetar.metadata.policies.namespace import SubscriptionMode
     from magnetar.replication.link.link_topic import LinkTopic
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.world import World
-
-Story = Callable[["World"], Iterator[int]]
 
 LOOK_MS = 100
 PATIENCE = 600
@@ -31,38 +29,38 @@ def _until(true: Callable[[], bool]) -> Iterator[int]:
         yield LOOK_MS
 
 
-def _publish(world: "World", cluster: str, count: int) -> None:
-    publisher = Publisher(world, cluster, world.topics[0])
+def _publish(world: World, cluster: str, count: int) -> None:
+    publisher = Publisher(world.around, cluster, world.context.topics[0])
     world.workload.publishers.append(publisher)
     for _ in range(count):
-        publisher.publish(world.truth.publish(cluster, world.topics[0], PLAIN, None, 1))
-    world.say(f"{cluster} is sent {count} messages")
+        publisher.publish(world.truth.publish(cluster, world.context.topics[0], PLAIN, None, 1))
+    world.context.say(f"{cluster} is sent {count} messages")
 
 
-def _consumer(world: "World", cluster: str) -> Consumer:
+def _consumer(world: World, cluster: str) -> Consumer:
     name = world.workload.subscriptions[0]
     kind = world.workload.kinds.setdefault(name, SHARED)
-    consumer = Consumer(world, cluster, world.topics[0], name, kind, replicated=True, earliest=True)
+    consumer = Consumer(world.around, cluster, world.context.topics[0], name, kind, replicated=True, earliest=True)
     world.workload.consumers.append(consumer)
-    world.say(f"a consumer of {name} comes to {cluster}")
+    world.context.say(f"a consumer of {name} comes to {cluster}")
     return consumer
 
 
-def _stop(world: "World", stopped: bool, source: str, *targets: str) -> None:
+def _stop(world: World, stopped: bool, source: str, *targets: str) -> None:
     for target in targets:
         if (source, target) in world.links:
             world.links[source, target].stopped = stopped
 
 
-def _holds(world: "World", cluster: str, count: int) -> Callable[[], bool]:
+def _holds(world: World, cluster: str, count: int) -> Callable[[], bool]:
     def true() -> bool:
-        copy = world.truth.copy(world.clusters[cluster], world.topics[0])
+        copy = world.truth.copy(world.clusters[cluster], world.context.topics[0])
         return copy is not None and len(copy.ever) >= count
 
     return true
 
 
-def _unstored(cluster: "Cluster") -> "list[LinkTopic]":
+def _unstored(cluster: Cluster) -> "list[LinkTopic]":
     """Cursors of links that moved, and that the store does not have yet."""
     if cluster.broker is None:
         return []
@@ -74,7 +72,7 @@ def _unstored(cluster: "Cluster") -> "list[LinkTopic]":
     ]
 
 
-def trimmed_before_stored(world: "World") -> Iterator[int]:
+def trimmed_before_stored(world: World) -> Iterator[int]:
     """Retention looks right behind a commit, and the broker dies before the cursor is stored.
 
     See docs/design/links.md#durable-cursor.
@@ -94,17 +92,17 @@ def trimmed_before_stored(world: "World") -> Iterator[int]:
         world.faults.trim(cluster, everything=True)
         yield rng.randint(0, 100)
         cluster.die()
-        world.revive_later(cluster)
+        cluster.revive_later()
         yield rng.randint(0, 2_000)
 
 
-def sought_twice_at_one_time(world: "World") -> Iterator[int]:
+def sought_twice_at_one_time(world: World) -> Iterator[int]:
     """A cluster counts on from the seek of another whose clock is ahead, loses its disk, and counts on from it once more.
 
     Its own first seek went nowhere, so its new life cannot know of it, and gives the same time.
     """
-    rng, topic = world.rng, world.topics[0]
-    ahead, other = rng.sample(world.names, 2)
+    rng, topic = world.rng, world.context.topics[0]
+    ahead, other = rng.sample(world.context.names, 2)
     if (ahead, other) not in world.links:
         return
     name = world.workload.subscriptions[0]
@@ -122,7 +120,7 @@ def sought_twice_at_one_time(world: "World") -> Iterator[int]:
     for life in range(2):
         if not sought():
             return
-        _stop(world, True, other, *world.names)
+        _stop(world, True, other, *world.context.names)
         consumer = _consumer(world, other)
         yield rng.randint(500, 2_000)
         consumer.seek(EARLIEST)
@@ -130,23 +128,23 @@ def sought_twice_at_one_time(world: "World") -> Iterator[int]:
         if not life:
             world.faults.lose_disk(world.clusters[other])
             yield from _until(lambda: world.clusters[other].broker is not None and sought())
-    _stop(world, False, other, *world.names)
+    _stop(world, False, other, *world.context.names)
 
 
-def marks_of_a_former_life(world: "World") -> Iterator[int]:
-    """A topic is made anew, and a task brings it what its cluster had deleted and everybody else is about to forget.
+def marks_of_a_former_life(world: World) -> Iterator[int]:
+    """A topic is created again, and a task brings it what its cluster had deleted and all others are about to forget.
 
     See docs/design/acknowledged-sets.md#forgetting.
     """
-    rng, topic = world.rng, world.topics[0]
-    if len(world.names) < 3:
+    rng, topic = world.rng, world.context.topics[0]
+    if len(world.context.names) < 3:
         return
-    origin, late, anew = rng.sample(world.names, 3)
+    origin, late, again = rng.sample(world.context.names, 3)
     clusters = world.clusters
-    world.links[origin, anew].twice = 1.0
+    world.links[origin, again].twice = 1.0
     _publish(world, origin, count := rng.randint(1, 4))
     consumer = _consumer(world, origin)
-    for name in (late, anew):
+    for name in (late, again):
         yield from _until(_holds(world, name, count))
     yield rng.randint(100, 1_000)
     if consumer.received:
@@ -154,54 +152,54 @@ def marks_of_a_former_life(world: "World") -> Iterator[int]:
     yield rng.randint(1_000, 4_000)
     # All but one delete it, and say so with what they acknowledge next.
     _publish(world, origin, 2)
-    for name in (origin, anew):
+    for name in (origin, again):
         world.faults.trim(clusters[name], everything=True)
-    first, second = _consumer(world, anew), _consumer(world, late)
+    first, second = _consumer(world, again), _consumer(world, late)
     yield rng.randint(1_000, 3_000)
-    world.faults.trim(clusters[anew], everything=True)
+    world.faults.trim(clusters[again], everything=True)
     if first.received:
         first.ack(first.received[:1])
     yield rng.randint(1_500, 3_000)
-    _stop(world, True, origin, anew)
-    _stop(world, True, late, anew)
-    _stop(world, True, anew, late)
-    world.faults.delete(clusters[anew], topic)
-    yield from _until(lambda: not _holds(world, anew, 1)() and topic in _topics(clusters[anew]))
+    _stop(world, True, origin, again)
+    _stop(world, True, late, again)
+    _stop(world, True, again, late)
+    world.faults.delete(clusters[again], topic)
+    yield from _until(lambda: not _holds(world, again, 1)() and topic in _topics(clusters[again]))
     yield rng.randint(500, 1_500)
-    _stop(world, True, anew, origin)
-    yield from _until(_holds(world, anew, 1))
+    _stop(world, True, again, origin)
+    yield from _until(_holds(world, again, 1))
     world.faults.trim(clusters[late], everything=True)
     yield rng.randint(100, 1_000)
     if second.received:
         second.ack(second.received[:1])
     yield rng.randint(1_000, 3_000)
-    for name in world.names:
-        _stop(world, False, name, *world.names)
+    for name in world.context.names:
+        _stop(world, False, name, *world.context.names)
 
 
-def _topics(cluster: "Cluster") -> "set[str]":
+def _topics(cluster: Cluster) -> "set[str]":
     return set(cluster.broker.topics) if cluster.broker is not None else set()
 
 
-def _modes(world: "World", mode: "SubscriptionMode", *names: str) -> None:
-    for name in names or world.names:
+def _modes(world: World, mode: "SubscriptionMode", *names: str) -> None:
+    for name in names or world.context.names:
         world.faults.set_mode(world.clusters[name], mode)
 
 
-def _has_read(world: "World", cluster: str) -> Callable[[], bool]:
-    """Whether an update told a cluster something of the first subscription."""
+def _has_read(world: World, cluster: str) -> Callable[[], bool]:
+    """Whether a cluster has read an update of the first subscription."""
 
     def true() -> bool:
-        truth = world.acks.of.get((cluster, world.topics[0], world.workload.subscriptions[0]))
-        return truth is not None and any(truth.told_here.must.values())
+        truth = world.acks.of.get((cluster, world.context.topics[0], world.workload.subscriptions[0]))
+        return truth is not None and any(truth.snapshot.must.values())
 
     return true
 
 
-def told_before_the_disk_was_lost(world: "World") -> Iterator[int]:
-    """Snapshot mode told what was acknowledged, its writer lost its disk, and the mode changed."""
+def published_before_the_disk_was_lost(world: World) -> Iterator[int]:
+    """Snapshot mode published what was acknowledged, its writer lost its disk, and the mode changed."""
     rng = world.rng
-    writer, reader = rng.sample(world.names, 2)
+    writer, reader = rng.sample(world.context.names, 2)
     _modes(world, "snapshot")
     yield 500
     _publish(world, reader, count := rng.randint(2, 6))
@@ -216,9 +214,9 @@ def told_before_the_disk_was_lost(world: "World") -> Iterator[int]:
     yield rng.randint(3_000, 6_000)
 
 
-def _acknowledged_and_sought(world: "World", stopped: tuple[str, str], *, first: bool) -> Iterator[int]:
-    """`a` acknowledges in snapshot mode, `c` seeks in exact mode, `b` hears of both, what a link holds back last."""
-    a, b, c = world.names[:3]
+def _acknowledged_and_sought(world: World, stopped: tuple[str, str], *, first: bool) -> Iterator[int]:
+    """`a` acknowledges in snapshot mode, `c` seeks in exact mode, `b` gets both, what a link holds back last."""
+    a, b, c = world.context.names[:3]
     _modes(world, "snapshot", a)
     _modes(world, "exact", b, c)
     yield 500
@@ -247,50 +245,50 @@ def _acknowledged_and_sought(world: "World", stopped: tuple[str, str], *, first:
     yield 3_000
 
 
-def told_before_the_seek(world: "World") -> Iterator[int]:
+def written_before_the_seek(world: World) -> Iterator[int]:
     """An update that was written in front of a seek comes behind it, to a third cluster, which follows the seek."""
-    if len(world.names) > 2:
-        yield from _acknowledged_and_sought(world, (world.names[0], world.names[1]), first=False)
+    if len(world.context.names) > 2:
+        yield from _acknowledged_and_sought(world, (world.context.names[0], world.context.names[1]), first=False)
 
 
-def claimed_before_the_seek(world: "World") -> Iterator[int]:
-    """A message comes of which an update had told, and which a seek took back."""
-    if len(world.names) > 2:
-        yield from _acknowledged_and_sought(world, (world.names[2], world.names[1]), first=True)
+def claimed_before_the_seek(world: World) -> Iterator[int]:
+    """A message comes that an update had claimed, and that a seek took back."""
+    if len(world.context.names) > 2:
+        yield from _acknowledged_and_sought(world, (world.context.names[2], world.context.names[1]), first=True)
 
 
-def left_behind_an_acknowledgement(world: "World") -> Iterator[int]:
-    """A third cluster leaves the policy when something was acknowledged and not told yet."""
-    if len(world.names) < 3:
+def left_behind_an_acknowledgement(world: World) -> Iterator[int]:
+    """A third cluster leaves the policy when something was acknowledged and not published yet."""
+    if len(world.context.names) < 3:
         return
     rng = world.rng
-    writer, other, third = rng.sample(world.names, 3)
+    writer, other, third = rng.sample(world.context.names, 3)
     consumer = _consumer(world, writer)
     yield 500
     _publish(world, other, count := rng.randint(2, 6))
     yield from _until(_holds(world, writer, count))
     yield from _until(lambda: len(consumer.received) >= count)
     # Both are on their way: it leaves when that was acknowledged, and before there is a snapshot of it.
-    world.faults.set_policy(world.clusters[writer], [name for name in world.names if name != third])
-    yield rng.randint(1, world.slow_disk_ms)
+    world.faults.set_policy(world.clusters[writer], [name for name in world.context.names if name != third])
+    yield rng.randint(1, world.context.slow_disk_ms)
     consumer.ack(list(consumer.received), answer=True)
     yield 5_000
 
 
-def _apart(world: "World") -> Iterator[int]:
-    """Each cluster is alone, and consumes what it publishes: no link concerns the topic, so nothing is kept beside cursors."""
+def _apart(world: World) -> Iterator[int]:
+    """Each cluster is alone, and consumes what it publishes: no link concerns the topic, so nothing is kept but cursors."""
     rng = world.rng
-    for name in world.names:
+    for name in world.context.names:
         world.faults.set_policy(world.clusters[name], [name])
     yield 200
-    here = rng.choice(world.names)
+    here = rng.choice(world.context.names)
     consumer = _consumer(world, here)
     yield 500
     _publish(world, here, count := rng.randint(2, 6))
     yield from _until(lambda: len(consumer.received) >= count)
 
 
-def consumed_before_a_link(world: "World") -> Iterator[int]:
+def consumed_before_a_link(world: World) -> Iterator[int]:
     """A cluster joins in which the subscription is new, when messages were acknowledged in another one."""
     yield from _apart(world)
     for consumer in world.workload.consumers:
@@ -298,7 +296,7 @@ def consumed_before_a_link(world: "World") -> Iterator[int]:
     yield 2_000
 
 
-def expired_before_a_link(world: "World") -> Iterator[int]:
+def expired_before_a_link(world: World) -> Iterator[int]:
     """The same, when they were not acknowledged, and expired there."""
     yield from _apart(world)
     for consumer in world.workload.consumers:
@@ -309,21 +307,21 @@ def expired_before_a_link(world: "World") -> Iterator[int]:
     yield 2_000
 
 
-def forgotten_while_alone(world: "World") -> Iterator[int]:
-    """The middle of a star loses its topic, and its policy names nobody: what it is told of former messages it forgets.
+def forgotten_while_alone(world: World) -> Iterator[int]:
+    """The middle of a star loses its topic, and its policy names no other cluster: it forgets what comes of former messages.
 
-    One at the edge holds them still, and can hear of them by the middle only, when all are named again
+    One at the edge holds them still, and can get it over the middle only, when all are named again
     (docs/design/acknowledged-sets.md#forgetting).
     """
-    rng, topic = world.rng, world.topics[0]
-    if len(world.names) < 3:
+    rng, topic = world.rng, world.context.topics[0]
+    if len(world.context.names) < 3:
         return
-    hub = next(name for name in world.names if all(name in pair for pair in world.pairs))
-    told, late = rng.sample([name for name in world.names if name != hub], 2)
+    hub = next(name for name in world.context.names if all(name in pair for pair in world.context.pairs))
+    first, late = rng.sample([name for name in world.context.names if name != hub], 2)
     cluster = world.clusters[hub]
     _publish(world, hub, count := rng.randint(1, 4))
-    consumer = _consumer(world, told)
-    for name in (told, late):
+    consumer = _consumer(world, first)
+    for name in (first, late):
         yield from _until(_holds(world, name, count))
     yield from _until(lambda: len(consumer.received) >= count)
     _stop(world, True, hub, late)
@@ -332,17 +330,17 @@ def forgotten_while_alone(world: "World") -> Iterator[int]:
     world.faults.delete(cluster, topic)
     world.faults.set_policy(cluster, [hub])
     yield from _until(lambda: topic in _topics(cluster))
-    # What `told` has comes to the hub now, to be forgotten there.
+    # What `first` has comes to the hub now, to be forgotten there.
     yield rng.randint(10_000, 30_000)
     _stop(world, False, hub, late)
 
 
-def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
-    """The target of a failover has its final state, says so, and loses its disk before it is told to go on."""
+def moved_to_a_lost_disk(world: World) -> Iterator[int]:
+    """The target of a failover has its final state, says so, and loses its disk before it is activated."""
     rng = world.rng
-    if not world.both:
+    if not world.context.both:
         return
-    source, target = rng.choice(world.both)
+    source, target = rng.choice(world.context.both)
     cluster, name = world.clusters[target], world.workload.subscriptions[0]
     consumer = _consumer(world, source)
     _publish(world, source, count := rng.randint(2, 6))
@@ -350,7 +348,7 @@ def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
     yield from _until(lambda: len(consumer.received) >= count)
     consumer.ack(list(consumer.received), answer=True)
     yield rng.randint(100, 2_000)
-    operator = world.failovers.start(world.topics[0], name, source, target)
+    operator = world.failovers.start(world.context.topics[0], name, source, target)
     # Not by looks of 100 ms: the operator goes on 150 ms later, and the disk must be lost and the topic back by then.
     while not (operator.over or operator.merged):
         yield 1
@@ -362,22 +360,22 @@ def moved_to_a_lost_disk(world: "World") -> Iterator[int]:
     if cluster.broker is None:
         cluster.start()
     yield 1
-    world.faults.create(target, world.topics[0])
+    world.faults.create(target, world.context.topics[0])
     yield 1
-    world.workload.follow(world.topics[0], name, target)
+    world.workload.follow(world.context.topics[0], name, target)
     yield rng.randint(500, 2_000)
     _stop(world, False, source, target)
     yield 2_000
 
 
-def died_behind_its_own_update(world: "World") -> Iterator[int]:
+def died_behind_its_own_update(world: World) -> Iterator[int]:
     """What was acknowledged stands in an update in the log and not in the store yet when the broker dies.
 
     See docs/design/acknowledged-sets.md#recovery.
     """
-    rng, topic = world.rng, world.topics[0]
+    rng, topic = world.rng, world.context.topics[0]
     for _ in range(6):
-        writer = rng.choice(world.names)
+        writer = rng.choice(world.context.names)
         cluster = world.clusters[writer]
         yield from _until(lambda cluster=cluster: cluster.broker is not None)  # type: ignore[misc]
         consumer = _consumer(world, writer)
@@ -394,7 +392,7 @@ def died_behind_its_own_update(world: "World") -> Iterator[int]:
                 break
         yield rng.randint(0, 5)
         cluster.die()
-        world.revive_later(cluster)
+        cluster.revive_later()
         yield rng.randint(0, 2_000)
 
 
@@ -406,8 +404,8 @@ STORIES: dict[str, Story] = {
     "epoch_no_incarnation": sought_twice_at_one_time,
     "stale_low": marks_of_a_former_life,
     "leaving_silences": left_behind_an_acknowledgement,
-    "updates_unlearnt": told_before_the_disk_was_lost,
-    "own_seeks_only": told_before_the_seek,
+    "updates_unlearnt": published_before_the_disk_was_lost,
+    "own_seeks_only": written_before_the_seek,
     "goes_back_alone": claimed_before_the_seek,
     "begins_untold": consumed_before_a_link,
     "begins_expired": expired_before_a_link,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from magnetar_sim.metadata import World
-from magnetar_sim.metadata_bugs import BUGS, planted
+from magnetar_sim.metadata_worlds.bugs import BUGS, planted
+from magnetar_sim.metadata_worlds.world import World
 
 STEPS: Final = (15, 30, 60, 120)
 """How long worlds are."""
@@ -20,7 +20,7 @@ FOCUSED: Final = frozenset({"gc_by_age", "one_peer_confirms"})
 """Bugs whose worlds are `World.focus`ed."""
 
 FOCUS_STEPS: Final = 240
-"""How long those are: a deletion is confirmed, forgotten, and then somebody comes who knows nothing of it."""
+"""How long those are: a deletion is confirmed, forgotten, and then a cluster comes that knows nothing of it."""
 
 FOCUS_EVERY: Final = 4
 """Of so many worlds without a planted bug one is focused."""

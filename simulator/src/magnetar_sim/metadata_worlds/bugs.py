@@ -1,4 +1,4 @@
-"""Planted bugs of synchronised metadata: each leaves out one rule of the real code; `magnetar_sim.metadata` has to notice.
+"""Planted bugs of synchronised metadata: each leaves out one rule of the real code; a world has to notice.
 
 docs/design/metadata.md says of each rule which bug leaves it out. Two more rules of deletions cannot be broken visibly.
 A listing counts only if it lists a deletion: an equal time of a living value is no confirmation (`gc_time_only`). A cluster that

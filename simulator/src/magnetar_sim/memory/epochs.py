@@ -6,27 +6,27 @@ See docs/design/acknowledged-sets.md#epochs.
 its cluster cannot know of makes it come again elsewhere, without losing anything.
 """
 
-from typing import TYPE_CHECKING
-
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, unstated
 from magnetar.wire.acksets import AckedSet, Epoch
-from magnetar_sim.ackrecords import Name, knows
-from magnetar_sim.truth import Violation
-
-if TYPE_CHECKING:
-    from magnetar_sim.world import World
+from magnetar_sim.cluster import Clusters
+from magnetar_sim.context import WorldContext
+from magnetar_sim.memory.ackrecords import Name, knows
+from magnetar_sim.memory.acks import Acks
+from magnetar_sim.memory.records import Violation
 
 
 class Epochs:
-    """Is told of them by exact mode's machines (`magnetar_sim.machines`).
+    """Exact mode's machines report to it (`magnetar_sim.machines`).
 
     Args:
-        world: the world.
+        context: of the world.
+        clusters: by their names.
+        acks: what is acknowledged.
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
+    def __init__(self, context: WorldContext, clusters: Clusters, acks: Acks) -> None:
+        self.context, self._clusters, self._acks = context, clusters, acks
 
     def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
         """A seek began an epoch: what it leaves consumed all have to know, once a marker of it is durable.
@@ -37,10 +37,10 @@ class Epochs:
                 (docs/design/acknowledged-sets.md#epochs).
             before: what was consumed, held or not.
         """
-        if self.world.mode == "snapshot":
+        if self.context.mode == "snapshot":
             return
-        cluster, topic, subscription = self.world.clusters[name[0]], name[1], name[2]
-        acks = self.world.acks
+        cluster, topic, subscription = self._clusters[name[0]], name[1], name[2]
+        acks = self._acks
         machine, seeks = acks.get(name).machine, acks.all(topic, subscription).seeks
         if epoch in seeks:
             raise Violation(f"{subscription} in {cluster.name}: epoch {epoch} names two seeks")
@@ -48,33 +48,33 @@ class Epochs:
         if machine is not None:
             seeks[epoch] |= acks.now(cluster, topic, machine.cursor)
 
-    def adopted(self, name: Name, state: SubscriptionState, told: AckedSet, before: MessageSet) -> None:
+    def adopted(self, name: Name, state: SubscriptionState, part: AckedSet, before: MessageSet) -> None:
         """A cluster took a higher epoch, and kept bits that its seek states nothing about.
 
         Args:
             name: where.
             state: behind it.
-            told: by the marker.
+            part: of the marker.
             before: what was consumed.
         """
-        if told.base is None or not state.epoch.kind:
+        if part.base is None or not state.epoch.kind:
             return
-        acks, (cluster, topic, subscription) = self.world.acks, name
-        told_acks, told_base, told_floor = MessageSet(told.acks), MessageSet(told.base), marks_of(told.floor)
+        acks, (cluster, topic, subscription) = self._acks, name
+        new_acks, new_base, new_floor = MessageSet(part.acks), MessageSet(part.base), marks_of(part.floor)
         key = acks.key(state)
-        here = acks.get(name).told_here
-        if self.world.mode == "mixed" and (here.follows is None or told.epoch > here.follows):
-            # What was acknowledged before is as good as never, whichever mode told it. (Not where it is only read again.)
-            here.follows = told.epoch
+        here = acks.get(name).snapshot
+        if self.context.mode == "mixed" and (here.follows is None or part.epoch > here.follows):
+            # What was acknowledged before is as good as never, whichever mode it came by. (Not where it is only read again.)
+            here.follows = part.epoch
             there = acks.get(name)
-            there.may = acks.uids(topic, told_base | told_acks | unstated(before, told_floor))
+            there.may = acks.uids(topic, new_base | new_acks | unstated(before, new_floor))
             # What came behind it is on the disk, and not all of it was read yet.
-            there.may.update(*(one.may for one in there.coming if knows(one.told, told.epoch)))
-        kept = acks.uids(topic, state.acks - told_acks)
+            there.may.update(*(one.may for one in there.coming if knows(one.content, part.epoch)))
+        kept = acks.uids(topic, state.acks - new_acks)
         acks.all(topic, subscription).may.setdefault(key, set()).update(kept)
-        # Below its floor, and of whom it never hears, the seeking cluster cannot know: that stays consumed.
-        sources = self.world.sources(told.epoch.cluster)
-        floor = {origin: mark for origin, mark in told_floor.items() if origin in sources}
+        # Below its floor, and of clusters from which no links lead to it, the seeking cluster cannot know: that stays consumed.
+        sources = self.context.sources(part.epoch.cluster)
+        floor = {origin: mark for origin, mark in new_floor.items() if origin in sources}
         owed, truth = acks.uids(topic, unstated(before, floor)), acks.get(name)
         unsafe = owed & set().union(*(fresh for _, fresh in truth.unsafe))
         acks.owe(cluster, topic, subscription, key, owed - unsafe)

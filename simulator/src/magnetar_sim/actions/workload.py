@@ -1,41 +1,51 @@
 """What people do: they publish, subscribe, acknowledge in every way there is, seek, skip, and leave."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar_sim.clients import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer, Publisher
-from magnetar_sim.truth import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED
+from magnetar_sim.cluster import Cluster, Clusters
+from magnetar_sim.connections.clients import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer, Publisher, Surroundings
+from magnetar_sim.context import WorldContext
+from magnetar_sim.memory.acks import Acks
+from magnetar_sim.memory.records import FILTERED_1, FILTERED_2, PLAIN, RESTRICTED
+from magnetar_sim.memory.truth import Truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.admin.controller import Controller
     from magnetar.broker.subscriptions.subscription import Subscription
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.world import World
 
 
 class Workload:
     """Users of all clusters.
 
     Args:
-        world: the world.
+        context: of the context.
+        around: what its clients need.
+        clusters: by their names.
+        truth: what was published.
+        acks: what is acknowledged.
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world, self.rng = world, world.rng
-        rng = world.rng
+    def __init__(
+        self, context: WorldContext, around: Surroundings, clusters: Clusters, truth: Truth, acks: Acks
+    ) -> None:
+        self.context, self.around, self._clusters, self._truth, self._acks = context, around, clusters, truth, acks
+        self.rng = rng = context.rng
         self.publishers: list[Publisher] = []
         self.consumers: list[Consumer] = []
         self.subscriptions = ["s", "t"][: rng.choice((1, 1, 2))]
         self.kinds = {name: rng.choice((EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)) for name in self.subscriptions}
         self.earliest = rng.choice((0.2, 0.8, 1.0))
-        self.writers = rng.choice((world.names[:1], world.names, world.names))
-        self.home = rng.choice(world.names)
+        self.writers = rng.choice((context.names[:1], context.names, context.names))
+        self.home = rng.choice(context.names)
         self.wanders = rng.choice((0.0, 0.05, 0.5, 1.0))
+        self.entry_kinds: tuple[int, ...] = rng.choice(
+            ((PLAIN,), (PLAIN, FILTERED_1, FILTERED_2), (PLAIN, PLAIN, RESTRICTED, FILTERED_1))
+        )
 
-    def actions(self) -> "dict[str, tuple[float, Callable[[], object]]]":
+    def actions(self) -> dict[str, tuple[float, Callable[[], object]]]:
         """What may be done, and how often."""
         rng = self.rng
         return {
@@ -55,24 +65,24 @@ class Workload:
 
     def publish(self) -> None:
         """One or a few entries from one producer."""
-        rng, world, publisher = self.rng, self.world, self.publisher()
+        rng, context, publisher = self.rng, self.context, self.publisher()
         if publisher is None:
             return
         for _ in range(rng.choice((1, 1, 2, 4))):
-            kind = rng.choice(world.kinds)
-            to = frozenset(name for name in world.names if rng.random() < 0.4) if kind == RESTRICTED else None
-            entry = world.truth.publish(publisher.cluster, publisher.topic, kind, to, rng.choice((1, 1, 1, 3)))
-            world.say(
+            kind = rng.choice(self.entry_kinds)
+            to = frozenset(name for name in context.names if rng.random() < 0.4) if kind == RESTRICTED else None
+            entry = self._truth.publish(publisher.cluster, publisher.topic, kind, to, rng.choice((1, 1, 1, 3)))
+            context.say(
                 f"{publisher.cluster} is sent {entry.uid}" + (f" only for {sorted(to)}" if to is not None else "")
             )
             publisher.publish(entry)
 
     def publisher(self) -> Publisher | None:
         """One that is there, or comes; None if it cannot."""
-        rng, world = self.rng, self.world
+        rng = self.rng
         self.publishers = [one for one in self.publishers if one.open]
         if not self.publishers or (len(self.publishers) < 4 and rng.random() < 0.2):
-            self.publishers.append(Publisher(world, rng.choice(self.writers), rng.choice(world.topics)))
+            self.publishers.append(Publisher(self.around, rng.choice(self.writers), rng.choice(self.context.topics)))
         publisher = rng.choice(self.publishers)
         return publisher if publisher.open else None
 
@@ -80,29 +90,29 @@ class Workload:
 
     def subscribe(self) -> None:
         """A consumer comes, mostly where the others are."""
-        rng, world = self.rng, self.world
+        rng, context = self.rng, self.context
         self.consumers = [one for one in self.consumers if one.open]
         if len(self.consumers) >= 5:
             return
         if rng.random() < self.wanders:
-            self.home = rng.choice(world.names)
+            self.home = rng.choice(context.names)
         name = rng.choice(self.subscriptions)
         consumer = Consumer(
-            world, self.home, rng.choice(world.topics), name, self.kinds[name],
-            replicated=world.replicated, earliest=rng.random() < self.earliest,
+            self.around, self.home, rng.choice(context.topics), name, self.kinds[name],
+            replicated=context.replicated, earliest=rng.random() < self.earliest,
         )  # fmt: skip
         if consumer.open:
-            world.say(f"a consumer of {name} comes to {self.home}")
+            context.say(f"a consumer of {name} comes to {self.home}")
             self.consumers.append(consumer)
 
     def follow(self, topic: str, subscription: str, cluster: str) -> None:
-        """Consumers go where their subscription went, at once: so do clients that are told TOPIC_MIGRATED."""
+        """Consumers go where their subscription went, at once: so do clients that get TOPIC_MIGRATED."""
         self.home = cluster
-        self.world.say(f"consumers of {subscription} follow to {cluster}")
+        self.context.say(f"consumers of {subscription} follow to {cluster}")
         self.consumers.append(
             Consumer(
-                self.world, cluster, topic, subscription, self.kinds[subscription],
-                replicated=self.world.replicated, earliest=True,
+                self.around, cluster, topic, subscription, self.kinds[subscription],
+                replicated=self.context.replicated, earliest=True,
             )
         )  # fmt: skip
 
@@ -114,7 +124,7 @@ class Workload:
         """One by one, up to here, or a part of a batch."""
         consumer = self._busy()
         if consumer is None:
-            # Nobody has anything: a step that does nothing finds nothing.
+            # No consumer has anything: a step that does nothing finds nothing.
             if any(one.open for one in self.consumers):
                 self.publish()
             else:
@@ -140,28 +150,30 @@ class Workload:
             if batches:
                 one = rng.choice(batches)
                 keep = rng.getrandbits(one.count) & ((1 << one.count) - 1)
-                self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges a part of {one.uid}")
-                self.world.count("part of a batch acknowledged")
+                self.context.say(f"{consumer.cluster}: {consumer.subscription} acknowledges a part of {one.uid}")
+                self.context.count("part of a batch acknowledged")
                 consumer.ack_some(one, keep)
                 return
         if way < 0.6 and consumer.kind in (EXCLUSIVE, FAILOVER):
             one = rng.choice(consumer.received)
-            self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges through {one.uid}")
-            self.world.count("acknowledged through")
+            self.context.say(f"{consumer.cluster}: {consumer.subscription} acknowledges through {one.uid}")
+            self.context.count("acknowledged through")
             consumer.ack_through(one, answer=rng.random() < 0.3)
             return
         chosen = rng.sample(consumer.received, rng.randint(1, min(len(consumer.received), 6)))
-        self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {sorted(one.uid for one in chosen)}")
-        self.world.count("acknowledged one by one")
+        self.context.say(
+            f"{consumer.cluster}: {consumer.subscription} acknowledges {sorted(one.uid for one in chosen)}"
+        )
+        self.context.count("acknowledged one by one")
         consumer.ack(chosen, answer=rng.random() < 0.3)
 
-    def _somebody(self) -> Consumer | None:
+    def _any_consumer(self) -> Consumer | None:
         ready = [one for one in self.consumers if one.open]
         return self.rng.choice(ready) if ready else None
 
     def leave(self) -> None:
         """A consumer goes."""
-        consumer = self._somebody()
+        consumer = self._any_consumer()
         if consumer is not None:
             consumer.close()
 
@@ -171,31 +183,31 @@ class Workload:
         if clients:
             connection = self.rng.choice(clients).connection
             assert connection is not None
-            self.world.count("client cut off")
+            self.context.count("client cut off")
             connection.cut()
 
     def redeliver(self) -> None:
         """A consumer wants everything again."""
-        consumer = self._somebody()
+        consumer = self._any_consumer()
         if consumer is not None:
             consumer.redeliver()
 
     def seek(self) -> None:
         """A consumer goes back, or ahead."""
-        consumer = self._somebody()
+        consumer = self._any_consumer()
         if consumer is None:
             return
-        copy = self.world.truth.copy(self.world.clusters[consumer.cluster], consumer.topic)
+        copy = self._truth.copy(self._clusters[consumer.cluster], consumer.topic)
         places: list[Position] = [EARLIEST, LATEST, *(copy.at if copy is not None else ())]
         target = self.rng.choice(places)
-        self.world.say(f"{consumer.cluster}: {consumer.subscription} seeks to {target}")
+        self.context.say(f"{consumer.cluster}: {consumer.subscription} seeks to {target}")
         consumer.seek(target)
 
     def unsubscribe(self) -> None:
         """A consumer gives its subscription up."""
-        consumer = self._somebody()
+        consumer = self._any_consumer()
         if consumer is not None:
-            self.world.say(f"{consumer.cluster}: {consumer.subscription} is given up")
+            self.context.say(f"{consumer.cluster}: {consumer.subscription} is given up")
             consumer.unsubscribe()
 
     def skip(self) -> None:
@@ -212,10 +224,10 @@ class Workload:
                 "skips all", lambda control, *what: control.subscriptions.skip_all(*what, ignore), self._skipped
             )
 
-    def _skipped(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+    def _skipped(self, cluster: Cluster, topic: str, machine: "Subscription", fresh: set[int]) -> None:
         if fresh:
-            self.world.count("skip")
-        self.world.acks.add(cluster, topic, machine, fresh)
+            self.context.count("skip")
+        self._acks.add(cluster, topic, machine, fresh)
 
     def expire(self) -> None:
         """An operator lets what is old expire, in one cluster."""
@@ -226,10 +238,10 @@ class Workload:
             self._expired,
         )
 
-    def _expired(self, cluster: "Cluster", topic: str, machine: "Subscription", fresh: set[int]) -> None:
+    def _expired(self, cluster: Cluster, topic: str, machine: "Subscription", fresh: set[int]) -> None:
         if fresh:
-            self.world.count("expiry")
-        self.world.acks.expire(cluster, topic, machine, fresh)
+            self.context.count("expiry")
+        self._acks.expire(cluster, topic, machine, fresh)
 
     def _operate(
         self,
@@ -237,25 +249,25 @@ class Workload:
         act: "Callable[[Controller, str, str], None]",
         then: "Callable[[Cluster, str, Subscription, set[int]], None]",
     ) -> None:
-        """An operator moves a cursor; `then` hears what it covers that it did not cover before."""
-        world, rng = self.world, self.rng
-        cluster = world.clusters[rng.choice(world.names)]
+        """An operator moves a cursor; `then` gets what it covers that it did not cover before."""
+        context, acks, rng = self.context, self._acks, self.rng
+        cluster = self._clusters[rng.choice(context.names)]
         if cluster.broker is None:
             return
-        topic, name = rng.choice(world.topics), rng.choice(self.subscriptions)
+        topic, name = rng.choice(context.topics), rng.choice(self.subscriptions)
         found = cluster.topic(topic)
         machine = found.subscriptions.get(name) if found is not None else None
         if found is None or machine is None:
             return
-        world.say(f"{cluster.name}: an operator of {name} {what}")
+        context.say(f"{cluster.name}: an operator of {name} {what}")
         subscriptions, before = found.subscriptions, set[int]()
 
         def look() -> None:
-            before.update(world.acks.now(cluster, topic, machine.cursor))
+            before.update(acks.now(cluster, topic, machine.cursor))
 
         def count() -> None:
             if cluster.broker is not None and subscriptions.get(name) is machine:
-                then(cluster, topic, machine, world.acks.now(cluster, topic, machine.cursor) - before)
+                then(cluster, topic, machine, acks.now(cluster, topic, machine.cursor) - before)
 
         cluster.when_ready(topic, machine, look)
         try:
@@ -263,10 +275,6 @@ class Workload:
         except MagnetarError:
             return
         cluster.when_ready(topic, machine, count)
-
-    def kinds_of_entries(self) -> tuple[int, ...]:
-        """What this world publishes."""
-        return self.rng.choice(((PLAIN,), (PLAIN, FILTERED_1, FILTERED_2), (PLAIN, PLAIN, RESTRICTED, FILTERED_1)))
 
 
 def ignore(_error: MagnetarError | None) -> None:

@@ -1,19 +1,19 @@
 """Random worlds of synchronised metadata: two to four clusters around the real machine, with everything else in the world's hand.
 
 Clusters change documents while links are cut, clocks are wrong and jump, writes fail, brokers die before they could publish,
-clusters are emptied and come back, or come back from an old backup; topics need documents that others delete; somebody
-publishes rubbish, forged and ancient events, and whole values as PIP-136 does.
+clusters are emptied and come back, or come back from an old backup; topics need documents that others delete; rubbish
+is published, and forged and ancient events, and whole values as PIP-136 does.
 
 Checkers, after everything could flow for a while:
 
     convergence       every cluster shows what the log of all changes says, field by field, worked out by the dumb twin here
     no resurrection   what a cluster knew to be deleted never comes back there, not even for a while
-    both survive      a field keeps the newest value that anybody set, whoever set other fields meanwhile
+    both survive      a field keeps the newest value that any cluster set, also if others set other fields meanwhile
     no clock for ever a change that is made after seeing another wins over it everywhere
-    nothing told      what is applied is not published
+    no echo           what is applied is not published
     nothing by half   what is refused changes nothing; a value and its stamp are stored together or not at all
     nothing destroyed a document that topics of a cluster need stays; partitions never become fewer
-    deletions rest    in the end no deletion is told any more
+    deletions rest    in the end no deletion is published any more
 """
 
 import random
@@ -25,7 +25,19 @@ import msgspec
 from magnetar.metadata.sync.documents import kind_of, parent_of, to_fields
 from magnetar.metadata.sync.stamps import Stamp
 from magnetar.metadata.sync.updates import BURIED_MAX, Update
-from magnetar_sim.metadata_node import FIELDS, PATHS, PLAIN, POLICIES, ROLE, SPACES, TENANT, TOPIC, Node, Op, wins
+from magnetar_sim.metadata_worlds.node import (
+    FIELDS,
+    PATHS,
+    PLAIN,
+    POLICIES,
+    ROLE,
+    SPACES,
+    TENANT,
+    TOPIC,
+    Node,
+    Op,
+    wins,
+)
 
 
 class World:
@@ -47,7 +59,7 @@ class World:
         self.focus = focus
         self.paths = PATHS[:2] if focus else PATHS
         self.names = ["a", "b", "c", "d"][: self.rng.randint(3 if focus else 2, 4)]
-        # Where confirmed deletions are really forgotten nobody may bring back what is older: links keep their order.
+        # Where confirmed deletions are really forgotten no cluster may bring back what is older: links keep their order.
         self.forgetful = focus or self.rng.random() < 0.5
         self.history: list[tuple[str, bytes]] = []
         self.nodes: dict[str, Node] = {}
@@ -78,7 +90,7 @@ class World:
         return self.nodes[self.rng.choice(self.names)]
 
     def act_change(self) -> None:
-        """Somebody changes a document that is there, or makes one whose parent is."""
+        """A cluster changes a document that is there, or makes one whose parent is."""
         node, rng = self.pick(), self.rng
         path = rng.choice(self.paths)
         present = node.store.get(path)
@@ -161,7 +173,7 @@ class World:
         self.pick().apply(self.rng.randint(1, 4))
 
     def act_snapshot(self) -> None:
-        """A cluster tells everything."""
+        """A cluster publishes everything."""
         self.pick().publish_snapshot()
 
     def act_tidy(self) -> None:
@@ -189,7 +201,7 @@ class World:
         self.cut ^= {self.rng.choice(sorted(self.sent))}
 
     def act_topics(self) -> None:
-        """Somebody publishes, or deletes topics by name."""
+        """Topics come into use, or are deleted by name."""
         node = self.pick()
         if node.topics:
             node.needed_no_more()
@@ -228,27 +240,30 @@ class World:
             # It confirms no deletion, so that one that is forgotten may be newer than what it says now.
             return
         if self.rng.random() < 0.3:
-            told: dict[str, Any] = {"value": None, "type": "Deleted"}
+            content: dict[str, Any] = {"value": None, "type": "Deleted"}
             self.ops.append(Op("delete", path, stamp))
         else:
             self.serial += 1
-            told = {"value": {"replication_clusters": ["a"], "message_ttl_in_seconds": self.serial}, "type": "Modified"}
+            content = {
+                "value": {"replication_clusters": ["a"], "message_ttl_in_seconds": self.serial},
+                "type": "Modified",
+            }
             self.ops.append(Op("create", path, stamp))
             kind = kind_of(path)
             assert kind is not None
-            values = to_fields(kind, told["value"])
+            values = to_fields(kind, content["value"])
             for name in kind.fields:
                 if name not in kind.maps:
                     self.ops.append(Op("set", path, stamp, name, values.get(name)))
-        event = {"path": "/admin/policies/t/m", "lastUpdatedTimestamp": time_ms, "sourceCluster": PLAIN, **told}
+        event = {"path": "/admin/policies/t/m", "lastUpdatedTimestamp": time_ms, "sourceCluster": PLAIN, **content}
         node.inbox.append((node.name, msgspec.json.encode(event)))
-        self.say(f"{node.name} gets a whole value of {PLAIN}: {told}")
+        self.say(f"{node.name} gets a whole value of {PLAIN}: {content}")
 
     def act_wipe(self) -> None:
         """A cluster loses everything; what it had published has arrived before."""
         node = self.pick()
-        # Where deletions are really forgotten, a new life whose clock is behind its old one could make anew what its old life
-        # deleted, with an older stamp: nobody would know any better.
+        # Where deletions are really forgotten, a new life whose clock is behind its old one could make again what its old life
+        # deleted, with an older stamp: no cluster would know better.
         if node.topics or self.forgetful or not self._drain(node):
             return
         self.say(f"{node.name} is emptied")
@@ -276,7 +291,7 @@ class World:
         node.start()
 
     def _drain(self, node: Node) -> bool:
-        """All that a cluster knows is with the others; whether it is (what waits for its clock is told by nobody else)."""
+        """All that a cluster knows is with the others; whether it is (what waits for its clock no other cluster publishes)."""
         while node.cursor < len(node.inbox):
             node.apply(len(node.inbox))
         node.release()
@@ -316,7 +331,7 @@ class World:
         self.check_last_word()
 
     def flow(self, rounds: int = 5) -> None:
-        """Clocks catch up, links carry everything, everybody tells everything."""
+        """Clocks catch up, links carry everything, all clusters publish everything."""
         for number in range(rounds):
             if number >= 2 and self._quiet():
                 break
@@ -335,7 +350,7 @@ class World:
                 node.commit(node.machine.collect(), allowed_to_fail=False)
 
     def _quiet(self) -> bool:
-        """Whether another round would tell nobody anything."""
+        """Whether another round would change anything."""
         machines = [node.machine for node in self.nodes.values()]
         same = len({machine.digest for machine in machines}) == 1
         return same and not any(machine.ahead or machine.dead for machine in machines)

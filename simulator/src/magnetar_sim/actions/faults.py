@@ -1,19 +1,20 @@
-"""What happens to a world: death, bad disks, partitions, retention, lost disks, topics made anew, clocks that are wrong."""
+"""What happens to a world: dead brokers, bad disks, partitions, retention, lost disks, topics created again, wrong clocks."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.policies.namespace import SubscriptionMode
+from magnetar_sim.actions.failovers import Failovers
+from magnetar_sim.cluster import Cluster, Clusters
+from magnetar_sim.connections.clients import Client
+from magnetar_sim.connections.net import Network
+from magnetar_sim.connections.pipeline import Link
+from magnetar_sim.context import WorldContext
 from magnetar_sim.disk import PowerCut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.world import World
+from magnetar_sim.memory.truth import Truth
 
 NAMESPACE = NamespaceName.parse("public/default")
 
@@ -22,13 +23,28 @@ class Faults:
     """Everything that goes wrong.
 
     Args:
-        world: the world.
+        context: of the world.
+        net: whose connections break.
+        clusters: by their names.
+        links: by source and target.
+        truth: topics and disks that are gone are reported to it.
+        failovers: operators begin them.
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world, self.rng = world, world.rng
+    def __init__(
+        self,
+        context: WorldContext,
+        net: Network,
+        clusters: Clusters,
+        links: dict[tuple[str, str], Link],
+        truth: Truth,
+        failovers: Failovers,
+    ) -> None:
+        self.context, self._net, self._clusters, self._links = context, net, clusters, links
+        self._truth, self._failovers = truth, failovers
+        self.rng = context.rng
 
-    def actions(self) -> "dict[str, tuple[float, Callable[[], object]]]":
+    def actions(self) -> dict[str, tuple[float, Callable[[], object]]]:
         """What may happen, and how often."""
         rng = self.rng
         rare = rng.choice((0, 0.3, 1))
@@ -47,25 +63,25 @@ class Faults:
             "recreate": (0.15 * rare, self.recreate),
             "clock": (rng.choice((0, 0, 0.3)), self.clock),
             "policy": (0.2 * rare, self.policy),
-            "failover": (rng.choice((0, 0, 2)), self.world.failovers.begin),
-            "mode": (0.5 if self.world.mode == "mixed" else 0, self.mode),
+            "failover": (rng.choice((0, 0, 2)), self._failovers.begin),
+            "mode": (0.5 if self.context.mode == "mixed" else 0, self.mode),
         }
 
-    def somebody(self) -> "Cluster | None":
+    def any_living(self) -> Cluster | None:
         """A cluster whose broker runs, if there is one."""
-        living = [one for one in self.world.clusters.values() if one.broker is not None]
+        living = [cluster for cluster, _ in self._clusters.living()]
         return self.rng.choice(living) if living else None
 
     def die(self) -> None:
         """A broker dies."""
-        cluster = self.somebody()
+        cluster = self.any_living()
         if cluster is not None:
             cluster.die()
-            self.world.revive_later(cluster)
+            cluster.revive_later()
 
     def power_cut(self) -> None:
         """A broker dies in the middle of a disk operation to come."""
-        cluster = self.somebody()
+        cluster = self.any_living()
         if cluster is None:
             return
         kind = self.rng.choice(("write", "sync", "create", "unlink", "truncate"))
@@ -79,34 +95,34 @@ class Faults:
         cluster.files.inject(rule)
 
     def revive(self) -> None:
-        """Somebody starts a broker that is down."""
-        for cluster in self.world.clusters.values():
+        """A broker that is down is started."""
+        for cluster in self._clusters.values():
             if cluster.broker is None:
                 cluster.start()
                 return
 
     def disk_fails(self) -> None:
         """One operation of a disk fails."""
-        cluster = self.somebody()
+        cluster = self.any_living()
         if cluster is not None:
             kind = self.rng.choice(("write", "sync", "sync"))
-            self.world.say(f"{cluster.name}: the next {kind} fails")
+            self.context.say(f"{cluster.name}: the next {kind} fails")
             cluster.files.fail_next(kind, OSError(errno.EIO, "Input/output error"))
 
     def store_fails(self) -> None:
         """One commit of a metadata store fails."""
-        cluster = self.somebody()
+        cluster = self.any_living()
         if cluster is not None:
             cluster.store.failing += 1
 
     def retention(self) -> None:
-        """A broker looks for ledgers that nobody needs."""
-        cluster = self.somebody()
+        """A broker looks for ledgers that are not needed."""
+        cluster = self.any_living()
         if cluster is not None:
             self.trim(cluster, everything=self.rng.random() < 0.7)
 
-    def trim(self, cluster: "Cluster", *, everything: bool) -> None:
-        """A broker looks for them; `everything` that nobody needs goes, however young."""
+    def trim(self, cluster: Cluster, *, everything: bool) -> None:
+        """A broker looks for them; `everything` that is not needed goes, however young."""
         broker = cluster.broker
         if broker is None:
             return
@@ -120,68 +136,68 @@ class Faults:
 
     def part(self) -> None:
         """Two sites cannot reach each other, or can again."""
-        world, rng = self.world, self.rng
-        one, other = rng.sample(world.names, 2)
-        apart = world.net.reachable(one, other)
-        world.say(f"{one} and {other} {'cannot' if apart else 'can'} reach each other")
-        world.net.part(one, other, apart)
+        one, other = self.rng.sample(self.context.names, 2)
+        apart = self._net.reachable(one, other)
+        self.context.say(f"{one} and {other} {'cannot' if apart else 'can'} reach each other")
+        self._net.part(one, other, apart)
         if apart:
-            world.count("sites parted")
+            self.context.count("sites parted")
 
     def break_link(self) -> None:
         """A connection of the pipeline breaks."""
-        found = [one for one in self.world.net.connections.values() if one.client is None]
+        found = [one for one in self._net.connections.values() if not isinstance(one.end, Client)]
         if found:
-            self.world.count("link cut off")
+            self.context.count("link cut off")
             self.rng.choice(found).cut()
 
     def stop_pipeline(self) -> None:
         """The pipeline of a link stops, or goes on."""
-        if self.world.links:
-            link = self.rng.choice(list(self.world.links.values()))
+        if self._links:
+            link = self.rng.choice(list(self._links.values()))
             link.stopped = not link.stopped
-            self.world.count("pipeline stopped or started")
+            self.context.count("pipeline stopped or started")
 
     def change_filter(self) -> None:
         """A link's filter changes."""
-        if self.world.links:
-            self.world.count("filter changed")
-            self.rng.choice(list(self.world.links.values())).change_filter()
+        if self._links:
+            self.context.count("filter changed")
+            self.rng.choice(list(self._links.values())).change_filter()
 
     def wipe(self) -> None:
         """A cluster loses its disk, and perhaps its clock."""
-        self.lose_disk(self.world.clusters[self.rng.choice(self.world.names)])
+        self.lose_disk(self._clusters[self.rng.choice(self.context.names)])
 
-    def lose_disk(self, cluster: "Cluster") -> None:
+    def lose_disk(self, cluster: Cluster) -> None:
         """This one."""
-        world, rng = self.world, self.rng
+        context = self.context
         cluster.die()
         cluster.wiped()
-        world.count("disk lost")
-        if rng.random() < 0.3:
-            world.count("disk lost, and the clock is behind")
+        context.count("disk lost")
+        if self.rng.random() < 0.3:
+            context.count("disk lost, and the clock is behind")
             cluster.skew_ms -= 500_000 + 13 * cluster.lives
-        world.lost_disk(cluster)
-        world.say(f"{cluster.name} loses its disk")
-        world.revive_later(cluster)
+        for topic in context.topics:
+            self._truth.deleted(cluster.name, topic)
+        context.say(f"{cluster.name} loses its disk")
+        cluster.revive_later()
 
     def recreate(self) -> None:
-        """A topic is deleted in one cluster; somebody makes it again, there or over a link."""
-        cluster = self.somebody()
+        """A topic is deleted in one cluster, and created again there or over a link."""
+        cluster = self.any_living()
         if cluster is not None:
-            self.delete(cluster, self.rng.choice(self.world.topics))
+            self.delete(cluster, self.rng.choice(self.context.topics))
 
-    def delete(self, cluster: "Cluster", topic: str, *, again: bool = True) -> None:
+    def delete(self, cluster: Cluster, topic: str, *, again: bool = True) -> None:
         """It is deleted there, and made again soon (`again`), or comes again over a link alone."""
-        self.world.say(f"{cluster.name}: {topic} is deleted")
+        self.context.say(f"{cluster.name}: {topic} is deleted")
 
         def deleted(error: MagnetarError | None) -> None:
             if error is None and cluster.broker is not None:
-                self.world.count("topic deleted")
-                self.world.forgotten(cluster.name, topic)
+                self.context.count("topic deleted")
+                self._truth.deleted(cluster.name, topic)
                 if not again:
                     return
-                self.world.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
+                self.context.clock.after(int(self.rng.random() * 2_000), self.create, cluster.name, topic)
 
         try:
             cluster.control.topics.delete(topic, True, deleted)
@@ -189,8 +205,8 @@ class Faults:
             return
 
     def create(self, name: str, topic: str) -> None:
-        """Somebody makes a topic."""
-        cluster = self.world.clusters[name]
+        """A topic is created."""
+        cluster = self._clusters[name]
         if cluster.broker is not None and (
             topic not in cluster.broker.topics or cluster.control.topics.was_deleted(topic)
         ):
@@ -201,55 +217,55 @@ class Faults:
 
     def _created(self, error: MagnetarError | None) -> None:
         if error is None:
-            self.world.count("topic made anew")
+            self.context.count("topic created again")
 
     def clock(self) -> None:
         """A cluster's clock is set."""
-        cluster = self.world.clusters[self.rng.choice(self.world.names)]
-        self.world.count("clock set")
+        cluster = self._clusters[self.rng.choice(self.context.names)]
+        self.context.count("clock set")
         cluster.skew_ms += self.rng.choice((-60_000, -500, 500, 60_000))
-        self.world.say(f"the clock of {cluster.name} is off by {cluster.skew_ms} ms")
+        self.context.say(f"the clock of {cluster.name} is off by {cluster.skew_ms} ms")
 
     def policy(self) -> None:
         """A cluster's policy of the namespace names other clusters than before."""
-        cluster = self.somebody()
+        cluster = self.any_living()
         if cluster is None or cluster.broker is None:
             return
-        chosen = [name for name in self.world.names if name == cluster.name or self.rng.random() < 0.6]
+        chosen = [name for name in self.context.names if name == cluster.name or self.rng.random() < 0.6]
         self.set_policy(cluster, chosen)
 
     def mode(self) -> None:
         """The mode of the namespace changes, in one cluster or in all."""
         mode: SubscriptionMode = "exact" if self.rng.random() < 0.5 else "snapshot"
-        chosen = self.somebody() if self.rng.random() < 0.5 else None
-        for cluster, _ in self.world.living():
+        chosen = self.any_living() if self.rng.random() < 0.5 else None
+        for cluster, _ in self._clusters.living():
             if chosen is None or chosen is cluster:
                 self.set_mode(cluster, mode)
 
-    def set_mode(self, cluster: "Cluster", mode: SubscriptionMode) -> None:
+    def set_mode(self, cluster: Cluster, mode: SubscriptionMode) -> None:
         """Set it, now or when the policy is not being changed any more."""
         if cluster.broker is None:
             return
         try:
             change = cluster.broker.resources.change_policies(NAMESPACE, subscription_mode=mode)
             cluster.control.policies.apply(change, lambda _error: None)
-            self.world.count("mode set")
-            self.world.say(f"{cluster.name}: the namespace is in {mode} mode")
+            self.context.count("mode set")
+            self.context.say(f"{cluster.name}: the namespace is in {mode} mode")
         except MagnetarError:
-            self.world.clock.after(300, self.set_mode, cluster, mode)
+            self.context.clock.after(300, self.set_mode, cluster, mode)
 
-    def set_policy(self, cluster: "Cluster", chosen: list[str]) -> None:
+    def set_policy(self, cluster: Cluster, chosen: list[str]) -> None:
         """Set it, if the broker takes it."""
         assert cluster.broker is not None
-        self.world.say(f"{cluster.name}: the policy names {chosen}")
+        self.context.say(f"{cluster.name}: the policy names {chosen}")
         before = set(cluster.broker.resources.replication_clusters(NAMESPACE))
-        self.world.departed[cluster.name] |= before - set(chosen)
+        self.context.departed[cluster.name] |= before - set(chosen)
 
         def done(error: MagnetarError | None) -> None:
-            if error is None and self.world.storm:
+            if error is None and self.context.storm:
                 for what, named in (("left", before - set(chosen)), ("joined", set(chosen) - before)):
                     if named:
-                        self.world.count(f"cluster {what} the policy")
+                        self.context.count(f"cluster {what} the policy")
 
         try:
             change = cluster.broker.resources.set_replication(NAMESPACE, chosen)

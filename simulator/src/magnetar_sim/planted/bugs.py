@@ -16,12 +16,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from magnetar_sim.plants_exact import EXACT, Dropping, Patches, patches_of
-from magnetar_sim.plants_links import LINKS
-from magnetar_sim.plants_mixed import BOTH, MIXED
-from magnetar_sim.plants_snapshot import SNAPSHOT
-from magnetar_sim.stories import STORIES, Story
-from magnetar_sim.world import STEPS, World
+from magnetar_sim.actions.stories import STORIES
+from magnetar_sim.options import STEPS, WorldOptions
+from magnetar_sim.planted.exact import EXACT, Dropping, Patches, patches_of
+from magnetar_sim.planted.links import LINKS
+from magnetar_sim.planted.mixed import BOTH, MIXED
+from magnetar_sim.planted.snapshot import SNAPSHOT
+from magnetar_sim.world import Story
 
 
 class Plant(NamedTuple):
@@ -32,17 +33,16 @@ class Plant(NamedTuple):
         patches: by the dotted name of what is replaced.
         seeds: that find it.
         steps: of its worlds; 0: as long as the seed says.
-        focus, shape, replicated_share, story: of its worlds, see `World`.
+        options: of its worlds.
+        story: how its worlds begin.
     """
 
     mode: str
     patches: Patches | Dropping
     seeds: tuple[int, ...]
-    steps: int = 0
-    focus: tuple[str, ...] = ()
-    shape: str = ""
-    replicated_share: float = World.replicated_share
-    story: Story | None = None
+    steps: int
+    options: WorldOptions
+    story: Story | None
 
 
 KNOWN: dict[str, tuple[int, ...]] = {
@@ -134,37 +134,26 @@ SHAPES = {
 UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "trim_volatile"})
 """Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
+
+def _plant(name: str, mode: str, patches: Patches | Dropping) -> Plant:
+    share = 0.0 if name in UNREPLICATED else 1.0 if name in STORIES else WorldOptions().replicated_share
+    # Without a focus the world has none, not even that of its seed.
+    options = WorldOptions(focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""), replicated_share=share)
+    steps = max(STEPS) if name in LONG else SHORTER.get(name, 0)
+    return Plant(mode, patches, KNOWN.get(name, ()), steps, options, STORIES.get(name))
+
+
 BUGS: dict[str, Plant] = {
-    **{name: Plant("exact", patches, KNOWN.get(name, ())) for name, patches in LINKS.items()},
-    **{name: Plant("exact", patches, KNOWN.get(name, ())) for name, patches in EXACT.items()},
-    **{name: Plant("snapshot", patches, KNOWN.get(name, ())) for name, patches in (SNAPSHOT | BOTH).items()},
-    **{name: Plant("mixed", patches, KNOWN.get(name, ())) for name, patches in MIXED.items()},
+    name: _plant(name, mode, patches)
+    for mode, table in (("exact", LINKS | EXACT), ("snapshot", SNAPSHOT | BOTH), ("mixed", MIXED))
+    for name, patches in table.items()
 }
-BUGS = {
-    name: plant._replace(
-        steps=max(STEPS) if name in LONG else SHORTER.get(name, 0), focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""),
-        replicated_share=0.0 if name in UNREPLICATED else 1.0 if name in STORIES else World.replicated_share,
-        story=STORIES.get(name),
-    )
-    for name, plant in BUGS.items()
-}  # fmt: skip
 
 
 @contextmanager
-def planted(bug: str) -> Iterator[type[World]]:
-    """For as long as the block runs a bug is planted in the kind of world that is given; "" for none."""
+def planted(bug: str) -> Iterator[None]:
+    """For as long as the block runs a bug is planted; "" for none."""
     with ExitStack() as stack:
         for name, replacement in (patches_of(BUGS[bug].patches) if bug else {}).items():
             stack.enter_context(patch(name, replacement))
-        yield World
-
-
-def focused(kind: type[World], bug: str) -> type[World]:
-    """The worlds of a planted bug, with or without it: none of their own choice of what they are about."""
-    if not bug:
-        return kind
-    plant = BUGS[bug]
-    kept = {
-        "focus": plant.focus, "shape": plant.shape, "replicated_share": plant.replicated_share, "story": plant.story
-    }  # fmt: skip
-    return type("Focused", (kind,), kept)
+        yield

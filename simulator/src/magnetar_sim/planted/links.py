@@ -13,8 +13,7 @@ from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto
-from magnetar_sim.carrying import Range
-from magnetar_sim.pipeline import Link
+from magnetar_sim.connections.pipeline import Link, Range
 
 _judge, _advance, _load = chain.judge, chain.advance, TopicLog._load
 _jumped, _rewound = LinkTopic.jumped, LinkTopic.rewound
@@ -58,12 +57,12 @@ def _refuses_pushed(
 ) -> None:
     topic = self._host.find(request.topic)
 
-    def told(response: Any) -> None:
+    def refused(response: Any) -> None:
         if response.refused and topic is not None:
             response.persisted.ledger, response.persisted.entry = topic.log.watermark_staged(request.source)
         reply(response)
 
-    _append(self, connection, request, payload, told, ask, **more)
+    _append(self, connection, request, payload, refused, ask, **more)
 
 
 def _rewinds_in_memory(self: LinkSource, state: LinkTopic, target: LinkCursor, stored: Any) -> None:
@@ -93,7 +92,7 @@ def _next_p_is_position(self: Link, position: Position, p: Position, *, sent: bo
 
 
 def _last_was_sent(self: Range) -> Position:
-    """S of a range that ends with what the filter kept back: without it the next range would begin anew, and heal the link."""
+    """S of a range that ends with what the filter kept back: without it the next range would begin again, and heal the link."""
     return self.position(len(self.data) - 1) if self.data else self.s
 
 
@@ -118,7 +117,7 @@ def _rewound_with_a_gap(self: LinkTopic, cursor: LinkCursor) -> int:
     return _rewound(self, cursor)
 
 
-PIPELINE = "magnetar_sim.pipeline.Link"
+PIPELINE = "magnetar_sim.connections.pipeline.Link"
 DESTINATION = "magnetar.replication.link.destination.LinkDestination"
 
 LINKS: dict[str, dict[str, Any]] = {
@@ -127,7 +126,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
     "p_is_previous_entry": {
         f"{PIPELINE}.next_p": _next_p_is_position,
-        "magnetar_sim.carrying.Range.sent_last": property(_last_was_sent),
+        "magnetar_sim.connections.pipeline.Range.sent_last": property(_last_was_sent),
     },
     "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
     "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},

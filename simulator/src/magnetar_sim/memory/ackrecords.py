@@ -16,12 +16,12 @@ Name = tuple[str, str, str]
 
 
 @dataclass(slots=True, frozen=True)
-class Said:
-    """What another cluster tells, in snapshot mode: an update, or the final state of a failover.
+class Claimed:
+    """What another cluster claims in snapshot mode, by an update or by the final state of a failover.
 
     Attributes:
         position: of the marker.
-        writer: who tells it.
+        writer: the cluster.
         acked: what is acknowledged.
         base: what the writer's starting point skipped.
         seeks: per cluster the latest seek that the writer knew; None: it counts whatever was sought (a final state).
@@ -35,22 +35,22 @@ class Said:
 
 
 @dataclass(slots=True)
-class Told:
+class SnapshotTruth:
     """What snapshot mode's promises about one subscription in one cluster are judged by; see `updates`.
 
     Attributes:
-        skipped: what its starting point skipped, or that of whoever brought it: to be told as that, not as acknowledged. Also
-            what was acknowledged while no link concerned the topic: that may be told as either.
+        skipped: what its starting point skipped, or that of the cluster that brought it: updates claim it as that, not as
+            acknowledged. Also what was acknowledged while no link concerned the topic: updates may claim that as either.
         base: the part of it that was not sought back: it counts there.
         own: what consumers and operators acknowledged there.
-        must: per writer what its updates that the broker has read say: it is not given to consumers there again.
-        said: all that other clusters told, as far as it is durable.
-        unread: the part of it that the broker has not been told of yet.
+        must: per writer what its updates that the broker has read claim: consumers there do not get it again.
+        claims: all that other clusters claimed, as far as it is durable.
+        unread: the part of it that the broker has not read yet.
         seek: the newest seek there; updates whose writer did not know it do not count.
         sure: the newest one that was answered: what `seek` is again when the broker dies.
         latest: the newest one that may have survived that.
-        heard: per other cluster its newest seek that a marker here tells of.
-        news: something was acknowledged there since, or passed on: there is a reason to tell.
+        foreign: per other cluster its newest seek that a marker here names.
+        news: something was acknowledged there since, or passed on: there is a reason to write an update.
         follows: the seek elsewhere that it followed, in worlds of changing modes.
         key: the epoch that `must` is of, in worlds of changing modes.
         former: what the subscription of that name before might count, in markers that are on their way still.
@@ -61,12 +61,12 @@ class Told:
     base: set[int] = field(default_factory=set)
     own: set[int] = field(default_factory=set)
     must: dict[str, set[int]] = field(default_factory=dict)
-    said: list[Said] = field(default_factory=list)
-    unread: list[Said] = field(default_factory=list)
+    claims: list[Claimed] = field(default_factory=list)
+    unread: list[Claimed] = field(default_factory=list)
     seek: Epoch | None = None
     sure: Epoch | None = None
     latest: Epoch | None = None
-    heard: dict[str, Epoch] = field(default_factory=dict)
+    foreign: dict[str, Epoch] = field(default_factory=dict)
     news: bool = False
     follows: Epoch | None = None
     key: Any = None
@@ -81,13 +81,13 @@ class Coming:
     Attributes:
         position: where it is.
         writer: whose.
-        told: an update, or what a marker of exact mode has of the subscription.
+        content: an update, or what a marker of exact mode has of the subscription.
         may: what its writer might count when it wrote it.
     """
 
     position: Position
     writer: str
-    told: Update | AckedSet
+    content: Update | AckedSet
     may: set[int]
 
 
@@ -101,14 +101,14 @@ class Acked:
         delivered: messages that were sent to a consumer there, since the calm.
         late: messages that were about to be deleted when the subscription was made or moved.
         expired: messages that the operator's expiry passed.
-        undone: messages that came back by a seek that nobody was told is durable.
+        undone: messages that came back by a seek that was not answered yet, so that it may be lost.
         unexpired: the same of those that had expired.
-        movers: who sought since, in that order, and was not told that it is durable.
-        told: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
+        movers: who sought since, in that order, and has no answer yet.
+        known: per epoch what the broker knows to be acknowledged: by its consumers, or by a marker that it has read.
         unsafe: acknowledgements of this life, with their epochs, that nothing durable has yet.
-        unread: markers that are durable, and that the broker has not been told of yet.
-        coming: the same in worlds of changing modes: what other clusters tell in whichever mode.
-        told_here: snapshot mode's.
+        unread: markers that are durable, and that the broker has not read yet.
+        coming: the same in worlds of changing modes: what other clusters claim in either mode.
+        snapshot: of snapshot mode.
     """
 
     may: set[int] = field(default_factory=set)
@@ -119,22 +119,22 @@ class Acked:
     undone: set[int] = field(default_factory=set)
     unexpired: set[int] = field(default_factory=set)
     movers: list[Any] = field(default_factory=list)
-    told: dict[Any, set[int]] = field(default_factory=dict)
+    known: dict[Any, set[int]] = field(default_factory=dict)
     unsafe: list[tuple[Any, set[int]]] = field(default_factory=list)
     unread: list[tuple[Position, str, Any, set[int]]] = field(default_factory=list)
     coming: list["Coming"] = field(default_factory=list)
-    told_here: Told = field(default_factory=Told)
+    snapshot: SnapshotTruth = field(default_factory=SnapshotTruth)
 
 
 @dataclass(slots=True)
 class Creation:
-    """Somebody made the subscription.
+    """A subscription was made.
 
     Attributes:
         cluster, uuid, incarnation: where.
         base: messages held in front of its start.
         scope: origins that it states something about.
-        durable: a marker that tells of it is on a disk.
+        durable: a marker with its base is on a disk.
     """
 
     cluster: str
@@ -159,8 +159,8 @@ class Shared:
         again: of these, those that were acknowledged somewhere before.
         given_up: it was deleted in some cluster: what that one still hears is not promised.
         seeks: per epoch that a seek began what it left consumed.
-        sought: it was moved back, or ahead, by somebody.
-        moved: a failover told its state as exact mode has it, in snapshot mode.
+        sought: a seek moved it back, or ahead.
+        moved: a failover wrote its state as exact mode has it, in snapshot mode.
     """
 
     may: dict[Any, set[int]] = field(default_factory=dict)
@@ -176,11 +176,11 @@ class Shared:
     moved: bool = False
 
 
-def knows(told: Update | AckedSet, seek: Epoch | None) -> bool:
+def knows(content: Update | AckedSet, seek: Epoch | None) -> bool:
     """Whether the writer of a marker knew of a seek; else it does not count behind it."""
     if seek is None:
         return True
-    if isinstance(told, AckedSet):
-        return told.epoch >= seek
-    known = {one.cluster: one for one in told.claim.seeks} if told.claim is not None else {}
+    if isinstance(content, AckedSet):
+        return content.epoch >= seek
+    known = {one.cluster: one for one in content.claim.seeks} if content.claim is not None else {}
     return seek.cluster in known and not later(known[seek.cluster], seek)

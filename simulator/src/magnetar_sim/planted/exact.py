@@ -1,7 +1,7 @@
 """Planted bugs of exact mode: each is a patch of the real code with one rule left out. Production code knows of none of them.
 
 One table for all worlds: `EXACT` says by the name of the rule what is replaced by what. The simulator plants these in whole
-brokers (`sim.bugs` has the seeds), tests/support/ackbugs.py in single machines. The rules, each with the reason:
+brokers (`planted.bugs` has the seeds), tests/support/ackbugs.py in single machines. The rules, each with the reason:
 docs/design/acknowledged-sets.md.
 """
 
@@ -157,7 +157,7 @@ def _floor_by_origin(self: TopicState) -> Marks:
 
 
 def _floor_of_all(self: TopicState) -> Marks:
-    """Those are waited for, too, that never hear this cluster."""
+    """Those are waited for, too, that no links from this cluster lead to."""
     here = self.low_marks()
     return {
         origin: min(self.low_water.mark(name, origin, self.routing, here) for name in self.routing.clusters)
@@ -166,7 +166,7 @@ def _floor_of_all(self: TopicState) -> Marks:
 
 
 def _floor_of_sources(self: TopicState) -> Marks:
-    """So are all that this cluster hears, by any way."""
+    """So are all from which links lead to this cluster, by any way."""
     with patch.object(self.routing, "peers", self.routing.sources[self.host.cluster]):
         return _floor(self)
 

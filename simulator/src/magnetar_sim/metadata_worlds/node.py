@@ -26,7 +26,7 @@ PLAIN: Final = "p"
 
 
 class Op:
-    """One thing that somebody did, as the dumb twin remembers it."""
+    """One thing that was done, as the dumb twin remembers it."""
 
     __slots__ = ("field", "kind", "path", "stamp", "value")
 
@@ -194,7 +194,7 @@ class Node:
         self.start()
 
     def publish_snapshot(self, *, hello: bool = False) -> None:
-        """Tell everything; it is durable at once."""
+        """Publish everything; it is durable at once."""
         snapshot = self.machine.snapshot(self.now, hello=hello)
         self.outbox += snapshot.messages
         self.machine.listed(snapshot)
@@ -266,7 +266,7 @@ class Node:
                 for path, record in batch.records.items()
                 if any(stamp.time_us > self.now * US_PER_MS for stamp in record.stamps())
             }
-            # Of two that wait the newer may hide the other, until a snapshot tells it again.
+            # Of two that wait the newer may hide the other, until a snapshot publishes it again.
             self.early = [one for one in self.early if one[0] not in early] + list(early.items())
             world.say(f"{self.name} applies {len(entries)} events: {sorted(update.records)}")
             hellos = [header for header in batch.headers if header.hello and header.last]

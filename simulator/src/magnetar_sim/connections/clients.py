@@ -1,21 +1,20 @@
 """Producers and consumers that speak the protocol as the official clients do, and misbehave as users do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, Protocol
 
 from magnetar.core.ids import Position
 from magnetar.storage.cursor import bits_of, words_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, encode, encode_with_payload
 from magnetar.wire.versions import PROTOCOL_VERSION
-from magnetar_sim.net import Connection
-from magnetar_sim.truth import Published, entry_bytes, uid_of
-
-if TYPE_CHECKING:
-    from magnetar_sim.world import World
+from magnetar_sim.connections.net import Connection, Network, Server
+from magnetar_sim.context import WorldContext
+from magnetar_sim.memory.records import Published, entry_bytes, uid_of
 
 CONNECT: Final = encode(
-    pb.BaseCommand(type=2, connect=pb.CommandConnect(client_version="sim", protocol_version=PROTOCOL_VERSION))
+    pb.BaseCommand(type=pb.CONNECT, connect=pb.CommandConnect(client_version="sim", protocol_version=PROTOCOL_VERSION))
 )
 
 PERMITS: Final = 500
@@ -24,22 +23,65 @@ PERMITS: Final = 500
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = 0, 1, 2, 3
 
 
+class ClientEvents(Protocol):
+    """What clients report; see `observers.Observer`."""
+
+    def before(self, consumer: "Consumer", frame: Frame) -> None:
+        """A consumer's frame is about to reach its broker."""
+
+    def behind(self, consumer: "Consumer", frame: Frame) -> None:
+        """The broker has handled the frame."""
+
+    def sent(self, consumer: "Consumer", frame: Frame) -> None:
+        """A broker sends a message to a consumer."""
+
+    def delivered(self, consumer: "Consumer", uids: set[int]) -> None:
+        """Messages reached a consumer."""
+
+    def ack_answered(self, consumer: "Consumer", response: pb.CommandAckResponse) -> None:
+        """A consumer's acknowledgement was answered."""
+
+    def seek_answered(self, consumer: "Consumer") -> None:
+        """A consumer's seek was answered."""
+
+    def receipted(self, cluster: str, entry: Published) -> None:
+        """A producer has the receipt of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every client needs of its world.
+
+    Attributes:
+        context: of the world.
+        net: what connections are made over.
+        clusters: by their names.
+        published: entries by their uid.
+        events: what clients see is reported to it.
+    """
+
+    context: WorldContext
+    net: Network
+    clusters: Mapping[str, Server]
+    published: Mapping[int, Published]
+    events: ClientEvents
+
+
 class Client:
     """One connection to one cluster's broker.
 
     Args:
-        world: the world.
+        around: the world.
         cluster: whom to talk to.
     """
 
-    def __init__(self, world: "World", cluster: str) -> None:
-        self.world, self.cluster = world, cluster
+    each_frame = True
+
+    def __init__(self, around: Surroundings, cluster: str) -> None:
+        self.around, self.cluster = around, cluster
         self.requests = 0
-        self.connection: Connection | None = world.net.connect(
-            world.clusters[cluster], f"near {cluster}", self._frames, self.closed
-        )
+        self.connection: Connection | None = around.net.connect(around.clusters[cluster], f"near {cluster}", self)
         if self.connection is not None:
-            self.connection.client = self
             self.connection.send(CONNECT)
 
     @property
@@ -60,15 +102,25 @@ class Client:
         if self.connection is not None:
             self.connection.send(data)
 
-    def _frames(self, frames: list[Frame]) -> None:
+    def before(self, frame: Frame) -> None:
+        """See `net.End`."""
+
+    def behind(self, frame: Frame) -> None:
+        """See `net.End`."""
+
+    def sent(self, frames: list[Frame]) -> None:
+        """See `net.End`."""
+
+    def arrived(self, frames: list[Frame]) -> None:
+        """The broker's PING is answered here."""
         for frame in frames:
-            if frame.command.type == 18:
-                self.put(encode(pb.BaseCommand(type=19, pong=pb.CommandPong())))
+            if frame.command.type == pb.PING:
+                self.put(encode(pb.BaseCommand(type=pb.PONG, pong=pb.CommandPong())))
             else:
                 self.frame(frame)
 
     def frame(self, frame: Frame) -> None:
-        """The broker said something."""
+        """A frame of the broker that is no PING."""
 
     def closed(self) -> None:
         """The connection is gone."""
@@ -87,22 +139,22 @@ SCHEMAS = [
         for more in (b"", *(b',{"name":"%s","type":"int","default":0}' % name for name in (b"b", b"c", b"d")))
     ),
 ]
-"""What producers bring, where worlds have schemas: all may stand beside each other."""
+"""What producers bring, where worlds have schemas: all are compatible with each other."""
 
 
 class Publisher(Client):
     """A producer of one topic; a broken one is thrown away.
 
     Args:
-        world, cluster: as `Client`.
+        around, cluster: as `Client`.
         topic: full name.
     """
 
-    def __init__(self, world: "World", cluster: str, topic: str) -> None:
-        super().__init__(world, cluster)
+    def __init__(self, around: Surroundings, cluster: str, topic: str) -> None:
+        super().__init__(around, cluster)
         self.topic = topic
         self.ready = False
-        self.schema = world.rng.choice(SCHEMAS) if world.schemas else b""
+        self.schema = around.context.rng.choice(SCHEMAS) if around.context.options.schemas else b""
         self._version = b""
         self._queue: list[Published] = []
         self._sent: dict[int, Published] = {}
@@ -110,7 +162,7 @@ class Publisher(Client):
             producer = pb.CommandProducer(topic=topic, producer_id=1, request_id=0)
             if self.schema:
                 producer.schema.CopyFrom(pb.Schema(name="R", schema_data=self.schema, type=AVRO))
-            self.request(5, producer=producer)
+            self.request(pb.PRODUCER, producer=producer)
 
     def publish(self, entry: Published) -> None:
         """Send an entry, as soon as the producer is open."""
@@ -123,7 +175,7 @@ class Publisher(Client):
         for entry in self._queue:
             self._sent[entry.uid] = entry
             command = pb.BaseCommand(
-                type=6, send=pb.CommandSend(producer_id=1, sequence_id=entry.uid, num_messages=entry.count)
+                type=pb.SEND, send=pb.CommandSend(producer_id=1, sequence_id=entry.uid, num_messages=entry.count)
             )
             entry.schema = self.schema
             self.put(b"".join(encode_with_payload(command, [entry_bytes(entry, self._version)])))
@@ -132,16 +184,16 @@ class Publisher(Client):
     def frame(self, frame: Frame) -> None:
         """Receipts and refusals."""
         kind = frame.command.type
-        if kind == 17:
+        if kind == pb.PRODUCER_SUCCESS:
             self.ready = frame.command.producer_success.producer_ready
             self._version = frame.command.producer_success.schema_version
             self._flush()
-        elif kind == 7:
+        elif kind == pb.SEND_RECEIPT:
             entry = self._sent.pop(frame.command.send_receipt.sequence_id, None)
             if entry is not None:
                 entry.receipted = True
-                self.world.receipted(self.cluster, entry)
-        elif kind in (8, 14, 15):
+                self.around.events.receipted(self.cluster, entry)
+        elif kind in (pb.SEND_ERROR, pb.ERROR, pb.CLOSE_PRODUCER):
             self.close()
 
 
@@ -159,7 +211,7 @@ class Consumer(Client):
     """A consumer of one subscription.
 
     Args:
-        world, cluster: as `Client`.
+        around, cluster: as `Client`.
         topic, subscription: of what.
         kind: subscription type.
         replicated: the client's flag.
@@ -168,7 +220,7 @@ class Consumer(Client):
 
     def __init__(
         self,
-        world: "World",
+        around: Surroundings,
         cluster: str,
         topic: str,
         subscription: str,
@@ -177,58 +229,66 @@ class Consumer(Client):
         replicated: bool,
         earliest: bool,
     ) -> None:
-        super().__init__(world, cluster)
+        super().__init__(around, cluster)
         self.topic, self.subscription, self.kind = topic, subscription, kind
         self.ready = False
         self.received: list[Received] = []
         self._unused = 0
         self._seeks: set[int] = set()
-        self.asked: dict[int, tuple[Any, set[int]]] = {}
         self._subscribe = pb.CommandSubscribe(
             topic=topic, subscription=subscription, subType=kind, consumer_id=1, request_id=0,
             initialPosition=int(earliest), replicate_subscription_state=replicated,
         )  # fmt: skip
         if self.open:
-            self.request(4, subscribe=self._subscribe)
+            self.request(pb.SUBSCRIBE, subscribe=self._subscribe)
+
+    def before(self, frame: Frame) -> None:
+        """Observers see what its frames do."""
+        self.around.events.before(self, frame)
+
+    def behind(self, frame: Frame) -> None:
+        """Observers see what its frames did."""
+        self.around.events.behind(self, frame)
+
+    def sent(self, frames: list[Frame]) -> None:
+        """Observers see messages when they are sent."""
+        for frame in frames:
+            if frame.command.type == pb.MESSAGE:
+                self.around.events.sent(self, frame)
 
     def frame(self, frame: Frame) -> None:
         """Messages; the end of it all."""
         command = frame.command
-        if command.type == 9:
+        if command.type == pb.MESSAGE:
             self._message(frame)
-        elif command.type == 13 and not self.ready:
+        elif command.type == pb.SUCCESS and not self.ready:
             self.ready = True
             self.flow(PERMITS)
-        elif command.type == 13 and command.success.request_id in self._seeks:
-            self.world.acks.sought(self)
-        elif command.type == 38:
-            self._ack_answered(command.ackResponse)
-        elif command.type in (14, 16):
+        elif command.type == pb.SUCCESS and command.success.request_id in self._seeks:
+            self.around.events.seek_answered(self)
+        elif command.type == pb.ACK_RESPONSE:
+            self.around.events.ack_answered(self, command.ackResponse)
+        elif command.type in (pb.ERROR, pb.CLOSE_CONSUMER):
             self.close()
 
-    def _ack_answered(self, response: pb.CommandAckResponse) -> None:
-        asked = self.asked.pop(response.request_id, None)
-        if asked is not None and not response.HasField("error"):
-            self.world.acks.answered(self, *asked)
-
     def closed(self) -> None:
-        """What was not acknowledged comes again, to somebody."""
+        """What was not acknowledged comes again, to any consumer."""
         self.received.clear()
 
     def flow(self, permits: int) -> None:
         """Ask for messages."""
         self._unused += permits
-        self.put(encode(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=1, messagePermits=permits))))
+        self.put(encode(pb.BaseCommand(type=pb.FLOW, flow=pb.CommandFlow(consumer_id=1, messagePermits=permits))))
 
     def _message(self, frame: Frame) -> None:
         message = frame.command.message
         position = Position(message.message_id.ledgerId, message.message_id.entryId)
-        published = self.world.truth.published[uid_of(frame.payload)]
+        published = self.around.published[uid_of(frame.payload)]
         full = (1 << published.count) - 1
         bits = bits_of(message.ack_set) & full if message.ack_set else full
         self.received.append(Received(position, published.uid, published.count, bits))
         uids = {published.uid + number for number in range(published.count) if bits >> number & 1}
-        self.world.acks.delivered(self, uids)
+        self.around.events.delivered(self, uids)
         self._unused -= bits.bit_count()
         if self._unused < PERMITS // 2:
             self.flow(PERMITS)
@@ -263,12 +323,12 @@ class Consumer(Client):
 
     def _put_ack(self, command: pb.CommandAck, *, answer: bool) -> None:
         if answer:
-            self.request(10, ack=command)
+            self.request(pb.ACK, ack=command)
         else:
-            self.put(encode(pb.BaseCommand(type=10, ack=command)))
+            self.put(encode(pb.BaseCommand(type=pb.ACK, ack=command)))
 
     def ack_ids(self, positions: list[Position]) -> None:
-        """Acknowledge entries one by one, whoever has them."""
+        """Acknowledge entries one by one, received or not."""
         self.received = [one for one in self.received if one.position not in positions]
         command = pb.CommandAck(consumer_id=1, ack_type=0)
         for position in positions:
@@ -279,20 +339,22 @@ class Consumer(Client):
         """Go to a message; `bits`: of its batch, those that are to come."""
         target = pb.MessageIdData(ledgerId=position.ledger % (1 << 64), entryId=position.entry % (1 << 64))
         target.ack_set.extend(words_of(bits) if bits else ())
-        self._seeks.add(self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target)))
+        self._seeks.add(self.request(pb.SEEK, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_id=target)))
 
     def seek_time(self, time_ms: int) -> None:
         """Go to what was published then."""
         self._seeks.add(
-            self.request(28, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_publish_time=time_ms))
+            self.request(pb.SEEK, seek=pb.CommandSeek(consumer_id=1, request_id=0, message_publish_time=time_ms))
         )
 
     def unsubscribe(self) -> None:
         """Give the subscription up."""
-        self.request(12, unsubscribe=pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True))
+        self.request(pb.UNSUBSCRIBE, unsubscribe=pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True))
 
     def redeliver(self) -> None:
         """Ask for everything unacknowledged again."""
         self.received.clear()
         command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
-        self.put(encode(pb.BaseCommand(type=20, redeliverUnacknowledgedMessages=command)))
+        self.put(
+            encode(pb.BaseCommand(type=pb.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=command))
+        )

@@ -1,6 +1,6 @@
 """Connections between clients (or the pipeline) and brokers: ordered, slow, and mortal.
 
-Each direction keeps its order. A connection that breaks loses what is on its way, and each end hears of it at a time of
+Each direction keeps its order. A connection that breaks loses what is on its way, and each end notices at a time of
 its own. While two sites cannot reach each other their connections stand still: what was sent arrives later, or never, if
 the connection breaks before that. There are no sockets: what is sent is bytes, and a real decoder takes them apart.
 """
@@ -9,16 +9,14 @@ import random
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
 from magnetar_sim.clock import Clock
 
 if TYPE_CHECKING:
-    from magnetar_sim.carrying import Peer
-    from magnetar_sim.clients import Client
-    from magnetar_sim.cluster import Cluster
+    from magnetar.broker.broker import Broker
 
 CLIENT_FRAME_BYTES_MAX = 64 << 20
 _HEADER = struct.Struct(">II")
@@ -38,6 +36,49 @@ def _whole_frames(data: bytes) -> list[Frame]:
     return frames
 
 
+class Server(Protocol):
+    """The broker's end of connections: a cluster.
+
+    Attributes:
+        name: of the cluster.
+        broker: None while it is down.
+        life: a number for each time that it ran.
+    """
+
+    name: str
+    life: int
+
+    @property
+    def broker(self) -> "Broker | None":
+        """See the class."""
+
+    def run(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Have the broker handle one event."""
+
+
+class End(Protocol):
+    """The client's end of one connection."""
+
+    @property
+    def each_frame(self) -> bool:
+        """Whether the broker handles its frames one by one, so that observers see what each of them did."""
+
+    def before(self, frame: Frame) -> None:
+        """A frame is about to reach the broker; only of those that go one by one."""
+
+    def behind(self, frame: Frame) -> None:
+        """The broker handled it."""
+
+    def sent(self, frames: list[Frame]) -> None:
+        """The broker sends these; they arrive later, or never."""
+
+    def arrived(self, frames: list[Frame]) -> None:
+        """Frames of the broker arrive."""
+
+    def closed(self) -> None:
+        """The client learns that the connection is over; not called when the client closed it."""
+
+
 class Connection:
     """One connection; the client's end of it.
 
@@ -46,26 +87,14 @@ class Connection:
         number: as the broker knows it.
         cluster: where it leads.
         site: where the client is.
-        on_frames: takes what the broker sends.
-        on_closed: called once when the client learns that it is over (not when the client closed it).
+        end: the client.
     """
 
-    def __init__(
-        self,
-        net: "Network",
-        number: int,
-        cluster: "Cluster",
-        site: str,
-        on_frames: Callable[[list[Frame]], None],
-        on_closed: Callable[[], None],
-    ) -> None:
-        self.net, self.number, self.cluster, self.site = net, number, cluster, site
+    def __init__(self, net: "Network", number: int, cluster: Server, site: str, end: End) -> None:
+        self.net, self.number, self.cluster, self.site, self.end = net, number, cluster, site, end
         self.life = cluster.life
-        self.client: Client | None = None
-        self.peer: Peer | None = None
         self.open = True
         self.stalled = False
-        self._on_frames, self._on_closed = on_frames, on_closed
         self._server_decoder = FrameDecoder(CLIENT_FRAME_BYTES_MAX)
         self._to_server: deque[bytes] = deque()
         self._to_client: deque[Frame] = deque()
@@ -89,14 +118,14 @@ class Connection:
         if self.cluster.life != self.life or self.cluster.broker is None:
             return
         frames = self._server_decoder.feed(data)
-        if self.client is None:
+        if not self.end.each_frame:
             self.cluster.run(self.cluster.broker.frames, self.number, frames)
             return
-        for frame in frames:  # one by one, so that the world sees what each of them did
+        for frame in frames:
             if self.cluster.life == self.life and self.cluster.broker is not None:
-                self.cluster.world.acks.before(self.client, frame)
+                self.end.before(frame)
                 self.cluster.run(self.cluster.broker.frames, self.number, [frame])
-                self.cluster.world.acks.behind(self.client, frame)
+                self.end.behind(frame)
 
     def deliver(self, buffers: Sequence[bytes | memoryview]) -> None:
         """From the broker to the client."""
@@ -104,10 +133,7 @@ class Connection:
             return
         frames = _whole_frames(b"".join(buffers))
         self._to_client.extend(frames)
-        if self.client is not None:
-            self.cluster.world.sent(self.client, frames)
-        elif self.peer is not None:
-            self.cluster.world.told(self.cluster, self.peer, frames)
+        self.end.sent(frames)
         if not self.stalled:
             self._client_at = max(self._client_at, self.net.clock.now_ms + self.net.delay_ms())
             self.net.clock.after(self._client_at - self.net.clock.now_ms, self._arrive_client)
@@ -118,7 +144,7 @@ class Connection:
         if self._to_client:
             frames = list(self._to_client)
             self._to_client.clear()
-            self._on_frames(frames)
+            self.end.arrived(frames)
         if self._closing and not self._to_client:
             self._end()
 
@@ -139,7 +165,7 @@ class Connection:
         self._tell_server()
 
     def cut(self) -> None:
-        """It breaks: both ends hear of it, each in its own time; what is on its way is lost."""
+        """It breaks: both ends notice, each in its own time; what is on its way is lost."""
         if not self.open:
             return
         self._tell_server()
@@ -158,7 +184,7 @@ class Connection:
         if self.open:
             self.open = False
             self.net.forget(self)
-            self.net.clock.after(self.net.delay_ms(), self._on_closed)
+            self.net.clock.after(self.net.delay_ms(), self.end.closed)
 
     def stall(self, stalled: bool) -> None:
         """Stand still, or go on."""
@@ -190,18 +216,12 @@ class Network:
         """Whether two sites can reach each other."""
         return frozenset((one, other)) not in self.apart
 
-    def connect(
-        self,
-        cluster: "Cluster",
-        site: str,
-        on_frames: Callable[[list[Frame]], None],
-        on_closed: Callable[[], None],
-    ) -> Connection | None:
-        """Open a connection; None when nobody answers."""
+    def connect(self, cluster: Server, site: str, end: End) -> Connection | None:
+        """Open a connection; None when the cluster does not answer."""
         if cluster.broker is None or not self.reachable(cluster.name, site):
             return None
         self._made += 1
-        connection = Connection(self, self._made, cluster, site, on_frames, on_closed)
+        connection = Connection(self, self._made, cluster, site, end)
         self.connections[self._made] = connection
         cluster.run(cluster.broker.connected, self._made, f"{site}:{self._made}")
         return connection
@@ -220,8 +240,6 @@ class Network:
             if frozenset((connection.cluster.name, connection.site)) == pair:
                 connection.stall(apart)
 
-    def died(self, cluster: "Cluster") -> None:
-        """A broker is gone: its connections break. Who cannot reach it does not hear of that before the sites can."""
-        for connection in list(self.connections.values()):
-            if connection.cluster is cluster:
-                connection.cut()
+    def of(self, cluster: Server) -> list[Connection]:
+        """All connections that lead to a cluster."""
+        return [one for one in self.connections.values() if one.cluster is cluster]

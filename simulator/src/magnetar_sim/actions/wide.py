@@ -6,23 +6,21 @@ that find planted bugs would be others.
 """
 
 import errno
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar_sim.clients import EXCLUSIVE, FAILOVER, Consumer, Received
-from magnetar_sim.truth import PLAIN
-from magnetar_sim.workload import ignore
+from magnetar_sim.actions.workload import ignore
+from magnetar_sim.cluster import Cluster
+from magnetar_sim.connections.clients import EXCLUSIVE, FAILOVER, Consumer, Received
+from magnetar_sim.memory.records import PLAIN
+from magnetar_sim.world import Actions, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.subscriptions.subscription import Subscription
-    from magnetar_sim.cluster import Cluster
-    from magnetar_sim.world import World
 
-OTHER_TOPIC: Final = "persistent://public/default/u"
 DELAYS_MS: Final = (1, 500, 20_000)
 NOWHERE: Final = 1 << 40
 """Behind every ledger and every entry that there is."""
@@ -46,12 +44,10 @@ class Wide:
         world: the world.
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world, self.rng = world, world.rng
-        self.due_ms = 0
-        """When the last delayed message is due, at whoever published it."""
+    def __init__(self, world: World) -> None:
+        self.world, self.context, self.rng = world, world.context, world.rng
 
-    def actions(self) -> "dict[str, tuple[float, Callable[[], object]]]":
+    def actions(self) -> Actions:
         """What may happen, and how often."""
         rng = self.rng
         return {
@@ -85,8 +81,8 @@ class Wide:
         entries = [truth.publish(publisher.cluster, publisher.topic, PLAIN, None, 1) for _ in range(number)]
         for at, entry in enumerate(entries):
             entry.chunk = (entries[0].uid, at, number)
-        self.world.say(f"{publisher.cluster} is sent {entries[0].uid} to {entries[-1].uid}, chunks of one message")
-        self.world.count("message in chunks")
+        self.context.say(f"{publisher.cluster} is sent {entries[0].uid} to {entries[-1].uid}, chunks of one message")
+        self.context.count("message in chunks")
         for entry in entries[: number if self.rng.random() < 0.9 else -1]:  # or its producer ends in the middle
             publisher.publish(entry)
 
@@ -97,16 +93,10 @@ class Wide:
             return
         for _ in range(self.rng.choice((1, 3))):
             entry = self.world.truth.publish(publisher.cluster, publisher.topic, PLAIN, None, 1)
-            entry.due_ms = self.world.clock.now_ms + self.rng.choice(DELAYS_MS)
-            self.due_ms = max(self.due_ms, entry.due_ms)
-            self.world.say(f"{publisher.cluster} is sent {entry.uid}, for {entry.due_ms % 10_000_000}")
+            entry.due_ms = self.context.clock.now_ms + self.rng.choice(DELAYS_MS)
+            self.context.say(f"{publisher.cluster} is sent {entry.uid}, for {entry.due_ms % 10_000_000}")
             publisher.publish(entry)
-        self.world.count("delayed message")
-
-    def until_due(self) -> None:
-        """Let all delayed messages come due, also where the clock is behind."""
-        slowest = min((cluster.skew_ms for cluster in self.world.clusters.values()), default=0)
-        self.world.clock.run_for(max(0, self.due_ms - slowest - self.world.clock.now_ms))
+        self.context.count("delayed message")
 
     # ------------------------------------------------------------------------------------------------------- consuming
 
@@ -115,7 +105,7 @@ class Wide:
         return self.rng.choice(ready) if ready else None
 
     def foreign(self) -> None:
-        """A client acknowledges what is not there: another cluster's id, one that is nobody's, or none."""
+        """A client acknowledges what is not there: another cluster's id, one that no cluster gave, or none."""
         consumer = self._consumer()
         if consumer is None:
             return
@@ -131,11 +121,11 @@ class Wide:
         if here is not None and here.at:
             strange.append(max(here.at)._replace(entry=NOWHERE))
         consumer.ack_ids(self.rng.sample(strange, min(len(strange), 3)))
-        self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges what is not there")
-        self.world.count("foreign id acknowledged")
+        self.context.say(f"{consumer.cluster}: {consumer.subscription} acknowledges what is not there")
+        self.context.count("foreign id acknowledged")
 
     def again(self) -> None:
-        """A client acknowledges once more what it, or somebody else, acknowledged already; or what it was never sent."""
+        """A client acknowledges once more what was acknowledged already; or what it was never sent."""
         consumer = self._consumer()
         if consumer is None:
             return
@@ -144,14 +134,14 @@ class Wide:
         machine = topic.subscriptions.get(consumer.subscription) if topic is not None else None
         if copy is None or topic is None or machine is None:
             return
-        # What is stored and not told to the broker yet is not there for anybody; and behind a seek an acknowledgement of what
+        # What is stored and not known to the broker yet is not there; and behind a seek an acknowledgement of what
         # was there at that time and was not sent again is taken for one that comes late.
-        told = [one for one in copy.at if machine._late_up_to < one <= topic.log.last]
-        if not told:
+        known = [one for one in copy.at if machine._late_up_to < one <= topic.log.last]
+        if not known:
             return
-        position = self.rng.choice(told)
-        self.world.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {copy.at[position]}, unasked")
-        self.world.count("acknowledged unasked")
+        position = self.rng.choice(known)
+        self.context.say(f"{consumer.cluster}: {consumer.subscription} acknowledges {copy.at[position]}, unasked")
+        self.context.count("acknowledged unasked")
         if consumer.kind in (EXCLUSIVE, FAILOVER) and self.rng.random() < 0.3:
             consumer.ack_through(Received(position, copy.at[position], 1, 1))
         else:
@@ -171,8 +161,8 @@ class Wide:
         if batches:
             position, count = self.rng.choice(batches)
             first = self.rng.randrange(count)
-            self.world.say(f"{consumer.cluster}: {consumer.subscription} seeks to message {first} of {position}")
-            self.world.count("seek into a batch")
+            self.context.say(f"{consumer.cluster}: {consumer.subscription} seeks to message {first} of {position}")
+            self.context.count("seek into a batch")
             consumer.seek(position, (1 << count) - (1 << first))
 
     def seek_time(self) -> None:
@@ -180,23 +170,23 @@ class Wide:
         consumer = self._consumer()
         if consumer is not None:
             ago_ms = self.rng.choice((0, 100, 5_000, 100_000))
-            self.world.say(f"{consumer.cluster}: {consumer.subscription} seeks {ago_ms} ms back")
-            self.world.count("seek by time")
-            consumer.seek_time(self.world.clock.now_ms - ago_ms)
+            self.context.say(f"{consumer.cluster}: {consumer.subscription} seeks {ago_ms} ms back")
+            self.context.count("seek by time")
+            consumer.seek_time(self.context.clock.now_ms - ago_ms)
 
     # ------------------------------------------------------------------------------------------------------- operators
 
     def _subscription(self) -> "tuple[Cluster, str, Subscription] | None":
         found = [
             (cluster, text, machine)
-            for cluster, broker in self.world.living()
+            for cluster, broker in self.world.clusters.living()
             for text, topic in broker.topics.items()
             for machine in topic.subscriptions.values()
         ]
         return self.rng.choice(found) if found else None
 
-    def _topic(self) -> "tuple[Cluster, str] | None":
-        found = [(cluster, text) for cluster, broker in self.world.living() for text in broker.topics]
+    def _topic(self) -> tuple[Cluster, str] | None:
+        found = [(cluster, text) for cluster, broker in self.world.clusters.living() for text in broker.topics]
         return self.rng.choice(found) if found else None
 
     def reset(self) -> None:
@@ -207,10 +197,10 @@ class Wide:
         cluster, topic, machine = found
         copy = self.world.truth.copy(cluster, topic)
         places: list[Position | int] = [EARLIEST, LATEST, *(copy.at if copy is not None else ())]
-        places.append(self.world.clock.now_ms - self.rng.choice((100, 10_000)))
+        places.append(self.context.clock.now_ms - self.rng.choice((100, 10_000)))
         target, exclusive = self.rng.choice(places), self.rng.random() < 0.3
-        self.world.say(f"{cluster.name}: an operator resets {machine.name} to {target}, exclusive {exclusive}")
-        self.world.count("cursor reset by an operator")
+        self.context.say(f"{cluster.name}: an operator resets {machine.name} to {target}, exclusive {exclusive}")
+        self.context.count("cursor reset by an operator")
         who, acks, before = Operator(cluster.name, topic, machine.name), self.world.acks, set[int]()
 
         def look() -> None:
@@ -221,7 +211,7 @@ class Wide:
                 acks.has_moved(who, machine, before)
 
         def done(error: MagnetarError | None) -> None:
-            self.world.say(f"{cluster.name}: the reset of {machine.name} is answered: {error or 'it is done'}")
+            self.context.say(f"{cluster.name}: the reset of {machine.name} is answered: {error or 'it is done'}")
             if error is None and self._still(cluster, topic, machine):
                 acks.sought(who)
 
@@ -232,18 +222,18 @@ class Wide:
             return
         cluster.when_ready(topic, machine, moved)
 
-    def _still(self, cluster: "Cluster", topic: str, machine: "Subscription") -> bool:
+    def _still(self, cluster: Cluster, topic: str, machine: "Subscription") -> bool:
         found = cluster.topic(topic)
         return found is not None and found.subscriptions.get(machine.name) is machine
 
     def delete(self) -> None:
-        """An operator deletes a subscription, whoever uses it."""
+        """An operator deletes a subscription that may be in use."""
         found = self._subscription()
         if found is None:
             return
         cluster, topic, machine = found
-        self.world.say(f"{cluster.name}: an operator deletes {machine.name}")
-        self.world.count("subscription deleted by an operator")
+        self.context.say(f"{cluster.name}: an operator deletes {machine.name}")
+        self.context.count("subscription deleted by an operator")
         _try(lambda: cluster.control.subscriptions.delete(topic, machine.name, True, ignore))
 
     def make(self) -> None:
@@ -252,22 +242,22 @@ class Wide:
         if found is None:
             return
         cluster, topic = found
-        name, world = self.rng.choice(self.world.workload.subscriptions), self.world
-        position = self.rng.choice((None, EARLIEST))
-        world.say(f"{cluster.name}: an operator makes {name}")
-        _try(lambda: cluster.control.subscriptions.create(topic, name, position, world.replicated, {}, ignore))
+        name = self.rng.choice(self.world.workload.subscriptions)
+        position, replicated = self.rng.choice((None, EARLIEST)), self.context.replicated
+        self.context.say(f"{cluster.name}: an operator makes {name}")
+        _try(lambda: cluster.control.subscriptions.create(topic, name, position, replicated, {}, ignore))
 
     def everywhere(self) -> None:
         """A topic is deleted in all clusters, one soon after the other, and made again in one: links make it in the others."""
-        world, topic = self.world, self.rng.choice(self.world.topics)
-        living = [cluster for cluster, _ in world.living()]
+        topic = self.rng.choice(self.context.topics)
+        living = [cluster for cluster, _ in self.world.clusters.living()]
         self.rng.shuffle(living)
         for number, cluster in enumerate(living):
             again = number == len(living) - 1
-            world.clock.after(
-                int(self.rng.random() * 300 * number), partial(world.faults.delete, again=again), cluster, topic
+            self.context.clock.after(
+                int(self.rng.random() * 300 * number), partial(self.world.faults.delete, again=again), cluster, topic
             )
-        world.count("topic deleted everywhere")
+        self.context.count("topic deleted everywhere")
 
     def properties(self) -> None:
         """An operator names a subscription's properties, or a topic's."""
@@ -276,7 +266,7 @@ class Wide:
             return
         cluster, topic, machine = found
         named = {"a": str(self.rng.randrange(3))}
-        self.world.count("properties set")
+        self.context.count("properties set")
         if self.rng.random() < 0.5:
             _try(lambda: cluster.control.subscriptions.set_properties(topic, machine.name, named, ignore))
         else:
@@ -286,8 +276,8 @@ class Wide:
         """An operator unloads a topic: its clients come back, or not."""
         if (found := self._topic()) is not None:
             cluster, topic = found
-            self.world.say(f"{cluster.name}: {topic} is unloaded")
-            self.world.count("topic unloaded")
+            self.context.say(f"{cluster.name}: {topic} is unloaded")
+            self.context.count("topic unloaded")
             _try(lambda: cluster.control.topics.unload(topic, ignore))
 
     def truncate(self) -> None:
@@ -299,8 +289,8 @@ class Wide:
         topic = cluster.topic(text)
         machines = [one for one in topic.subscriptions.values() if one.durable] if topic is not None else []
         before: dict[str, set[int]] = {}
-        self.world.say(f"{cluster.name}: {text} is truncated")
-        self.world.count("topic truncated")
+        self.context.say(f"{cluster.name}: {text} is truncated")
+        self.context.count("topic truncated")
 
         def look(machine: "Subscription") -> None:
             before[machine.name] = acks.now(cluster, text, machine.cursor)
@@ -320,33 +310,33 @@ class Wide:
         """An operator has a topic compacted."""
         if (found := self._topic()) is not None:
             cluster, topic = found
-            self.world.say(f"{cluster.name}: {topic} is compacted")
-            self.world.count("topic compacted")
+            self.context.say(f"{cluster.name}: {topic} is compacted")
+            self.context.count("topic compacted")
             _try(lambda: cluster.control.topics.compact(topic))
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
     def stop(self) -> None:
-        """A broker is told to end, and does."""
-        if (cluster := self.world.faults.somebody()) is not None:
+        """A broker ends in good order."""
+        if (cluster := self.world.faults.any_living()) is not None:
             cluster.stop()
-            self.world.revive_later(cluster)
+            cluster.revive_later()
 
     def kill(self) -> None:
         """A broker's process is killed; the machine goes on, and with it what was written and not synced."""
-        if (cluster := self.world.faults.somebody()) is not None:
+        if (cluster := self.world.faults.any_living()) is not None:
             cluster.kill()
-            self.world.revive_later(cluster)
+            cluster.revive_later()
 
     def read_fails(self) -> None:
         """The next read of a disk fails."""
-        if (cluster := self.world.faults.somebody()) is not None:
-            self.world.say(f"{cluster.name}: the next read fails")
-            self.world.count("read failed, or will")
+        if (cluster := self.world.faults.any_living()) is not None:
+            self.context.say(f"{cluster.name}: the next read fails")
+            self.context.count("read failed, or will")
             cluster.files.fail_next("read", OSError(errno.EIO, "Input/output error"))
 
 
-def _try(act: "Callable[[], None]") -> bool:
+def _try(act: Callable[[], None]) -> bool:
     """Whether the broker took it."""
     try:
         act()

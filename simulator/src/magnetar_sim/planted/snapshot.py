@@ -58,7 +58,7 @@ def _work_without_updates(self: Snapshots) -> None:
 
 
 def _untagged(self: PendingSnapshot, response: markers.SnapshotResponse) -> Step:
-    """Rounds are told apart by nothing; a repeated first answer ends the second round."""
+    """Nothing distinguishes rounds; a repeated first answer ends the second round."""
     bare = response._replace(snapshot_id=response.snapshot_id.split(":", maxsplit=1)[0])
     if bare.snapshot_id != self.snapshot_id:
         return Step.IGNORED
@@ -95,7 +95,7 @@ SNAPSHOT: dict[str, Patches] = {
     "heard_by_marker_only": {f"{HERE}.update_reader.UpdateReader.update": _update_undoing},
     "retells_to_all": {f"{HERE}.machine.Snapshots._repeat_for": _repeats_for_all},
     "snapshot_must_come_first": {f"{HERE}.machine.Snapshots._work": _work_without_updates},
-    # What an update said is remembered twice: by this mode, and in the set of the other one.
+    # What an update claimed is remembered twice: by this mode, and in the set of the other one.
     "nothing_on_arrival": {
         f"{HERE}.machine.Snapshots._acknowledge_claimed": lambda *_: None,
         "magnetar.replication.acked_sets.machine.AckedSets.learnt": lambda *_: None,

@@ -1,0 +1,1 @@
+"""What is done to a world: what users and operators do, what goes wrong, and stories."""
