@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.support.ackbugs import BUG_STEPS, BUGS, KNOWN, control, find, run_world
+from tests.support.ackbugs import BUG_STEPS, BUGS, KNOWN, find, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "400"))
 CHUNKS = 4
@@ -36,7 +36,7 @@ def test_planted_bug_is_found(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", KNOWN)
 def test_without_the_bug_the_same_world_is_fine(bug: str) -> None:
-    why, trace = run_world(KNOWN[bug], control(bug), BUG_STEPS)
+    why, trace = run_world(KNOWN[bug], BUG_STEPS, options=BUGS[bug].options)
     assert not why, "\n".join(trace)
 
 

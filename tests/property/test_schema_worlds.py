@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.support.schemaworld import DESKS, run_world
+from tests.support.schemaworld import BUGS, run_world
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "600"))
 CHUNKS = 3
@@ -26,12 +26,12 @@ def test_rules_hold(chunk: int) -> None:
             pytest.fail(f"seed {seed}: {why}\n" + "\n".join(trace))
 
 
-@pytest.mark.parametrize("bug", DESKS)
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(bug: str) -> None:
-    assert any(run_world(seed, DESKS[bug])[0] for seed in [KNOWN[bug], *range(SEARCH)]), f"{bug}: nothing notices"
+    assert any(run_world(seed, BUGS[bug])[0] for seed in [KNOWN[bug], *range(SEARCH)]), f"{bug}: nothing notices"
 
 
-@pytest.mark.parametrize("bug", DESKS)
+@pytest.mark.parametrize("bug", BUGS)
 def test_without_the_bug_the_same_seed_is_fine(bug: str) -> None:
     why, trace = run_world(KNOWN[bug])
     assert not why, "\n".join(trace)

@@ -5,10 +5,9 @@ seeds. docs/design/acknowledged-sets.md says of each rule which bug leaves it ou
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 from magnetar.core.ids import Position
@@ -17,7 +16,7 @@ from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.state import Change
 from magnetar.replication.marker_host import Acked
 from magnetar_sim.planted.exact import EXACT, MACHINE, MACHINES_ONLY, Patches, patches_of
-from tests.support.ackworld import Node, World
+from tests.support.ackworld import BY_CHANCE, Node, Options, Topology, World
 
 # ------------------------------------------------------------------------------------- worlds that leave a rule out themselves
 
@@ -25,24 +24,24 @@ from tests.support.ackworld import Node, World
 class ShrinkKeepsConsumers(World):
     """A smaller base brings messages back, and consumers stay connected."""
 
-    boost: ClassVar[dict[str, float]] = {"consume": 2, "seek": 0, "recreate": 0, "crash": 0.3}
     shrinking = False
-
-    def begin(self) -> None:
-        """Consumers appear in several clusters, with different starts, before any hears of another."""
-        for _ in range(6):
-            self.publish()
-            self.check()
-        self.drain()
-        for name in self.names:
-            self.nodes[name].sync()
-            self.subscribe(name)
-            for _ in range(2):
-                self.consume()
 
     def disconnect(self, node: Node, subscription: str) -> None:
         if not self.shrinking:
             super().disconnect(node, subscription)
+
+
+def _several_starts(world: World) -> None:
+    """Consumers appear in several clusters, with different starts, before any cluster knows of another's."""
+    for _ in range(6):
+        world.publish()
+        world.check()
+    world.drain()
+    for name in world.names:
+        world.nodes[name].sync()
+        world.subscribe(name)
+        for _ in range(2):
+            world.consume()
 
 
 def _shrinks(self: AckedSets, outcome: Outcome) -> None:
@@ -59,8 +58,6 @@ _take_effect = AckedSets._take_effect
 class LateAck(World):
     """Consumers stay connected over a seek."""
 
-    boost: ClassVar[dict[str, float]] = {"seek": 4, "consume": 2}
-
     def disconnect(self, node: Node, subscription: str) -> None:
         pass
 
@@ -73,23 +70,17 @@ class WithoutHandshakes(World):
 
 
 class SameIncarnation(World):
-    """A topic that is made anew has the incarnation that it had before."""
+    """A topic that is created again has the incarnation that it had before."""
 
-    same_incarnation = True
-    boost: ClassVar[dict[str, float]] = {"recreate": 4}
-
-
-class Ring(World):
-    """A ring with a short cut, whose topics are made anew."""
-
-    boost: ClassVar[dict[str, float]] = {"recreate": 3, "seek": 0, "expire": 0, "crash": 0, "tick": 2}
-
-    def links(self) -> tuple[str, set[tuple[str, str]]]:
-        self.names = ["a", "b", "c"]
-        return "a ring with a short cut", {("a", "b"), ("a", "c"), ("b", "c"), ("c", "a")}
+    def new_incarnation(self, old: Node) -> int:
+        return old.log.incarnation
 
 
-class DestinationSilent(Ring):
+def _ring(_rng: random.Random, _names: list[str]) -> Topology:
+    return ["a", "b", "c"], "a ring with a short cut", {("a", "b"), ("a", "c"), ("b", "c"), ("c", "a")}
+
+
+class DestinationSilent(World):
     """Only a cluster with a link *to* the re-created topic writes full states for it. What that topic had reported to this
     cluster and to no other before it lost its log then never goes further.
     """
@@ -121,60 +112,62 @@ class Bug(NamedTuple):
 
     Attributes:
         seed: that finds it in `BUG_STEPS` steps; None: none is known.
-        world: in which it is planted, if that is not any world.
-        boost: see `World`, if it is not that of `world`.
-        settings: other attributes of the world.
+        options: of its worlds, with the bug and without.
+        world: leaves out a rule of the host, if that is the bug.
     """
 
     seed: int | None
+    options: Options = BY_CHANCE
     world: type[World] = World
-    boost: Mapping[str, float] = MappingProxyType({})
-    settings: Mapping[str, Any] = MappingProxyType({})
 
 
-FORGETTING = {"trim": 2, "persist": 3}
+FORGETTING = Options({"trim": 2, "persist": 3})
 SEEKING = {"seek": 6, "recreate": 6, "subscribe": 6, "link": 0.6}
 
 BUGS: dict[str, Bug] = {
     "creation_older_wins": Bug(69),
     "base_union": Bug(115),
-    "base_of_unheld": Bug(110, boost={"subscribe": 5, "link": 0.5}),
+    "base_of_unheld": Bug(110, Options({"subscribe": 5, "link": 0.5})),
     "base_no_floor": Bug(197),
     # Needs a new log that gets a delta first, because retention took the full state.
-    "unknown_base_is_all": Bug(256, boost={
+    "unknown_base_is_all": Bug(256, Options({
         "recreate": 3, "trim": 5, "persist": 6, "consume": 3, "tick": 3, "crash": 0.05, "seek": 0, "subscribe": 0.1, "stall": 0,
-    }, settings={"ledger_sizes": (1,)}),
-    "shrink_keeps_consumers": Bug(12, ShrinkKeepsConsumers),
+    }, ledger_sizes=(1,))),
+    "shrink_keeps_consumers": Bug(
+        12, Options({"consume": 2, "seek": 0, "recreate": 0, "crash": 0.3}, begin=_several_starts), ShrinkKeepsConsumers
+    ),
     "delta_without_base": Bug(115),
-    "epoch_no_incarnation": Bug(None, boost=SEEKING, settings={"right_clocks": 0.2}),
-    "seek_is_final": Bug(19, boost={"seek": 4, "trim": 0.3}),
+    "epoch_no_incarnation": Bug(None, Options(SEEKING, right_clocks=0.2)),
+    "seek_is_final": Bug(19, Options({"seek": 4, "trim": 0.3})),
     "no_relay": Bug(9),
     "floor_all": Bug(7),
-    "floor_direct": Bug(50, boost=FORGETTING),
+    "floor_direct": Bug(50, FORGETTING),
     "floor_sources": Bug(15),
-    "floor_by_markers": Bug(15, WithoutHandshakes),
-    "floor_own": Bug(50, boost=FORGETTING),
-    "floor_untold": Bug(21, boost=FORGETTING),
-    "same_incarnation": Bug(2, SameIncarnation),
-    "epoch_counter": Bug(539, boost=SEEKING),
+    "floor_by_markers": Bug(15, world=WithoutHandshakes),
+    "floor_own": Bug(50, FORGETTING),
+    "floor_untold": Bug(21, FORGETTING),
+    "same_incarnation": Bug(2, Options({"recreate": 4}), SameIncarnation),
+    "epoch_counter": Bug(539, Options(SEEKING)),
     "epoch_volatile": Bug(11),
     "no_replay": Bug(11),
-    "delta_after_restart": Bug(0, boost={"crash": 2, "persist": 2}),
-    "no_full_on_rebase": Bug(47, boost={"recreate": 3}),
-    "destination_silent": Bug(63, DestinationSilent),
+    "delta_after_restart": Bug(0, Options({"crash": 2, "persist": 2})),
+    "no_full_on_rebase": Bug(47, Options({"recreate": 3})),
+    "destination_silent": Bug(
+        63, Options({"recreate": 3, "seek": 0, "expire": 0, "crash": 0, "tick": 2}, links=_ring), DestinationSilent
+    ),
     "full_replaces": Bug(1),
-    "seek_forgets_foreign": Bug(18, boost={"seek": 2}),
+    "seek_forgets_foreign": Bug(18, Options({"seek": 2})),
     "cumulative_by_index": Bug(3),
     "latest_is_ack": Bug(115),
-    "late_ack": Bug(1, LateAck),
+    "late_ack": Bug(1, Options({"seek": 4, "consume": 2}), LateAck),
     "no_pending": Bug(10),
-    "drop_never": Bug(67, boost={"seek": 3, "trim": 1.5, "persist": 2}, settings={"restricted": 0.6}),
-    "local_floor": Bug(4, boost={"trim": 3, "persist": 3}),
-    "origin_floor": Bug(50, boost=FORGETTING),
-    "stale_low": Bug(None, boost={"recreate": 5, "trim": 3, "persist": 4}),
-    "never_forget": Bug(0, boost={"trim": 3, "persist": 3}),
-    "floor_is_ack": Bug(2, boost=FORGETTING),
-    "expiry_is_ack": Bug(1, ExpiryIsAck),
+    "drop_never": Bug(67, Options({"seek": 3, "trim": 1.5, "persist": 2}, restricted=0.6)),
+    "local_floor": Bug(4, Options({"trim": 3, "persist": 3})),
+    "origin_floor": Bug(50, FORGETTING),
+    "stale_low": Bug(None, Options({"recreate": 5, "trim": 3, "persist": 4})),
+    "never_forget": Bug(0, Options({"trim": 3, "persist": 3})),
+    "floor_is_ack": Bug(2, FORGETTING),
+    "expiry_is_ack": Bug(1, world=ExpiryIsAck),
 }  # fmt: skip
 """All but `delta_opens_epoch`, which only repeats messages that a full state would have spared. Seeds:
 `python -m tests.support.ackbugs`.
@@ -203,24 +196,19 @@ def patches(name: str) -> Patches:
     return patches_of((EXACT | MACHINES_ONLY)[name])
 
 
-def world_of(name: str) -> type[World]:
-    """The world of a planted bug."""
-    bug = BUGS[name]
-    return type(name, (bug.world,), {"boost": bug.boost or bug.world.boost, **bug.settings})
-
-
 def run_world(
-    seed: int, world: type[World] = World, steps: int | None = None, *, plant: str = ""
+    seed: int, steps: int | None = None, *, options: Options = BY_CHANCE, bug: str = ""
 ) -> tuple[str, list[str]]:
-    """Run one world, with a bug planted in the real code or without; what it violated ("" if nothing), and its trace."""
+    """Run one world, with a bug planted or without; what it violated ("" if nothing), and its trace."""
     rng = random.Random(f"acks-{seed}")
     steps = steps or rng.choice(STEPS)
     trace: list[str] = []
+    world = BUGS[bug].world if bug else World
     with ExitStack() as stack:
-        for target, replacement in (patches(plant) if plant else {}).items():
+        for target, replacement in (patches(bug) if bug else {}).items():
             stack.enter_context(patch(target, replacement))
         try:
-            world(rng, trace).run(steps)
+            world(rng, trace, options).run(steps)
         except AssertionError as violation:
             return str(violation) or "assertion", trace
     return "", trace
@@ -229,17 +217,10 @@ def run_world(
 def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:
     """The first of some seeds that finds a planted bug: seed, violation, trace."""
     for seed in seeds:
-        why, trace = run_world(seed, world_of(name), BUG_STEPS, plant=name)
+        why, trace = run_world(seed, BUG_STEPS, options=BUGS[name].options, bug=name)
         if why:
             return seed, why, trace
     return None
-
-
-def control(name: str) -> type[World]:
-    """The same world without the bug: as often, with the same beginning."""
-    bug = world_of(name)
-    kept = ("boost", "restricted", "right_clocks", "ledger_sizes", "begin", "links")
-    return type("Control", (World,), {one: getattr(bug, one) for one in kept})
 
 
 if __name__ == "__main__":

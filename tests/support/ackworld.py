@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from magnetar.core.ids import NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
@@ -380,34 +380,64 @@ class Memory:
     created: list[tuple[set[Message], set[str]]] = field(default_factory=list)
 
 
+Topology = tuple[list[str], str, set[tuple[str, str]]]
+"""Clusters, a kind, and who has a link to whom."""
+
+
+def by_chance(rng: random.Random, names: list[str]) -> Topology:
+    """Any topology of these clusters."""
+    return names, *topology(rng, names)
+
+
+def subscribed_in_a(world: "World") -> None:
+    """One subscription, in one cluster."""
+    world.subscribe("a")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What chance does not decide of a world.
+
+    Attributes:
+        boost: actions that are done more (or less) often than in other worlds.
+        restricted: share of messages with `replicate_to`.
+        right_clocks: share of clusters whose clock is right.
+        ledger_sizes: entries of a ledger, one of these.
+        links: makes the topology.
+        begin: what is done first.
+    """
+
+    boost: Mapping[str, float] = field(default_factory=dict)
+    restricted: float = 0.2
+    right_clocks: float = 2 / 3
+    ledger_sizes: tuple[int, ...] = (1, 1, 2, 3)
+    links: Callable[[random.Random, list[str]], Topology] = by_chance
+    begin: Callable[["World"], None] = subscribed_in_a
+
+
+BY_CHANCE = Options()
+
+
 class World:
     """Some clusters, one topic, one or two subscriptions.
 
     Args:
         rng: the only source of chance.
         trace: what happened, if wanted.
+        options: what chance does not decide.
     """
 
-    ledger_sizes: ClassVar[tuple[int, ...]] = (1, 1, 2, 3)
-    same_incarnation = False
-    restricted: ClassVar[float] = 0.2
-    """Share of messages with `replicate_to`."""
-    right_clocks: ClassVar[float] = 2 / 3
-    boost: ClassVar[Mapping[str, float]] = {}
-    """What a world does more (or less) often than others."""
-
-    def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
-        self.rng, self.trace = rng, trace
-        self.names = ["a", "b", "c", "d"][: rng.randint(2, 4)]
-        self.kind, links = self.links()
+    def __init__(self, rng: random.Random, trace: list[str] | None = None, options: Options = BY_CHANCE) -> None:
+        self.rng, self.trace, self.options = rng, trace, options
+        self.names, self.kind, links = options.links(rng, ["a", "b", "c", "d"][: rng.randint(2, 4)])
         self.at = dict.fromkeys(sorted(links), 0)
         self.route = {name: Routing(name, links) for name in self.names}
         self.src = {name: set(self.route[name].sources.get(name, {name})) for name in self.names}
         self.out = {name: {d for s, d in links if s == name} for name in self.names}
-        self.ledger_entries = rng.choice(self.ledger_sizes)
+        self.ledger_entries = rng.choice(options.ledger_sizes)
         self.marker_bytes_max = rng.choice((1 << 20, 1 << 20, 0))
         self.slow_disk = rng.random() < 0.3
-        self.skew = {name: 0 if rng.random() < self.right_clocks else rng.randint(-400, 400) for name in self.names}
+        self.skew = {name: 0 if rng.random() < options.right_clocks else rng.randint(-400, 400) for name in self.names}
         self.now_ms = START_MS
         self.stalled: set[tuple[str, str]] = set()
         self.subscriptions = ["s", "t"] if rng.random() < 0.15 else ["s"]
@@ -417,15 +447,7 @@ class World:
         self.nodes = {name: Node(self, name, 1 + number) for number, name in enumerate(self.names)}
         self.next_incarnation = 10
         self.say(f"{self.kind}: {' '.join(s + '>' + d for s, d in self.at)}, clocks {self.skew}")
-        self.begin()
-
-    def links(self) -> tuple[str, set[tuple[str, str]]]:
-        """Kind and links of the topology."""
-        return topology(self.rng, self.names)
-
-    def begin(self) -> None:
-        """What was before."""
-        self.subscribe("a")
+        options.begin(self)
 
     def say(self, text: str) -> None:
         if self.trace is not None:
@@ -457,6 +479,9 @@ class World:
     def expire_one(self, node: Node, subscription: str, position: Position) -> None:
         node.expired[subscription] = max(position, node.expired.get(subscription, NONE))
         node.cursors[subscription].ack_up_to(position)
+
+    def new_incarnation(self, _old: Node) -> int:
+        return self.now_ms + self.next_incarnation
 
     def rebase(self, node: Node, peer: str) -> None:
         node.machine.rebased(peer)
@@ -509,7 +534,9 @@ class World:
         node = self.pick()
         entries, count = [], 0
         to = (
-            frozenset(n for n in self.names if self.rng.random() < 0.6) if self.rng.random() < self.restricted else None
+            frozenset(n for n in self.names if self.rng.random() < 0.6)
+            if self.rng.random() < self.options.restricted
+            else None
         )
         for _ in range(self.rng.choice((1, 1, 1, 2))):
             count = self.rng.choice((1, 1, 3))
@@ -744,7 +771,7 @@ class World:
         name = self.rng.choice(self.names)
         old = self.nodes[name]
         self.next_incarnation += 1
-        incarnation = old.log.incarnation if self.same_incarnation else self.now_ms + self.next_incarnation
+        incarnation = self.new_incarnation(old)
         node = self.nodes[name] = Node(self, name, incarnation)
         self.touched |= set(self.names)
         self.say(f"{name}: topic re-created as {incarnation}")
@@ -808,7 +835,7 @@ class World:
             "recreate": again, "subscribe": 0.4, "expire": expire, "stall": stall, "sync": 2.0 * self.slow_disk,
             "fail": 0.5 * self.slow_disk,
         }  # fmt: skip
-        for name, more in self.boost.items():
+        for name, more in self.options.boost.items():
             weights[name] = more if not weights[name] and more > 1 else weights[name] * more
         functions: list[Callable[[], object]] = [getattr(self, name) for name in weights]
         chances = list(weights.values())

@@ -53,12 +53,21 @@ class Rules:
 
 
 class SchemaWorld(World):
-    """A link a -> b whose messages carry versions."""
+    """A link a -> b whose messages carry versions.
 
-    translator_class: ClassVar[type[SchemaTranslator]] = SchemaTranslator
+    Args:
+        rng, trace: as `World`.
+        translator: of B; a planted bug is one that leaves a rule out.
+    """
 
-    def __init__(self, rng: random.Random, trace: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        trace: list[str] | None = None,
+        translator: type[SchemaTranslator] = SchemaTranslator,
+    ) -> None:
         self.rules = Rules()
+        self.translator_class = translator
         self.source_registry = Registry()
         self.trace = trace
         self.rng = rng
@@ -164,8 +173,8 @@ class SchemaWorld(World):
         self.host = LinkSchemas(context, self.schemas)
         self.questions = []
         super().boot_b()
-        desk = self.destination.schemas
-        self.destination.schemas = self.translator_class(desk._outbox, desk.cluster, self.host, desk._stamp)
+        made = self.destination.schemas
+        self.destination.schemas = self.translator_class(made._outbox, made.cluster, self.host, made._stamp)
 
     def forgotten(self, id_: str) -> None:
         self.destination.schemas.forgotten(id_)
@@ -344,18 +353,19 @@ class TroubleIsNoTrouble(SchemaTranslator):
         self._host.bring(translation.name, "a", schema, came)
 
 
-DESKS: dict[str, type[SchemaTranslator]] = {
+BUGS: dict[str, type[SchemaTranslator]] = {
     one.__name__: one for one in (AnyLife, KeepsForgotten, MissingForEver, TooEarly, TroubleIsNoTrouble)
 }
 
 
-def run_world(seed: int, desk: type[SchemaTranslator] = SchemaTranslator, steps: int = 150) -> tuple[str, list[str]]:
-    """What went wrong in a seed's world ("" for nothing), and its story."""
+def run_world(
+    seed: int, translator: type[SchemaTranslator] = SchemaTranslator, steps: int = 150
+) -> tuple[str, list[str]]:
+    """What went wrong in a seed's world ("" for nothing), and its trace."""
     trace: list[str] = []
     rng = random.Random(f"schemas {seed}")
-    made = type("Made", (SchemaWorld,), {"translator_class": desk})
     try:
-        made(rng, trace).run(steps)
+        SchemaWorld(rng, trace, translator).run(steps)
     except AssertionError as error:
         return str(error) or "an assertion", trace
     return "", trace

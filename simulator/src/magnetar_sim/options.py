@@ -48,6 +48,10 @@ class WorldOptions:
         return () if self.plain else focus_of(seed)
 
 
+BY_SEED: Final = WorldOptions()
+"""Everything comes from the seed."""
+
+
 def focus_of(seed: int) -> tuple[str, ...]:
     """The focus of a seed where the options leave it open."""
     turn, place = divmod(seed, FOCUS_EVERY)

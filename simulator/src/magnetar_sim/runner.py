@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from magnetar_sim.actions.wide import Wide
 from magnetar_sim.checkers.all import CHECKERS
-from magnetar_sim.options import STEPS, WorldOptions, focus_of
+from magnetar_sim.options import BY_SEED, STEPS, WorldOptions, focus_of
 from magnetar_sim.planted.bugs import BUGS, planted
 from magnetar_sim.world import Actions, World
 
@@ -62,7 +62,7 @@ def run_world(
     """
     steps = steps or steps_of(seed, bug or without)
     plant = BUGS[bug or without] if bug or without else None
-    options = replace(plant.options if plant is not None else WorldOptions(), wide=wide)
+    options = replace(plant.options if plant is not None else BY_SEED, wide=wide)
     story = plant.story if plant is not None else None
     world: World | None = None
     why = ""

@@ -16,7 +16,7 @@ from magnetar_sim.memory.epochs import Epochs
 from magnetar_sim.memory.records import Violation
 from magnetar_sim.memory.truth import Truth
 from magnetar_sim.observers import Observer, Observers
-from magnetar_sim.options import UNPLAIN, WorldOptions
+from magnetar_sim.options import BY_SEED, UNPLAIN, WorldOptions
 
 LATE_MS: Final = 25_000
 """What is late is not later than this."""
@@ -46,7 +46,7 @@ class World:
         mode: str = "exact",
         trace: list[str] | None = None,
         *,
-        options: WorldOptions = WorldOptions(),  # noqa: B008 - it is frozen
+        options: WorldOptions = BY_SEED,
         checkers: Sequence[Callable[["World"], Observer]],
     ) -> None:
         self.context = context = WorldContext(seed, mode, options, trace)

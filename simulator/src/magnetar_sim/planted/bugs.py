@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from unittest.mock import patch
 
 from magnetar_sim.actions.stories import STORIES
-from magnetar_sim.options import STEPS, WorldOptions
+from magnetar_sim.options import BY_SEED, STEPS, WorldOptions
 from magnetar_sim.planted.exact import EXACT, Dropping, Patches, patches_of
 from magnetar_sim.planted.links import LINKS
 from magnetar_sim.planted.mixed import BOTH, MIXED
@@ -136,7 +136,7 @@ UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "tr
 
 
 def _plant(name: str, mode: str, patches: Patches | Dropping) -> Plant:
-    share = 0.0 if name in UNREPLICATED else 1.0 if name in STORIES else WorldOptions().replicated_share
+    share = 0.0 if name in UNREPLICATED else 1.0 if name in STORIES else BY_SEED.replicated_share
     # Without a focus the world has none, not even that of its seed.
     options = WorldOptions(focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""), replicated_share=share)
     steps = max(STEPS) if name in LONG else SHORTER.get(name, 0)
