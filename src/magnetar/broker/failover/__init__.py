@@ -1,1 +1,3 @@
-"""Planned failover of a subscription: fenced here, finished, and continued in another cluster."""
+"""Planned failover of a subscription: it is fenced here, its final state is written, and another cluster continues
+it.
+"""

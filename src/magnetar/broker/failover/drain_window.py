@@ -1,9 +1,10 @@
-"""How long a fenced subscription waits for what its consumers hold: as long as that helps.
+"""The time for which a fenced subscription waits for acknowledgements of messages that its consumers hold.
 
-A fixed time is wrong either way. An application that works off a full queue of its client on a busy machine needs more than
-one that has three messages in hand, and what it was not given the time for is delivered twice; one that acknowledges a message a
-minute, or none, would keep everybody waiting for nothing. So the grace period is a window that is repeated while the
-acknowledgements that came in it say that the rest will come in time.
+A fixed time is wrong in both directions. An application that works off a full client queue on a busy machine needs more
+time than one with three messages left, and messages that it could not finish in time are delivered twice. An
+application that acknowledges one message per minute, or none, would make all consumers wait for nothing. So the grace
+period is a window that is repeated while the acknowledgements that arrived in it show that the rest will arrive in
+time.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ GRACE_MS: Final = 1_000
 work off what its client holds. It ends at once when everything sent is acknowledged."""
 
 GRACE_MS_MAX: Final = 60_000
-"""A ceiling on a window that is asked for: so long no consumer is served."""
+"""A ceiling on a requested window: no consumer gets messages during this time."""
 
 GRACE_TOTAL_MS: Final = 10_000
 """All windows together, for consumers that do acknowledge: a third of the time that `magnetar failover` takes by default."""

@@ -1,16 +1,17 @@
-"""The fences of a broker's subscriptions: planned failover as the broker sees it (`replication.failover` has the steps).
+"""The fences of a broker's subscriptions: the broker's part of a planned failover (`replication.failover` has the
+steps).
 
-    fence       stored, then the subscription is held: consumers stay connected and get nothing more; what they were sent
-                may still be acknowledged. When all of it is, or after a while (`broker.failover.drain_window`), the final
+    fence       stored, then the subscription is held: consumers stay connected and get no more messages; those that they
+                have may still be acknowledged. When all are, or after a time (`broker.failover.drain_window`), the final
                 state is written.
     complete    stored, then the consumers get TOPIC_MIGRATED with the target's address, and CLOSE_CONSUMER, which
                 makes the client connect there at once. A client that subscribes later gets success and then the same.
     activate    at the target, when it has merged the final state: stored, then it dispatches.
 
-Consumers are held, not sent away at once: the target has not merged the final state yet and would deliver again what is
-acknowledged here, and a client that is cut off loses the acknowledgements of what it has in its queue.
+Consumers are held, not moved at once: the target has not merged the final state yet and would deliver messages again
+that are acknowledged here, and a disconnected client loses the acknowledgements of messages in its queue.
 
-A change of one subscription waits for the one before it to be stored.
+A change of a subscription waits until the one before it is stored.
 """
 
 from collections import deque
@@ -38,7 +39,7 @@ from magnetar.wire import pulsar_pb2 as pb
 
 FENCE_PREFIX: Final = "fences/"
 RETRY_MS: Final = 500
-"""After a final state, or a fence, that could not be stored."""
+"""The pause before a final state, or a fence, that could not be stored is tried again."""
 
 CHANGES_MAX: Final = 100
 """A ceiling on changes of one fence that wait for the store: a failover makes five."""
@@ -47,13 +48,13 @@ Key = tuple[str, str]
 
 
 class Fences(TopicPart):
-    """What every subscription's fence says, and what follows from it.
+    """The fences of all subscriptions, and their effects.
 
     Args:
-        context: of the broker.
-        topics: all of the broker's, by name.
-        links: that lead from here, by target.
-        mode_of: "exact" or "snapshot": how a topic's replicated subscriptions are kept in step.
+        context: the broker's context.
+        topics: all topics of the broker, by name.
+        links: the links from here, by target.
+        mode_of: "exact" or "snapshot": the mode of a topic's replicated subscriptions.
         stored: the metadata store's content at start.
     """
 
@@ -82,7 +83,7 @@ class Fences(TopicPart):
                 self._fences[text, unquote(name)] = Fence.decode(f"{unquote(name)} of {text}", data)
 
     def started(self) -> None:
-        """Topics and subscriptions are loaded: those that were fenced still are, and a failover that was cut short goes on."""
+        """Topics and subscriptions are loaded: fenced ones are still fenced, and an interrupted failover continues."""
         gone = [key for key in self._fences if self._found(*key) is None]
         for key in gone:
             del self._fences[key]
@@ -110,24 +111,24 @@ class Fences(TopicPart):
         return found
 
     def fence(self, text: str, name: str) -> Fence:
-        """A subscription's; of one that never took part in a failover, or does not exist, an active one."""
+        """The fence of a subscription; an active one if it never took part in a failover or does not exist."""
         return self._fences.get((text, name), Fence())
 
     def moving(self, text: str, name: str) -> str:
-        """Which failover is under way here, for people; "" when there is none. Its final state can be written only while the
+        """The failover in progress here, in words; "" if there is none. Its final state can be written only while the
         subscription is replicated.
         """
         fence = self.fence(text, name)
         return str(fence) if fence.phase in {Phase.FENCING, Phase.FENCED} else ""
 
     def latest_token(self, text: str, name: str) -> Token:
-        """Of all failovers of a subscription that this cluster took part in, gave up or knows of."""
+        """The latest token of all failovers of a subscription that this cluster took part in, gave up or knows of."""
         fence, topic = self.fence(text, name), self._topics.get(text)
         known = self._finals.latest(topic, name) if topic is not None else NO_TOKEN
         return max(fence.token, fence.given_up, known)
 
     def url_of(self, cluster: str) -> str:
-        """Where clients reach a cluster.
+        """The address of a cluster for clients.
 
         Raises:
             PreconditionFailed: it is not known.
@@ -147,11 +148,11 @@ class Fences(TopicPart):
         return known.broker_service_url_tls if tls else known.broker_service_url
 
     def describe(self, text: str, name: str) -> dict[str, Any]:
-        """The fence and what a failover has to know of the subscription, as plain values.
+        """The fence and the facts about the subscription that a failover needs, as plain values.
 
         Raises:
             NotFound: no such topic or subscription.
-            PreconditionFailed: it was deleted here, so that no other cluster can bring it.
+            PreconditionFailed: it was deleted here, so that no other cluster can create it.
         """
         there = self._topics.get(text)
         if there is not None and name not in there.subscriptions and self._finals.unsubscribed(there, name):
@@ -195,12 +196,12 @@ class Fences(TopicPart):
         }
 
     def _unsettled(self, topic: Topic, index: int) -> Run | None:
-        """What was published here from an origin index on; None: nothing."""
+        """The messages published here from an origin index on; None: none."""
         end = topic.log.next_index
         return (self._cluster, topic.log.incarnation, index, end - 1) if index < end else None
 
     def unacknowledged(self, text: str, name: str) -> list[Run]:
-        """What a subscription has not acknowledged, by identity, as far as it is reported (`broker.failover.final_state`).
+        """The unacknowledged messages of a subscription, by identity, as reported by `broker.failover.final_state`.
 
         Raises:
             NotFound.
@@ -208,7 +209,7 @@ class Fences(TopicPart):
         return unacknowledged(*self._existing(text, name), self._cluster)
 
     def acknowledged_of(self, text: str, name: str, runs: Iterable[Run]) -> int:
-        """How many of some messages are here and acknowledged.
+        """The number of these messages that are here and acknowledged.
 
         Raises:
             NotFound.
@@ -343,7 +344,7 @@ class Fences(TopicPart):
             )
 
     def _again(self, key: Key, error: MagnetarError | None, step: Callable[[], None]) -> None:
-        """What could not be stored is tried again, also while consumers have messages in hand."""
+        """Try again what could not be stored, also while consumers hold messages."""
         if error is not None:
             self._outbox.put(Note("warning", f"failover of subscription {key[1]} of {key[0]}: {error}; trying again"))
             self._context.timer(self._outbox.now_ms + RETRY_MS, lambda _now: step())
@@ -378,12 +379,12 @@ class Fences(TopicPart):
 
         Args:
             text, name: topic or partition, and subscription.
-            target: cluster.
-            above: the latest failover that the target knows of.
-            grace_ms: how long acknowledgements of what was sent are awaited (`broker.failover.drain_window`).
-            done: when it is fenced, durably.
-            named: the token of the failover, as `describe` said what the next one is; NO_TOKEN: any. Who names it can call it
-                off without having been answered.
+            target: the target cluster.
+            above: the token of the latest failover that the target knows of.
+            grace_ms: time to wait for acknowledgements of sent messages (`broker.failover.drain_window`).
+            done: called when it is durably fenced.
+            named: the token of the failover, which is the next one in the answer of `describe`; NO_TOKEN: any. A caller
+                that names it can call the failover off without an answer to this request.
 
         Raises:
             NotFound, BadRequest, PreconditionFailed: it cannot be moved there.
@@ -424,7 +425,7 @@ class Fences(TopicPart):
             if error is None and fence.phase is Phase.FENCING:
                 self._await_acknowledgements(key, fence.token, grace_ms, self._outbox.now_ms)
             if error is None and fence.phase is Phase.FENCED and fence.final is not None:
-                # One that was cut short is taken up: what was acknowledged since its final state is to be in it, too.
+                # Resume an interrupted one: acknowledgements since its final state have to be included.
                 self._write_final(key, fence, done)
             else:
                 done(error)
@@ -487,7 +488,7 @@ class Fences(TopicPart):
         self._finals.when_ready(self._existing(text, name)[0], lambda: self._change((text, name), step, done))
 
     def give_up(self, text: str, name: str, token: Token, done: Done) -> None:
-        """Call a failover off, at its target: it can activate nothing here any more.
+        """Call a failover off, at its target: from then on it cannot activate anything here.
 
         Raises:
             NotFound. (`done`: Conflict.)
@@ -542,7 +543,7 @@ class Fences(TopicPart):
         key = text, name
         self._writing.discard(key)
         known = self._fences.pop(key, None) is not None
-        if known or key in self._changes:  # a change may be on its way to the store, and is deleted behind that
+        if known or key in self._changes:  # a change may be on its way to the store, and is deleted after it
             self._outbox.put(Store({}, (fence_key(*key),), None))
             self._waits.wake(text)
 
@@ -585,5 +586,5 @@ class Fences(TopicPart):
 
 
 def fence_key(text: str, name: str) -> str:
-    """Where a subscription's fence is stored."""
+    """The key of a subscription's fence."""
     return f"{FENCE_PREFIX}{text}/{quote(name)}"

@@ -1,11 +1,11 @@
-"""The final state of a subscription that moves: written where it was, compared where it goes.
+"""The final state of a subscription in a planned failover: written at the source, checked at the target.
 
-The state that moves is the acknowledged set of exact mode (`replication.acked_sets`): the union of what was acknowledged, by
-identity,
-so that the target knows exactly what the source knew. In snapshot mode too: its own updates say up to which position everything
-is acknowledged, so that what was acknowledged out of order would be delivered again; but the sets are kept in both modes, and
-every cluster understands both. One thing remains there: a seek made in the target, which snapshot mode does not report to the
-source, outweighs what the source reports; the command compares both clusters and reports what comes again by that.
+The state that moves is the acknowledged set of exact mode (`replication.acked_sets`): the union of what was
+acknowledged, by identity, so that the target knows exactly what the source knew. It is used in snapshot mode too: the
+updates of that mode have only the position up to which everything is acknowledged, so messages acknowledged out of
+order would be delivered again. The sets are kept in both modes, and every cluster understands both. One exception
+remains in snapshot mode: a seek made in the target is not reported to the source and overrides the source's state. The
+command compares both clusters and reports the messages that are redelivered because of it.
 """
 
 from collections.abc import Callable, Iterable
@@ -57,7 +57,7 @@ class FinalStates:
         return host is not None and host.exact.unsubscribed(subscription)
 
     def mode(self, topic: Topic) -> str:
-        """What the topic's namespace says: "exact" or "snapshot"."""
+        """The mode of the topic's namespace: "exact" or "snapshot"."""
         return self._mode_of(topic)
 
     def unsent(self, topic: Topic, subscription: str) -> int:
@@ -79,18 +79,19 @@ class FinalStates:
         host.when_ready(write)
 
     def latest(self, topic: Topic, subscription: str) -> Token:
-        """Of the failover whose final state was merged here, or written; of several the latest."""
+        """The token of the failover whose final state was merged or written here; the latest if there are several."""
         host = topic.replicated_subscriptions
         found = host.exact.fence(subscription) if host is not None else None
         return NO_TOKEN if found is None else Token(found.time_ms, found.cluster)
 
     def check_merged(self, topic: Topic, subscription: str, token: Token) -> None:
-        """See to it that the final state of this very failover is merged here.
+        """Check that the final state of exactly this failover is merged here.
 
         A later token proves nothing: a clock may have been set back since.
 
         Raises:
-            Conflict: it is not, or not any more: this cluster reported that it is, and lost its disk or its topic since.
+            Conflict: it is not, or no longer: this cluster reported that it was, and has lost its disk or its topic
+                since.
         """
         if self.latest(topic, subscription) != token:
             raise Conflict(
@@ -120,15 +121,15 @@ def unacknowledged(topic: Topic, subscription: Subscription, cluster: str) -> li
 
 
 def acknowledged_of(topic: Topic, subscription: Subscription, cluster: str, runs: Iterable[Run]) -> int:
-    """How many of some messages are here and acknowledged.
+    """The number of these messages that are here and acknowledged.
 
-    What is asked for may be any range of numbers, so that no set is made of it; what is here is bounded by the log.
+    A request may name any range of numbers, so no set is made of it; the messages here are bounded by the log.
     """
     acknowledged = LogIndex(topic.log, cluster).of_cursor(subscription.cursor)
     count, counted = 0, (OriginKey("", 0), -1)
     for origin, incarnation, first, last in sorted(runs):
         key = OriginKey(origin, incarnation)
-        # What a run before this one named, too, counts once.
+        # Messages that an earlier run named too count once.
         start = max(first, counted[1] + 1) if key == counted[0] else first
         count += acknowledged.count_in(key, start, last + 1)
         counted = (key, max(last, start - 1))

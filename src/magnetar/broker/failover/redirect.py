@@ -1,4 +1,6 @@
-"""Where a consumer is sent that comes to a cluster which its subscription has left (`broker.failover.fencing`)."""
+"""The cluster to which a consumer is redirected after its subscription has left this one
+(`broker.failover.fencing`).
+"""
 
 from collections.abc import Callable
 from typing import Final

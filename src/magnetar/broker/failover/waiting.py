@@ -1,4 +1,4 @@
-"""Long polls on topics: a question is answered when something is the case, or when the time is over."""
+"""Long polls on topics: a request is answered when a condition is true, or at its timeout."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple

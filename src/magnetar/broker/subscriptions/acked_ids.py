@@ -1,7 +1,7 @@
-"""What the message ids of an ACK name in one topic's log.
+"""Finding the entries in one topic's log that the message ids of an ACK name.
 
-An id names an entry, or messages of an entry's batch (`ack_set`: a bit set of the messages that are *left*). A consumer that was
-moved here may be late with ids of another cluster's log: an id that is no entry of this log names nothing.
+An id names an entry, or messages of an entry's batch (`ack_set`: a bit set of the messages that are *left*). A consumer
+that was moved here may still send ids of another cluster's log: an id that is not an entry of this log is ignored.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,11 @@ def messages_left(log: CursorLog, position: Position, item: MessageIdData) -> in
 
 
 def acked_by(log: CursorLog, whole: Sequence[Position], parts: Sequence[MessageIdData]) -> Acked:
-    """What an ACK names, including what the cursor has already: an entry may have expired here and be acknowledged all the same.
+    """The entries and messages that an ACK names, including those that the cursor has already: an entry may have
+    expired here and still be acknowledged.
 
     Args:
-        log: of the topic.
+        log: the topic's log.
         whole: entries.
         parts: ids that name messages of batches.
     """
@@ -49,13 +50,13 @@ def acked_by(log: CursorLog, whole: Sequence[Position], parts: Sequence[MessageI
 
 
 def acked_up_to(log: CursorLog, before: Position, position: Position, left: int) -> Acked:
-    """What a cumulative acknowledgement names.
+    """The entries and messages that a cumulative acknowledgement names.
 
     Args:
-        log: of the topic.
-        before: where the cursor stood.
-        position: up to where.
-        left: of the batch at `position`, the messages that are not acknowledged (a bit set); 0: none.
+        log: the topic's log.
+        before: position of the cursor before.
+        position: position of the acknowledgement.
+        left: the messages of the batch at `position` that are not acknowledged (a bit set); 0: none.
     """
     if not left or not log.valid(position):
         return Acked(before, position)

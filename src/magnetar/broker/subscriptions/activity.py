@@ -1,4 +1,4 @@
-"""What happened on one subscription since it was loaded: times, sums and rates, for statistics."""
+"""Activity of one subscription since it was loaded: times, sums and rates, for statistics."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ class Activity:
         self._left = Counters()
 
     def consumer_left(self, consumer: Consumer) -> None:
-        """What a consumer counted stays in the sums."""
+        """A consumer left; its counters stay in the sums."""
         self._left += Counters.of(consumer)
 
     def counters(self, consumers: Iterable[Consumer]) -> Counters:

@@ -1,4 +1,4 @@
-"""One consumer of one subscription: what it may still be sent and what it has not acknowledged."""
+"""One consumer of one subscription: its permits, and its unacknowledged entries."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -21,7 +21,7 @@ class SubType(IntEnum):
 
     @property
     def shown(self) -> str:
-        """As statistics write it."""
+        """The name in statistics."""
         return _SHOWN[self]
 
 
@@ -38,7 +38,7 @@ clients can read in statistics (Java's int)."""
 
 
 class Counters(NamedTuple):
-    """What grows only: of one consumer, or summed over several."""
+    """Counters of one consumer, or sums over several."""
 
     messages_out: int = 0
     bytes_out: int = 0
@@ -63,7 +63,7 @@ class Counters(NamedTuple):
 
 
 def rates_out(meter: Meter) -> dict[str, float]:
-    """Of `Counters`, with Pulsar's keys."""
+    """Rates from `Counters`, with Pulsar's keys."""
     messages_out, bytes_out, redelivered, acked, chunks = meter.per_s
     return {
         "msgRateOut": messages_out,
@@ -79,26 +79,27 @@ class Consumer:
     """A client's consumer, from SUBSCRIBE to its end.
 
     Attributes:
-        connection: whose connection it is on.
+        connection: its connection.
         consumer_id: its number on that connection.
-        name: given by the client, or made up by the broker.
+        name: chosen by the client or the broker.
         priority: 0 is the highest.
         epoch: CommandSubscribe.consumer_epoch, or None; echoed in every MESSAGE (PIP-84).
         protocol_version: agreed with the client.
-        permits: messages that it may still be sent; below zero after a batch larger than what was left.
-        paused: its connection takes no more bytes for now.
+        permits: messages that may still be sent to it; below zero after a batch larger than the rest.
+        paused: its connection accepts no more bytes for now.
         blocked: it holds too many unacknowledged messages (Shared and Key_Shared).
-        returning: what it gave back is still coming back; until it has, it is sent nothing (Shared and Key_Shared).
-        pending: entries that it was sent and has not acknowledged, with the number of messages left in each; kept for
-            Shared and Key_Shared only, in order of sending.
+        returning: entries that it gave back are still being returned; until that is done, nothing is sent to it (Shared
+            and Key_Shared).
+        pending: entries that were sent to it and are not acknowledged, with the number of messages left in each; kept
+            for Shared and Key_Shared only, in order of sending.
         unacked: messages in `pending`.
-        first_flow_ms, flow_ms: when it first and last asked for messages, wall clock; 0 for never. So `first_sent_ms`,
-            `last_consumed_ms` of what it was sent, `last_acked_ms` of what it acknowledged.
+        first_flow_ms, flow_ms: when it first and last requested messages, wall clock; 0 for never. Likewise
+            `first_sent_ms` and `last_consumed_ms` for messages sent to it, `last_acked_ms` for its acknowledgements.
         cumulative: it acknowledged cumulatively at least once.
         remembers: its client can be sent TOPIC_MIGRATED (`Connection.remembers_migration`).
-        learns_end: its client can be sent REACHED_END_OF_TOPIC (`Connection.learns_end`); once it was, no more.
-        held: what it takes of the room for what clients say of themselves.
-        auto_schema: it reads with whatever schema the topic has (AUTO_CONSUME).
+        learns_end: REACHED_END_OF_TOPIC may be sent to its client (`Connection.learns_end`); False after it was sent.
+        held: its share of the memory for clients' metadata.
+        auto_schema: it accepts any schema of the topic (AUTO_CONSUME).
     """
 
     connection: int
@@ -144,14 +145,14 @@ class Consumer:
         return self.permits > 0 and not self.paused and not self.blocked and not self.returning
 
     def grant(self, permits: int, now_ms: int) -> None:
-        """It asked for so many messages more."""
+        """It requested this many more messages."""
         self.permits = min(self.permits + permits, PERMITS_MAX)
         self.flow_ms = now_ms
         if not self.first_flow_ms:
             self.first_flow_ms = now_ms
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (ConsumerStats)."""
+        """Statistics with Pulsar's keys (ConsumerStats)."""
         return rates_out(self.meter) | {
             "consumerName": self.name,
             "msgOutCounter": self.messages_out,

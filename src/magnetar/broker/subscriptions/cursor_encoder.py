@@ -1,4 +1,6 @@
-"""How much of a cursor is stored: of too many acknowledgements out of order the rest stays in memory, which is reported."""
+"""Limiting the stored size of a cursor: if there are too many out-of-order acknowledgements, the rest stays in memory,
+which is reported.
+"""
 
 from collections.abc import Callable
 

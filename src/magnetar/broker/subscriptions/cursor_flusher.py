@@ -1,9 +1,10 @@
-"""Keeps cursors durable, in batches.
+"""Storing cursors, in batches.
 
-Acknowledging marks a cursor dirty; a short while later all dirty cursors of the broker are stored, in as few transactions as
-every store takes (`effects.store_batches`). One that cannot be stored holds up those of its own transaction at most.
-An acknowledgement that asked for an answer is answered when its cursor is durable, so within `cursor_flush_ms` plus one
-sync. A crash forgets at most what was acknowledged in that time: those messages come again, none is lost.
+Acknowledging marks a cursor dirty; a short while later all dirty cursors of the broker are stored, in as few
+transactions as every store accepts (`effects.store_batches`). One that cannot be stored delays at most those of its own
+transaction. An acknowledgement that asked for an answer is answered when its cursor is durable, so within
+`cursor_flush_ms` plus one sync. A crash loses at most the acknowledgements of that time: those messages are delivered
+again, and none is lost.
 
 Retention asks for the *durable* mark-delete position, never for the one in memory
 (docs/design/links.md#durable-cursor).
@@ -17,11 +18,11 @@ from magnetar.effects.outbox import Note, Outbox, Store, Timer
 from magnetar.effects.store_batches import Piece, cut, merged
 
 RETRY_MS: Final = 500
-"""After a failed commit."""
+"""The pause after a failed commit."""
 
 
 class Durable(Protocol):
-    """What the flusher stores: a subscription, or the cursor of a link."""
+    """An object that the flusher stores: a subscription, or the cursor of a link."""
 
     durable_mark_delete: Position
 
@@ -30,24 +31,24 @@ class Durable(Protocol):
         """Everything at or below is acknowledged."""
 
     def encode(self) -> bytes:
-        """The cursor as stored; b"": what is stored with it is all there is."""
+        """The stored form of the cursor; b"": there is nothing to store except its parts of shares."""
 
 
 class Share(Protocol):
-    """What some cursors' transactions hold besides them: states of one topic.
+    """Additional content of some cursors' transactions: states of one topic.
 
-    It goes into one transaction if that takes it, else each part goes with its own cursor.
+    It is stored in one transaction if it fits, else each part with its own cursor.
     """
 
     @property
     def parts(self) -> Mapping[str, Piece]:
-        """By the flusher's key: what has to be stored with it; wins over what a cursor of the same key says."""
+        """By the flusher's key, the writes to store with it; they override those of a cursor with the same key."""
 
     def whole(self) -> Mapping[str, bytes]:
-        """All parts go into one transaction: what that holds besides."""
+        """All parts are stored in one transaction: the additional writes for it."""
 
     def stored(self, keys: Collection[str], error: str) -> None:
-        """The outcome for some of the parts, told before anybody who waits for a cursor."""
+        """The result for some of the parts, reported before the results of the cursors."""
 
 
 class CursorFlusher:
@@ -70,10 +71,10 @@ class CursorFlusher:
         self._scheduled = False
         self._storing: set[str] = set()
         self._gone: set[str] = set()
-        """Of those under way: forgotten since, so that a commit that fails is not tried again."""
+        """Keys in flight that were forgotten since, so that a failed commit is not repeated for them."""
 
     def dirty(self, key: str, cursor: Durable) -> None:
-        """This cursor changed; it is stored soon."""
+        """This cursor changed; store it soon."""
         self._dirty[key] = cursor
         self._schedule(self._flush_ms)
 
@@ -83,7 +84,7 @@ class CursorFlusher:
         self.dirty(key, cursor)
 
     def forget(self, key: str) -> None:
-        """The cursor is gone; nobody may bring it back by a late store, nor by trying again what is under way now."""
+        """The cursor is deleted: neither a late store nor a repetition of the one in flight may restore it."""
         self._dirty.pop(key, None)
         if key in self._storing:
             self._gone.add(key)
@@ -96,8 +97,8 @@ class CursorFlusher:
             self._outbox.put(Timer(self._outbox.now_ms + delay_ms, self._flush))
 
     def flush(self) -> None:
-        """Store what is dirty now, without waiting for the interval, or for a version that is on its way (shut-down): nobody
-        judges the outcome any more, and the store commits in order.
+        """Store all dirty cursors now, without waiting for the interval, or for a version in flight (shut-down): the
+        result is no longer needed, and the store commits in order.
         """
         self._store(dict(self._dirty))
 
@@ -113,7 +114,7 @@ class CursorFlusher:
         for key in ready:
             del self._dirty[key]
         self._storing |= ready.keys()
-        # Before the states beside them: a cursor must not say more than its state knows of.
+        # Encoded before the states stored with them: a cursor must not contain more than its state does.
         versions = {key: _Version(cursor, cursor.mark_delete, cursor.encode()) for key, cursor in ready.items()}
         shares = self._companions(ready.keys())
         owners = {key: share for share in shares for key in share.parts}
@@ -139,8 +140,8 @@ class CursorFlusher:
                 text = f"cannot store {len(cursors)} cursors: {error}; trying again"
                 self._outbox.put(Note("error", text))
                 for key, version in cursors.items():
-                    # What was forgotten meanwhile would be stored behind its deletion. One of the same name that was made
-                    # since is dirty by itself.
+                    # A cursor that was forgotten in the meantime would be stored after its deletion. One of the same
+                    # name that was created since is dirty already.
                     if key not in gone:
                         self._dirty.setdefault(key, version.cursor)
             else:
@@ -164,7 +165,7 @@ class _Version(NamedTuple):
 
 
 def _pieces(versions: Mapping[str, _Version], shares: Sequence[Share], owners: Collection[str]) -> Iterator[Piece]:
-    """What has to be stored together of these cursors and what is beside them."""
+    """The writes that have to be stored together for these cursors and their shares."""
     pieces = {key: Piece((key,), {key: version.data} if version.data else {}) for key, version in versions.items()}
     for key, piece in pieces.items():
         if key not in owners:

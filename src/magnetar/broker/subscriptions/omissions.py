@@ -1,8 +1,8 @@
 """Messages that one subscription never delivers although no consumer acknowledged them.
 
-    withdrawn    of two messages with one idempotency key, the one that lost: for every subscription
-    compacted    superfluous messages of the topic: for a subscription whose consumers read compacted
-    deletions    of the compacted topic, those that a reader does not need that began with nothing to delete
+    withdrawn    messages that lost to another one with the same idempotency key: for every subscription
+    compacted    messages that compaction removes: for a subscription whose consumers read compacted
+    deletions    deletions in the compacted topic, for a reader that began at the beginning and has nothing to delete
 
 They count as acknowledged on the cursor, also after it was moved.
 """
@@ -21,14 +21,14 @@ class DeletionGroups(Protocol):
 
     @property
     def groups(self) -> Mapping[int, Withdrawals]:
-        """By when they were passed."""
+        """The removed messages, by the position from which they are passed."""
 
     def cover(self, cursor: Cursor) -> None:
-        """Let a cursor pass over them."""
+        """Acknowledge them on a cursor."""
 
 
 class CompactedTopic(Protocol):
-    """What compaction has found superfluous in a topic (`topics.compaction.Compacted`)."""
+    """The messages that compaction has removed from a topic (`topics.compaction.Compacted`)."""
 
     @property
     def gone(self) -> Withdrawals:
@@ -39,19 +39,19 @@ class CompactedTopic(Protocol):
         """Deletions that are kept for a time; another object after each compaction."""
 
     def cover(self, cursor: Cursor) -> None:
-        """Let a cursor pass over what is superfluous."""
+        """Acknowledge the removed messages on a cursor."""
 
 
 class Omissions:
-    """What one subscription leaves out.
+    """The messages that one subscription leaves out.
 
     Args:
-        cursor: of the subscription.
-        withdrawals: of the topic.
-        from_beginning: the subscription was made at the beginning of the topic, and nobody has read it yet.
+        cursor: the subscription's cursor.
+        withdrawals: the topic's withdrawn messages.
+        from_beginning: the subscription was created at the beginning of the topic, and no consumer has read it yet.
 
     Attributes:
-        compacted: of the topic, when the subscription's consumers read compacted; else None.
+        compacted: the topic's removed messages if the subscription's consumers read compacted; else None.
     """
 
     def __init__(self, cursor: Cursor, withdrawals: Withdrawals, *, from_beginning: bool) -> None:
@@ -76,7 +76,7 @@ class Omissions:
         self._from_beginning = False
 
     def moved(self) -> None:
-        """The cursor was moved anywhere: what is left out stays so."""
+        """The cursor was moved: acknowledge the left-out messages again."""
         self._from_beginning, self._spared = False, None
         if self._withdrawals:
             self._withdrawals.cover(self._cursor)
@@ -84,7 +84,9 @@ class Omissions:
             self.compacted.cover(self._cursor)
 
     def withdrawn(self, positions: Iterable[Position]) -> tuple[PositionSet, dict[Position, int]]:
-        """Of entries with withdrawn messages: those that are withdrawn as a whole, and bit sets of messages of the others."""
+        """For entries with withdrawn messages: those that are withdrawn as a whole, and bit sets of messages of the
+        others.
+        """
         entries, parts = PositionSet(), {}
         for position in positions:
             if position in self._withdrawals.entries:

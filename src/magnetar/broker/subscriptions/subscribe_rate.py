@@ -1,7 +1,8 @@
-"""How often a consumer may subscribe: policy `subscribe-rate`, a token bucket for each consumer that came lately.
+"""Limiting how often a consumer may subscribe: policy `subscribe-rate`, a token bucket for each recent consumer.
 
-A consumer is an address, its name and its id, as in Pulsar. Who comes too often is told TooManyRequests: official clients try
-again after a pause that grows, so a broker is spared a storm of consumers that come and go, and none of them is lost.
+A consumer is an address, its name and its id, as in Pulsar. A consumer that subscribes too often gets TooManyRequests.
+Official clients try again after a growing pause, so a broker is spared a storm of reconnecting consumers, and none of
+them is lost.
 """
 
 from typing import Final

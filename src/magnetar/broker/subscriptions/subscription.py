@@ -1,16 +1,16 @@
-"""A subscription: a cursor, its consumers, and the policy that shares entries out between them.
+"""A subscription: a cursor, its consumers, and the policy that divides entries among them.
 
     add_consumer -> the first one decides the type -> dispatcher of that type
     flow, available, resume, answers to reads and timers -> dispatcher.dispatch -> Send
-    ack -> cursor -> dirty -> (`CursorFlusher` stores it) ; dispatcher forgets what was pending
+    ack -> cursor -> dirty -> (`CursorFlusher` stores it) ; dispatcher forgets the pending entries
     seek, skip, expire -> cursor ; a seek drops all consumers first, as in Pulsar
 
-The type may change whenever there are no consumers. Everything here is one machine: it is entered by one event at a time
-and asks for things only through its outbox, the two callbacks, and the listener of a replicated subscription.
+The type may change whenever there are no consumers. All of this is one machine: it handles one event at a time, and
+acts only through its outbox, the two callbacks, and the listener of a replicated subscription.
 
-What is acknowledged comes from
+Acknowledgements come from
 
-    ACK of a consumer here   -> cursor -> the listener: the other clusters have to know
+    ACK of a consumer here   -> cursor -> the listener: the other clusters have to learn it
     another cluster          -> cursor, and the listener is not called
     before a seek            -> dropped, unless the message was sent again since (docs/design/acknowledged-sets.md#coming-back)
 """
@@ -58,7 +58,7 @@ _SHARED_TYPES: Final = (SubType.SHARED, SubType.KEY_SHARED)
 
 
 class SubscriptionConfig(Protocol):
-    """What a subscription reads of `core.settings.BrokerConfig`."""
+    """The settings of `core.settings.BrokerConfig` that a subscription uses."""
 
     @property
     def unacked_messages_per_consumer_max(self) -> int:
@@ -82,7 +82,7 @@ class SubscriptionConfig(Protocol):
 
 
 class AckListener(Protocol):
-    """Who has to know what happens on a replicated subscription (`replicated_subscriptions.topic.ReplicatedTopic`)."""
+    """Receives the events of a replicated subscription (`replicated_subscriptions.topic.ReplicatedTopic`)."""
 
     def acknowledged(self, name: str, acked: Acked) -> None:
         """A consumer or an operator here acknowledged something; the cursor has it."""
@@ -98,29 +98,29 @@ class Subscription:
         outbox: the broker's.
         log: the topic's.
         topic: its full name.
-        name: of the subscription.
-        cursor: its place; of an existing subscription as decoded, of a new one `Cursor.at(log, where)`.
+        name: the subscription's name.
+        cursor: its cursor; for an existing subscription as decoded, for a new one `Cursor.at(log, where)`.
         durable: kept across restarts; False for readers.
-        partition: the topic's number, -1 when it is no partition.
+        partition: the topic's number, -1 if it is not a partition.
         config: limits.
-        bytes_max: of what the stored cursor says in addition to its position, as far as the store takes it.
-        withdrawals: of the topic.
-        from_beginning: it is made at the beginning of the topic, and nobody has read it yet.
+        bytes_max: largest size of the stored cursor in addition to its position, as the store allows.
+        withdrawals: the topic's withdrawn messages.
+        from_beginning: it is created at the beginning of the topic, and no consumer has read it yet.
         ended: the topic is terminated.
-        command: how messages print a command of `magnetar`, from its words.
+        command: formats a command of `magnetar`, from its words, for messages.
         on_dirty: called when the cursor has to be stored; again only after `encode`.
-        on_detached: called with connection and consumer id for each consumer that the subscription drops by itself.
-        on_left_out: called with how many more ranges or batches the stored cursor has no room for than the one before had.
+        on_detached: called with connection and consumer id for each consumer that the subscription disconnects.
+        on_left_out: called with the increase of the number of ranges or batches that the stored cursor leaves out.
 
     Attributes:
         log: the topic's.
-        consumers: in the order of their coming.
-        left_ms: when its consumers were last told to go, or it was made; whether any are there is another matter.
-        used_ms: when a consumer was last there, as far as is known; a moment that is stored now and then (`note_use`).
-        durable_mark_delete: what is known to be stored; moved by whoever stores `encode()`.
-        sought: it was moved since its last consumer went.
-        activity: what happened since it was loaded.
-        context: what its dispatcher works with.
+        consumers: in the order of their arrival.
+        left_ms: when its consumers were last disconnected, or it was created; it may have consumers again.
+        used_ms: last known time with a consumer; it is stored from time to time (`note_use`).
+        durable_mark_delete: the stored position; updated by the code that stores `encode()`.
+        sought: it was moved since its last consumer left.
+        activity: its activity since it was loaded.
+        context: the context of its dispatcher.
     """
 
     def __init__(
@@ -177,11 +177,13 @@ class Subscription:
 
     @property
     def consumers(self) -> list[Consumer]:
-        """In the order of their coming; not to be changed."""
+        """The consumers in the order of their arrival; not to be changed."""
         return self._dispatcher.consumers
 
     def in_the_way(self, consumer: Consumer, key_shared: KeySharedMeta | None) -> Consumer | None:
-        """Who has what a consumer of the same type wants for itself alone: the place, or hash ranges; None: nobody."""
+        """The consumer with the exclusive access, or the hash ranges, that a consumer of the same type requires; None:
+        there is none.
+        """
         same = consumer.sub_type is self._dispatcher.sub_type
         return self._dispatcher.in_the_way(consumer, policy_of(key_shared)) if same else None
 
@@ -196,16 +198,16 @@ class Subscription:
         key_shared: KeySharedMeta | None = None,
         accepted: Callable[[], None] | None = None,
     ) -> None:
-        """Let a consumer in. It is sent nothing before its first FLOW.
+        """Add a consumer. Nothing is sent to it before its first FLOW.
 
         Args:
-            consumer: who comes.
-            key_shared: its policy, of a Key_Shared one.
-            accepted: called when it is certain that it is let in, and before it is.
+            consumer: the new consumer.
+            key_shared: its policy, for a Key_Shared one.
+            accepted: called when it is certain that it is accepted, before it is added.
 
         Raises:
-            BrokerError: CONSUMER_BUSY for a second exclusive consumer or another type than that of the consumers there;
-                CONSUMER_ASSIGN for sticky hash ranges that are missing, wrong or taken.
+            BrokerError: CONSUMER_BUSY for a second exclusive consumer, or a type other than that of the present
+                consumers; CONSUMER_ASSIGN for sticky hash ranges that are missing, wrong or taken.
         """
         if self.closed:
             raise BrokerError(ErrorCode.SERVICE_NOT_READY, f"{self.context} is being closed")
@@ -230,7 +232,7 @@ class Subscription:
         dispatcher.add(consumer, policy)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer closed, or its connection did; what it did not acknowledge goes to others."""
+        """A consumer closed, or its connection did; its unacknowledged entries go to others."""
         if consumer in self._dispatcher.consumers:
             self.used_ms = self._outbox.day_ms
             self.activity.consumer_left(consumer)
@@ -260,7 +262,7 @@ class Subscription:
             self._on_detached(consumer.connection, consumer.consumer_id)
 
     def note_use(self, step_ms: int) -> None:
-        """Store when a consumer was last there, if what is stored is more than `step_ms` behind."""
+        """Store the time of the last consumer, if the stored one is more than `step_ms` earlier."""
         if self.consumers:
             self.used_ms = self._outbox.day_ms
         if self.used_ms - self.cursor.properties.get(USED, 0) > step_ms:
@@ -268,7 +270,7 @@ class Subscription:
             self._on_dirty(self)
 
     def close(self, reason: str) -> None:
-        """The subscription is gone from here: consumers are told, nothing is sent any more."""
+        """The subscription is removed from here: its consumers are disconnected, and nothing is sent."""
         self.disconnect_all()
         self.closed = True
         self._dispatcher.close()
@@ -297,14 +299,14 @@ class Subscription:
         own_rate: Rate | None,
         delays: bool,
     ) -> None:
-        """Policies changed: go on by these.
+        """Apply changed policies.
 
         Args:
             unacked_per_consumer_max, unacked_per_subscription_max: see `Limits`.
-            broker_rate: of dispatch, shared by all subscriptions of the broker.
-            topic_rate: the same of the topic's subscriptions.
-            own_rate: of this subscription alone.
-            delays: whether `deliver_at` is kept to.
+            broker_rate: rate of dispatch shared by all subscriptions of the broker.
+            topic_rate: the same for the topic's subscriptions.
+            own_rate: the same for this subscription alone.
+            delays: whether `deliver_at` is respected.
         """
         self.context.follow(
             unacked_per_consumer_max=unacked_per_consumer_max,
@@ -327,7 +329,7 @@ class Subscription:
         return self.context.held
 
     def hold(self, held: bool) -> None:
-        """Send nothing more, or go on; acknowledgements are taken in both cases."""
+        """Send nothing more, or continue; acknowledgements are accepted in both cases."""
         if held != self.context.held:
             self.context.held = held
             self._dispatcher.dispatch()
@@ -339,7 +341,7 @@ class Subscription:
     # ----------------------------------------------------------------------------------------------------- messages
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """A consumer asks for so many messages more."""
+        """A consumer requests this many more messages."""
         now_ms = self.activity.flow_ms = self._outbox.now_ms
         consumer.grant(permits, now_ms)
         self._dispatcher.dispatch()
@@ -358,7 +360,7 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, positions: Iterable[Position] | None = None, epoch: int | None = None
     ) -> None:
-        """Send again what this consumer did not acknowledge.
+        """Send the unacknowledged entries of this consumer again.
 
         Shared and Key_Shared: the entries at `positions` that are pending on it, or all. Exclusive and Failover: from
         mark-delete on. `epoch` is echoed in the MESSAGEs from now on; a request with an older one is late and ignored.
@@ -374,14 +376,14 @@ class Subscription:
     def ack(self, consumer: Consumer, ids: Sequence[MessageIdData], *, cumulative: bool) -> bool:
         """Acknowledge: entries, messages of batches (ack_set), or everything up to one id.
 
-        What is no entry of this topic, or acknowledged already, is passed over.
+        Ids that are not entries of this topic, or are acknowledged already, are ignored.
 
         Returns:
             Whether the cursor changed (then it is stored soon).
 
         Raises:
-            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one with
-                another number of ids than one.
+            BrokerError: NOT_ALLOWED for a cumulative acknowledgement on a Shared or Key_Shared subscription, or one
+                without exactly one id.
         """
         before = self.cursor.mark_delete
         if self._late_up_to != NONE:
@@ -401,11 +403,12 @@ class Subscription:
         return changed
 
     def _without_late(self, ids: Sequence[MessageIdData]) -> Sequence[MessageIdData]:
-        """Without acknowledgements of what was sent before a seek: it would undo the seek.
+        """Remove acknowledgements of entries that were sent before a seek: they would undo the seek.
 
         See docs/design/acknowledged-sets.md#coming-back.
 
-        What has not been sent again since cannot be meant. Once everything has been, nothing can be told apart any more.
+        An entry that has not been sent again since cannot be meant. Once all have been sent again, the two cases cannot
+        be distinguished.
         """
         read = self._dispatcher.reading.after
         if read >= self._late_up_to:
@@ -425,10 +428,11 @@ class Subscription:
             )
         position = position_of(ids[0])
         if position.entry == -1 and self.log.valid(Position(position.ledger, 0)):
-            # From within a ledger's first batch C++ clients acknowledge what is in front of it by counting down its entry.
+            # For an id within a ledger's first batch, C++ clients acknowledge the entry before it by subtracting one
+            # from the entry id.
             position = self.log.position_before(position)
         if not self.log.valid(position):
-            # Of a message of another cluster, sent late by a consumer that was moved here: it says nothing about this log.
+            # An id of another cluster, sent late by a consumer that was moved here: it has no meaning in this log.
             return False
         bits = messages_left(self.log, position, ids[0])
         before = self.cursor.mark_delete
@@ -515,13 +519,13 @@ class Subscription:
         self._changed(before)
 
     def withdrawn(self, positions: Collection[Position]) -> set[Position]:
-        """Messages of these entries have just been withdrawn from the topic; nothing is sent by that.
+        """Messages of these entries have just been withdrawn from the topic; this sends nothing.
 
-        They count as acknowledged also if a consumer has them: who has processed the one needs no other, and who has not is
-        given the one that stays.
+        They count as acknowledged also if a consumer has them: a consumer that processed the withdrawn message does not
+        need the other one, and a consumer that did not will get the other one.
 
         Returns:
-            Those of the entries that this subscription was given, or has acknowledged.
+            Those of the entries that were dispatched on this subscription, or are acknowledged.
         """
         cursor, read = self.cursor, self._dispatcher.reading.after
         had = {position for position in positions if position <= read or cursor.is_acked(position)}
@@ -535,7 +539,7 @@ class Subscription:
 
     @property
     def compacted(self) -> CompactedTopic | None:
-        """Of the topic, when its consumers read compacted."""
+        """The topic's removed messages, if its consumers read compacted."""
         return self._omissions.compacted
 
     def left_out(self) -> list[Withdrawals]:
@@ -544,11 +548,11 @@ class Subscription:
 
     @property
     def listener(self) -> AckListener | None:
-        """Who has to know what is acknowledged and expires here: of a replicated subscription."""
+        """The listener for acknowledgements and expiry of a replicated subscription."""
         return self._listener
 
     def listen(self, listener: AckListener | None) -> None:
-        """From now on this one has to know what is acknowledged and expires here; None: it is not replicated (any more)."""
+        """Set the listener for acknowledgements and expiry here; None: the subscription is not replicated."""
         self._listener = listener
 
     # --------------------------------------------------------------------------------------------- moving the cursor
@@ -573,7 +577,7 @@ class Subscription:
             self.cursor.properties.pop(key, None)
         if not self.replicated and noted:
             self._note_expiry(NONE)
-        # How long an ack_set is, its client decides: of it no more is read than the batch has messages.
+        # The client decides the length of an ack_set: only as many bits are read as the batch has messages.
         messages = self.log.count_at(position) if self.log.valid(position) else 0
         self.cursor.reset(position, bits_of(ack_set[: (messages + 63) // 64]))
         self.sought = True
@@ -584,11 +588,11 @@ class Subscription:
 
     @property
     def stopped(self) -> tuple[Position, str] | None:
-        """The entry in front of which it stands because it cannot be read, and why; None: none."""
+        """The entry before which it is stopped because it cannot be read, and the reason; None: it is not stopped."""
         return self._dispatcher.stopped
 
     def skip(self, entries: int) -> int:
-        """Acknowledge the next so many unacknowledged entries; how many there were."""
+        """Acknowledge the next unacknowledged entries, up to this number; returns their number."""
         position, found = self.cursor.nth_open(entries)
         if found:
             self._ack_up_to(position)
@@ -604,20 +608,22 @@ class Subscription:
         self.expire_to(first_kept.mark_delete)
 
     def expire_to(self, position: Position) -> None:
-        """Give up everything at or below `position` in this cluster because it is old, or an administrator says that it is,
-        unless that is a step back or behind the newest entry.
+        """Give up everything at or below `position` in this cluster because it is old, or an administrator says that it
+        is, unless that is a step back or after the newest entry.
         """
         self.activity.expired_ms = self._outbox.now_ms
         self.activity.expired_entries += self._give_up(position)
 
     def advance_to(self, position: Position) -> None:
-        """Give up everything at or below `position` in this cluster (a backlog quota), unless that is a step back or behind
-        the newest entry.
+        """Give up everything at or below `position` in this cluster (a backlog quota), unless that is a step back or
+        after the newest entry.
         """
         self._give_up(position)
 
     def _give_up(self, position: Position) -> int:
-        """As acknowledging, but other clusters are not told: it is nobody's acknowledgement. How many entries it was."""
+        """Acknowledge here without informing other clusters, because no consumer acknowledged it. Returns the number of
+        entries.
+        """
         before = self.cursor.mark_delete
         if position <= before or position > self.log.last:
             return 0
@@ -630,8 +636,8 @@ class Subscription:
         return backlog - self.backlog_entries()
 
     def _note_expiry(self, position: Position) -> None:
-        """Everything at or below has expired here. Whose expiry is noted is replicated, or was: should it be again, what expired
-        meanwhile is not told as acknowledged.
+        """Note that everything at or below has expired here. This is noted for subscriptions that are or were
+        replicated: if one is replicated again, entries that expired in the meantime are not reported as acknowledged.
         """
         self.cursor.properties[EXPIRED_LEDGER], self.cursor.properties[EXPIRED_ENTRY] = position
 
@@ -657,7 +663,7 @@ class Subscription:
             self._tell_end()
 
     def end(self) -> None:
-        """The topic is terminated: consumers are told, once they have acknowledged all there is."""
+        """The topic is terminated: consumers are informed once they have acknowledged everything."""
         self.ended = True
         self._tell_end()
 
@@ -673,7 +679,7 @@ class Subscription:
 
     @property
     def mark_delete(self) -> Position:
-        """Everything at or below is acknowledged, as far as memory knows; what is stored is `durable_mark_delete`."""
+        """Everything at or below is acknowledged in memory; the stored position is `durable_mark_delete`."""
         return self.cursor.mark_delete
 
     def encode(self) -> bytes:
@@ -710,7 +716,7 @@ class Subscription:
         return self.cursor.backlog_entries()
 
     def counters(self) -> Counters:
-        """Since the subscription was loaded, of all consumers that are or were there."""
+        """Sums since the subscription was loaded, over all present and former consumers."""
         return self.activity.counters(self._dispatcher.consumers)
 
     @property
@@ -745,7 +751,7 @@ class Subscription:
 
 
 def policy_of(meta: KeySharedMeta | None) -> KeySharedPolicy:
-    """What a consumer asks for, from its SUBSCRIBE; the default without."""
+    """The options of a consumer from its SUBSCRIBE; the default without."""
     if meta is None:
         return KeySharedPolicy()
     return KeySharedPolicy(

@@ -1,1 +1,1 @@
-"""Dispatch: which message goes to which consumer next, one module a subscription type."""
+"""Dispatch: choosing the consumer of each message, with one module per subscription type."""

@@ -1,8 +1,8 @@
-"""What all dispatch policies share: the context, the reading of new entries, and the bytes of a MESSAGE.
+"""The common part of all dispatch policies: the context, reading new entries, and the bytes of a MESSAGE.
 
-A policy is entered by the subscription only, one call at a time. It sends what it may send, as one effect per consumer
-and call, and asks for what it has to read. Nothing is sent to a consumer without permits, whose connection takes no more
-bytes, or that holds too many unacknowledged messages.
+Only the subscription calls a policy, one call at a time. The policy sends the allowed messages, with one effect per
+consumer and call, and requests the entries that it has to read. Nothing is sent to a consumer without permits, to one
+whose connection accepts no more bytes, or to one with too many unacknowledged messages.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ ACTIVE_CHANGE_VERSION: Final = 12
 """Clients below this protocol version do not know ACTIVE_CONSUMER_CHANGE."""
 
 TURN_MS: Final = 1
-"""By so much who was served last is behind others that wait for the same rate."""
+"""The penalty of the subscription that was served last, so that it comes after others that wait for the same rate."""
 
 WAKE_MS_MIN: Final = 5
 """Between two looks at a dispatch rate: at high rates many messages go at a time, not each by its own timer."""
@@ -43,11 +43,11 @@ NOTHING_DRAINS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """What a Key_Shared consumer asks for (KeySharedMeta).
+    """The options of a Key_Shared consumer (KeySharedMeta).
 
     Attributes:
         sticky: the consumers name their hash ranges; else the ranges are split between them automatically.
-        ranges: of hash slots, both ends inclusive, when sticky.
+        ranges: ranges of hash slots, both ends inclusive, when sticky.
         out_of_order: order by key is not needed.
     """
 
@@ -57,7 +57,7 @@ class KeySharedPolicy:
 
     @property
     def mode(self) -> str:
-        """As statistics write it."""
+        """The mode in statistics."""
         return "STICKY" if self.sticky else "AUTO_SPLIT"
 
 
@@ -77,7 +77,7 @@ class Dispatcher(ABC):
         self.closed = False
         self._again_at_end = False
         self._rate_due_ms = 0
-        """When a timer goes on with what a rate holds back; 0: none is set, or the rate is another since."""
+        """Time of the timer that continues what a rate delays; 0: none is set, or the rate has changed since."""
 
     # -------------------------------------------------------------------------------------------------- to implement
 
@@ -95,11 +95,11 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def remove(self, consumer: Consumer) -> None:
-        """A consumer is gone; what it did not acknowledge goes to others."""
+        """Remove a consumer; its unacknowledged entries go to others."""
 
     @abstractmethod
     def remove_all(self) -> None:
-        """All consumers are gone at once: nobody takes over from anybody."""
+        """Remove all consumers at once: none takes over from another."""
 
     @abstractmethod
     def dispatch(self) -> bool:
@@ -119,9 +119,9 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
-        """Another cluster's consumers acknowledged entries, and so many messages of batches; the cursor has it.
+        """Another cluster's consumers acknowledged entries, and numbers of messages of batches; the cursor has them.
 
-        Nothing is sent by that: more may follow in the same event. `dispatch` comes at its end.
+        This sends nothing: more may follow in the same event. `dispatch` is called at its end.
         """
 
     @abstractmethod
@@ -137,7 +137,9 @@ class Dispatcher(ABC):
         """Messages that the consumers were sent and did not acknowledge."""
 
     def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
-        """Who has the place, or some of the hash slots, that a newcomer of this type wants for itself; None: nobody."""
+        """The consumer with the exclusive access, or the hash slots, that a new consumer of this type requires; None:
+        there is none.
+        """
         return None
 
     @property
@@ -147,7 +149,7 @@ class Dispatcher(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether somebody could take more, and everything there is was read."""
+        """Whether a consumer could receive more, and everything available was read."""
         return self._at_end and any(consumer.can_receive for consumer in self.consumers)
 
     @property
@@ -191,13 +193,13 @@ class Dispatcher(ABC):
             self.context.outbox.put(Timer(self.context.outbox.now_ms, self._go_on))
 
     def throttled(self) -> bool:
-        """Whether nothing may be sent now because of a rate; a timer goes on when something may."""
+        """Whether nothing may be sent now because of a rate; a timer continues when sending is allowed."""
         if not self.context.rates or self.context.messages_by_rate() > 0:
             return False
         if not self._rate_due_ms:
             self.context.count_throttled()
             outbox = self.context.outbox
-            # Others wait for the same rate: a subscription that just had something of it comes behind those that had nothing.
+            # Others wait for the same rate: a subscription that was just served comes after those that were not.
             behind = TURN_MS if self.context.take_served() else 0
             self._rate_due_ms = outbox.now_ms + max(self.context.wait_ms(), WAKE_MS_MIN) + behind
             outbox.put(Timer(self._rate_due_ms, self._rate_due))
@@ -210,7 +212,7 @@ class Dispatcher(ABC):
             self.dispatch()
 
     def limits_changed(self) -> None:
-        """The limits changed: what they held back may go, and the next wait is as long as the new rate says."""
+        """The limits changed: delayed entries may be sent, and the next wait follows the new rate."""
         self._rate_due_ms = 0
         if not self.closed:
             self.dispatch()

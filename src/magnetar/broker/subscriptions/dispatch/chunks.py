@@ -1,12 +1,13 @@
-"""Messages in chunks on a Shared subscription: one consumer gets all chunks of a message, for it alone can put them together.
+"""Chunked messages on a Shared subscription: one consumer gets all chunks of a message, because only then it can
+assemble them.
 
-    a chunk of a message that nobody owns -> whoever is given it is the owner
-    a chunk of one that somebody owns     -> the owner; if it cannot take it now, the chunk waits for it, and the others go on
-    the last chunk                        -> nobody owns the message any more
-    the owner goes                        -> what waited for it is for anybody, and so are its messages
+    a chunk of a message without an owner -> the consumer that gets it becomes the owner
+    a chunk of a message with an owner    -> the owner; if it cannot receive now, the chunk waits, and other messages continue
+    the last chunk                        -> the message has no owner from then on
+    the owner leaves                      -> its waiting chunks, and its messages, may go to any consumer
 
-As Pulsar does since 2.11 (apache/pulsar #16202), but that a chunk whose first ones went to nobody here (they are acknowledged, or
-were given to somebody who is gone) holds up nothing: it goes to anybody.
+This is as in Pulsar since 2.11 (apache/pulsar #16202), with one difference: a chunk whose first chunks went to no
+present consumer (they are acknowledged, or their consumer is gone) delays nothing: it may go to any consumer.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,16 +22,17 @@ from magnetar.storage.positions import PositionSet
 from magnetar.wire.metadata import parse_metadata, text_bytes
 
 OWNERS_MAX: Final = 10_000
-"""A ceiling on messages of one subscription of which some chunks are given and some are not: some 300 bytes each, and producers
-that end in the middle leave theirs behind. Beyond it the oldest has no owner any more."""
+"""A ceiling on messages of one subscription of which some chunks were sent and some were not: some 300 bytes each, and
+producers that end in the middle leave theirs. Above it the oldest loses its owner.
+"""
 
 
 class Chunk(NamedTuple):
-    """What a chunk's metadata tells.
+    """The metadata of a chunk.
 
     Attributes:
-        producer, uuid: of the message; together they are nobody else's.
-        last: no more of it follow.
+        producer, uuid: of the message; together they are unique.
+        last: it is the last chunk.
     """
 
     producer: str
@@ -39,18 +41,18 @@ class Chunk(NamedTuple):
 
 
 NAME_BYTES_MAX: Final = 512
-"""Names and uuids of messages in chunks are kept as long as some chunks are missing; of a longer one its digest is."""
+"""Names and uuids of chunked messages are kept while some chunks are missing; of a longer one, only its digest."""
 
 
 def _kept(text: str) -> str:
-    """A text, or what stands for it."""
+    """A text, or its digest."""
     if len(text) <= NAME_BYTES_MAX:
         return text
     return blake2b(text_bytes(text)).hexdigest()
 
 
 def chunk_of(entry: StoredEntry) -> Chunk | None:
-    """What an entry that is flagged as a chunk tells; None: it does not say of which message."""
+    """The metadata of an entry that is flagged as a chunk; None: it does not name a message."""
     try:
         metadata = parse_metadata(entry.data)
     except ProtocolError:
@@ -74,14 +76,16 @@ class Chunks:
         self._owners: dict[tuple[str, str], Consumer] = {}
 
     def __len__(self) -> int:
-        """How many chunks wait."""
+        """The number of waiting chunks."""
         return sum(map(len, self.waiting.values()))
 
     def __contains__(self, position: Position) -> bool:
         return any(position in positions for positions in self.waiting.values())
 
     def owner(self, entry: StoredEntry, consumer: Consumer) -> Consumer:
-        """Who gets a chunk: the owner of its message, which `consumer` is from now on if it has none."""
+        """The consumer that gets a chunk: the owner of its message, or `consumer`, which becomes the owner if there is
+        none.
+        """
         chunk = chunk_of(entry)
         if chunk is None:
             return consumer
@@ -112,7 +116,7 @@ class Chunks:
             self.no_more(owner, position)
 
     def take_up_to(self, mark_delete: Position) -> Iterable[Position]:
-        """Nothing at or below mark-delete waits any more; what did."""
+        """Remove waiting chunks at or below mark-delete, and return them."""
         taken = []
         for owner, positions in list(self.waiting.items()):
             taken += [
@@ -125,7 +129,9 @@ class Chunks:
         return taken
 
     def take_of_gone(self, consumers: Collection[Consumer]) -> list[Position]:
-        """Those who are not among these are gone: their messages have no owner any more, and what waited for them does not."""
+        """Consumers other than these are gone: their messages lose their owner. Returns the chunks that waited for
+        them.
+        """
         self._owners = {message: owner for message, owner in self._owners.items() if owner in consumers}
         gone = [owner for owner in self.waiting if owner not in consumers]
         return [position for owner in gone for position in self.waiting.pop(owner)]

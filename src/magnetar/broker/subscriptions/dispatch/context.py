@@ -1,4 +1,4 @@
-"""What a dispatch policy works with, and its limits."""
+"""The context of a dispatch policy, and its limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,17 +13,17 @@ from magnetar.storage.entries import StoredEntry
 
 
 class DispatchLog(CursorLog, Protocol):
-    """What dispatch asks of the topic's log (`storage.topiclog.TopicLog`)."""
+    """The part of the topic's log (`storage.topiclog.TopicLog`) that dispatch uses."""
 
     @property
     def cached_bytes(self) -> int:
-        """Of all entries that `cached` gave last."""
+        """The bytes of all entries of the last result of `cached`."""
 
     def cached(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Entries from `start` on that are in memory, in order; none if the first is not."""
 
     def count_hits(self, entries: int, size: int) -> None:
-        """So many entries, of so many bytes, were taken from memory."""
+        """Count entries and bytes that were taken from memory."""
 
     def cached_at(self, position: Position) -> StoredEntry | None:
         """The entry at a position, if it is in memory."""
@@ -47,31 +47,32 @@ class Limits:
 
     Attributes:
         unacked_per_consumer_max: back-pressure on Shared and Key_Shared consumers that do not acknowledge (Pulsar's
-            maxUnackedMessagesPerConsumer); dispatch goes on when half of them are acknowledged.
+            maxUnackedMessagesPerConsumer); dispatch continues when half of them are acknowledged.
         unacked_per_subscription_max: the same for all consumers of a subscription (Pulsar's
             maxUnackedMessagesPerSubscription).
-        dispatch_bytes_max: back-pressure: what one event may put into the outbox for a subscription; the next event goes
-            on. As much as a connection's write buffer takes before it says stop.
-        dispatch_entries_max: the same in entries: some 0.5 ms, after which it is somebody else's turn. Permits are the
-            client's wish, and of small messages 4 MiB are tens of thousands.
-        read_bytes_max: of one read from disk, and of what is read ahead: memory per subscription that catches up. A
-            read of 1 MiB takes well below a millisecond of an SSD, so larger ones gain nothing.
-        read_entries_max: of one read from disk: what a reader thread, and then the loop, does in one go. With 400 small
-            entries instead of 60 a subscription that catches up gets 1.1 times as many, and publishes beside it take
-            1.5 to 2 times as long (docs/decisions/0022).
-        delayed_entries_max: back-pressure: entries remembered until their time; when it is reached nothing new is read
-            until some are due. 22 bytes each: 88 MiB for four millions.
-        redeliveries_max: entries whose redeliveries are counted, per subscription; of more the count stays 0. About 150
-            bytes each.
-        look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others go
-            on (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
-        look_ahead_bytes_max: of those, what is kept in memory; the rest is read again.
-        again_entries_max: of one read of entries that are wanted again (redelivered, or delayed and due), wherever they
-            lie: 50 of them take a reader thread, and their dispatch the loop, some 0.5 ms each.
-        again_reads_max: such reads that are under way at a time for one subscription. Two, in two threads, held up each other
-            and everybody else by taking turns at the interpreter, and brought less. With `read_bytes_max` a bound of memory.
-        failover_delay_ms: how long the previous consumer of a Failover subscription, still there, has for its last
-            acknowledgements before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
+        dispatch_bytes_max: back-pressure: bytes that one event may put into the outbox for a subscription; the next
+            event continues. As much as a connection's write buffer accepts before it is full.
+        dispatch_entries_max: the same in entries: some 0.5 ms, after which others get their turn. The client chooses
+            its permits, and 4 MiB of small messages are tens of thousands.
+        read_bytes_max: bytes of one read from disk, and of entries read ahead: memory per subscription that catches up.
+            A read of 1 MiB takes well below a millisecond on an SSD, so larger ones gain nothing.
+        read_entries_max: entries of one read from disk: the work of a reader thread, and then of the loop, in one step.
+            With 400 small entries instead of 60 a subscription that catches up gets 1.1 times as many, and publishes at
+            the same time take 1.5 to 2 times as long (docs/decisions/0022).
+        delayed_entries_max: back-pressure: entries remembered until their delivery time; at this number nothing new is
+            read until some are due. 22 bytes each: 88 MiB for four million.
+        redeliveries_max: entries whose redeliveries are counted, per subscription; for further ones the count stays 0.
+            About 150 bytes each.
+        look_ahead_entries_max: back-pressure on Key_Shared: entries that wait for their key's consumer while others are
+            sent (Pulsar's keySharedLookAheadMsgInReplayThresholdPerSubscription).
+        look_ahead_bytes_max: bytes of those that are kept in memory; the rest is read again.
+        again_entries_max: entries of one read of entries that are needed again (redelivered, or delayed and due),
+            anywhere in the log: 50 of them take a reader thread some 0.5 ms, and their dispatch takes the loop as long.
+        again_reads_max: such reads in flight at a time for one subscription. Two, in two threads, delayed each other
+            and everything else because of the interpreter's lock, and were slower in sum. With `read_bytes_max` it
+            bounds the memory.
+        failover_delay_ms: time that the previous consumer of a Failover subscription has for its last acknowledgements,
+            if it is still connected, before the next one starts (Pulsar's activeConsumerFailoverDelayTimeMillis).
     """
 
     unacked_per_consumer_max: int = 50_000
@@ -91,7 +92,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Throttled:
-    """How often a subscription had to wait for a rate of dispatch (of messages, of bytes): its own, its topic's, its broker's."""
+    """The number of waits of a subscription for a rate of dispatch (messages, bytes): its own, its topic's, its
+    broker's.
+    """
 
     messages_own: int = 0
     bytes_own: int = 0
@@ -103,19 +106,19 @@ class Throttled:
 
 @dataclass(slots=True)
 class DispatchContext:
-    """What the dispatcher of one subscription works with.
+    """The context of the dispatcher of one subscription.
 
     Attributes:
-        topic, subscription: names, for reads and for messages to people.
-        partition: the topic's number, -1 when it is no partition.
-        command: words of a command of `magnetar` -> as messages print it.
+        topic, subscription: names, for reads and for messages to users.
+        partition: the topic's number, -1 if it is not a partition.
+        command: formats a command of `magnetar`, from its words, for messages.
         held: nothing is sent: the subscription is fenced (`broker.failover.fencing`).
         rates: dispatch rates, the broker's, the topic's and the subscription's own; usually none.
         broker_rate: the one of `rates` that all subscriptions of the broker share.
         own_rate: the one of `rates` that is the subscription's own.
         delays: whether entries wait for their `deliver_at_time`.
         served: something was sent since `take_served` was called last.
-        throttled: since the subscription was loaded.
+        throttled: counts since the subscription was loaded.
     """
 
     outbox: Outbox
@@ -144,7 +147,7 @@ class DispatchContext:
         own_rate: Rate | None,
         delays: bool,
     ) -> None:
-        """Policies changed: go on by these; see `Subscription.follow`."""
+        """Apply changed policies; see `Subscription.follow`."""
         self.limits = replace(
             self.limits,
             unacked_per_consumer_max=unacked_per_consumer_max,
@@ -191,7 +194,7 @@ class DispatchContext:
                 counts.bytes_topic += size
 
     def wait_ms(self) -> int:
-        """Until the rates let something go; 0: now."""
+        """The time until the rates allow sending; 0: now."""
         now_ms = self.outbox.now_ms
         return max((rate.wait_ms(now_ms) for rate in self.rates), default=0)
 

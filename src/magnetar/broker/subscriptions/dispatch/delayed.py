@@ -4,12 +4,12 @@
                        ^                                  |
                        +---- the short rest of a run -----+
 
-A priority queue in the manner of sorted runs (as LSM trees and Pulsar's PIP-195 keep them): the next entry is the first of
-the heap or of one of the runs, which a second small heap knows. No step moves more than one run's entries, so that none
-holds up the event loop, whatever the number of entries.
+A priority queue in the manner of sorted runs (as LSM trees and Pulsar's PIP-195 keep them): the next entry is the first
+of the heap or of one of the runs, which are in a second small heap. No step moves more than one run's entries, so that
+none blocks the event loop, for any number of entries.
 
-Never early: an entry is given back at the first look at or after its time. What is known here is forgotten with the last
-consumer and read again; so it is after a restart.
+Entries are never early: an entry is returned by the first check at or after its time. This state is forgotten with the
+last consumer and built again by reading; the same holds after a restart.
 """
 
 from array import array
@@ -27,10 +27,12 @@ DELAYED = int(EntryFlags.DELAYED)
 
 RUN_ENTRY_BYTES: Final = 22
 HEAP_ENTRY_BYTES: Final = 200
-"""Of memory, about: an entry in a run, and one in the heap, a tuple of Python's integers."""
+"""Memory per entry, estimated: an entry in a run, and one in the heap, a tuple of Python's integers."""
 
 RUN_ENTRIES: Final = 1_024
-"""Of one run, and of the heap in front of them. Packing so many takes 0.6 ms; a million entries are 1,000 runs."""
+"""The size of one run, and of the heap in front of them. Packing this many takes 0.6 ms; a million entries are 1,000
+runs.
+"""
 
 AHEAD_MS: Final = 10_000
 """No timer is set for later than that: timers cannot be taken back, so that far ones would pile up when earlier and earlier
@@ -59,7 +61,7 @@ class Run:
         return len(self._due) - self._at
 
     def first_due(self) -> int:
-        """When the first one is due."""
+        """The time of the first entry."""
         return self._due[self._at]
 
     def pop(self) -> _Item:
@@ -99,11 +101,11 @@ class Delayed:
         return self._count
 
     def hold_back(self, entry: StoredEntry, tag: Callable[[StoredEntry], int] | None = None) -> bool:
-        """Whether an entry with a time has to wait; if so it is remembered, with a number of 16 bits for whoever takes it."""
+        """Whether an entry with a time has to wait; if so it is remembered, with a tag of 16 bits for its later use."""
         try:
             at_ms = parse_metadata(entry.data).deliver_at_time
         except ProtocolError:
-            # Its client can tell; holding it for ever would be worse than delivering it.
+            # Its client can recognise it; holding it for ever would be worse than delivering it.
             return False
         if at_ms <= self._outbox.day_ms:
             return False
@@ -180,9 +182,9 @@ class Delayed:
         return item
 
     def _arm(self) -> None:
-        """One timer is under way for the first time; one that was set for a later time finds nothing to do.
+        """Set one timer for the first entry; an earlier timer for a later time finds nothing to do.
 
-        None for what is due already: whoever had no room for it looks again when there is some.
+        None is set for due entries: the caller that had no room for them checks again when there is room.
         """
         if not self._count:
             return
@@ -210,6 +212,6 @@ class Delayed:
         assert len(self._fresh) < self._run_entries, "the heap is too large"
         if self._count and self._first_due() > self._outbox.day_ms:
             assert self._armed_ms is not None, "no timer is set"
-            # While the time of day was further behind the clock it was set for later; by AHEAD_MS at the most.
+            # While the time of day was further back, the timer was set for later; by at most AHEAD_MS.
             most = self._first_due() if not self._was_ahead else self._outbox.now_ms + AHEAD_MS
             assert self._armed_ms <= most, "the timer comes too late"

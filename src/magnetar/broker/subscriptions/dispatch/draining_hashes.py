@@ -1,9 +1,10 @@
-"""Draining hashes of a Key_Shared subscription (PIP-379): slots that are one consumer's by now and still pending on another.
+"""Draining hashes of a Key_Shared subscription (PIP-379): slots that now belong to one consumer and have entries
+pending on another.
 
-    consumers come or go: slots are split anew -> those that are pending on who had them before begin to drain
-    the last pending entry of one is acknowledged, or its consumer goes -> it has drained
+    consumers come or go: slots are split again -> those with entries pending on their former owners begin to drain
+    the last pending entry of a slot is acknowledged, or its consumer leaves -> it has drained
 
-Kept for statistics: whether an entry may be sent is decided without.
+This is only for statistics: dispatch does not depend on it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,9 @@ SHOWN_MAX: Final = 1_000
 """Slots of one consumer that statistics list; their number is exact, and there may be tens of thousands."""
 
 ONE_BY_ONE_MAX: Final = 1_000
-"""Slots that are asked for one by one, some 0.5 ms; who owns all slots is more work, a hundred ranges for each consumer."""
+"""Up to this many slots are looked up one by one, some 0.5 ms; computing the owners of all slots is more work, a
+hundred ranges for each consumer.
+"""
 
 Holders = Mapping[int, tuple[Consumer, int]]
 """Slot -> the consumer that has pending entries of it, and how many."""
@@ -44,7 +47,7 @@ class DrainingHashes:
         ranges: Callable[[], Ranges],
         holders: Holders,
     ) -> None:
-        """Slots may have other owners now: those that `owner` tells, or `ranges`."""
+        """Slots may have other owners now: those from `owner`, or from `ranges`."""
         self._drained = {consumer: self._drained.get(consumer, 0) for consumer in consumers}
         before, self._held_back = self._held_back, {}
         if len(holders) <= ONE_BY_ONE_MAX:
@@ -58,7 +61,7 @@ class DrainingHashes:
             held.setdefault(consumer, []).append(slot)
         whose = ranges()
         for consumer, slots in held.items():
-            # By bitmaps: there may be tens of thousands, and everybody waits for the newcomer.
+            # With bitmaps: there may be tens of thousands, and all consumers wait for the new one.
             draining = BitMap(slots)
             for first, last in whose.get(consumer, ()):
                 draining.remove_range(first, last + 1)
@@ -73,16 +76,16 @@ class DrainingHashes:
             draining[slot] += 1
 
     def free(self, consumer: Consumer, slot: int) -> None:
-        """Nothing of a slot is pending any more; if it was draining, it has drained."""
+        """A slot has no pending entries now; if it was draining, it has drained."""
         draining = self._held_back.get(consumer)
         if draining is not None and draining.pop(slot, None) is not None:
-            if consumer in self._drained:  # or it is gone, and nobody asks
+            if consumer in self._drained:  # or it is gone, and its count is not needed
                 self._drained[consumer] += 1
             if not draining:
                 del self._held_back[consumer]
 
     def clear(self) -> None:
-        """Nothing is pending, and nobody is there."""
+        """Nothing is pending, and no consumer is there."""
         self._held_back.clear()
         self._drained.clear()
 

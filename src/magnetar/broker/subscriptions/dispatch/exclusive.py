@@ -1,10 +1,11 @@
 """Exclusive: one consumer gets everything, in order.
 
-It is not remembered what was sent: a consumer that goes away or asks for redelivery makes the reading start again behind
-mark-delete. Entries that are acknowledged one by one above it are left out. Delayed delivery is ignored, as in Pulsar.
+Sent entries are not remembered: after a consumer left or requested redelivery, reading starts again after mark-delete.
+Entries above it that are individually acknowledged are left out. Delayed delivery is ignored, as in Pulsar.
 
-An Exclusive consumer may name hash ranges, as those of sticky Key_Shared: Java's readers do (`keyHashRange`). It is sent what
-falls into them; the rest is passed over, and is not acknowledged by that. Several such readers share a topic out by keys.
+An Exclusive consumer may name hash ranges, as those of sticky Key_Shared: Java's readers do (`keyHashRange`). Only
+entries in its ranges are sent to it; the others are skipped, which does not acknowledge them. Several such readers can
+divide a topic by keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ class Exclusive(Dispatcher):
         self.start()
 
     def start(self) -> None:
-        """The active consumer begins behind mark-delete."""
+        """The active consumer begins after mark-delete."""
         self._started = True
         self.reading.rewind(self.context.cursor.mark_delete)
         self.dispatch()
@@ -96,8 +97,8 @@ class Exclusive(Dispatcher):
         self.reading.rewind(self.context.cursor.mark_delete)
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """Start again behind mark-delete. Single entries cannot be sent again here without breaking the order, so that
-        asking for some means all, as in Pulsar. A standby consumer has nothing to ask for.
+        """Start again after mark-delete. Single entries cannot be sent again here without breaking the order, so a
+        request for some redelivers all, as in Pulsar. A standby consumer has nothing to request.
         """
         if consumer is self._active and self._started:
             self.reading.rewind(self.context.cursor.mark_delete)
@@ -113,11 +114,11 @@ class Exclusive(Dispatcher):
         """Nothing is remembered of what was sent."""
 
     def mark_delete_moved(self) -> bool:
-        """Reading goes on behind it by itself."""
+        """Nothing to do: reading continues after it."""
         return False
 
     def restart(self) -> None:
-        """Read from the cursor's new place."""
+        """Read from the cursor's new position."""
         self.reading.rewind(self.context.cursor.mark_delete)
 
     def dispatch(self) -> bool:
@@ -147,7 +148,7 @@ class Exclusive(Dispatcher):
         return bool(buffers)
 
     def _send(self, consumer: Consumer, entries: list[StoredEntry], buffers: list[bytes], permits: int) -> int:
-        """Add entries to the buffers until so many messages are in; their bytes."""
+        """Add entries to the buffers until they contain this many messages; returns their bytes."""
         cursor = self.context.cursor
         partition = self.context.partition
         look_up = not cursor.in_order

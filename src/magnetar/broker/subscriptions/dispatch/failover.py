@@ -1,14 +1,14 @@
-"""Failover: one of several consumers gets everything, the next takes over when it goes.
+"""Failover: one of several consumers gets everything, and the next takes over when it leaves.
 
-Candidates are those of the highest priority, ordered by name. Of a partition p the candidate p modulo their number is
-active, so that partitions spread over consumers; of a topic without partitions it is the first.
+Candidates are the consumers of the highest priority, ordered by name. For partition p, the candidate p modulo their
+number is active, so that partitions are spread over consumers; for a topic without partitions it is the first.
 
-    nobody active                              -> the candidate starts
-    a better candidate comes, the active stays -> nobody is sent anything for `failover_delay_ms`, so that the last
+    none is active                             -> the candidate starts
+    a better candidate comes, the active stays -> nothing is sent for `failover_delay_ms`, so that the last
                                                   acknowledgements arrive; then the candidate starts
-    the active goes                            -> the next candidate starts at once
+    the active leaves                          -> the next candidate starts at once
 
-Whoever starts begins behind mark-delete. Everybody is told who is active.
+A starting consumer begins after mark-delete. All consumers are informed which one is active.
 """
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
@@ -49,7 +49,9 @@ class Failover(Exclusive):
             self._switch_to(candidate)
 
     def start(self) -> None:
-        """Who is active now is told to all of them: only here, as in Pulsar; an Exclusive consumer knows."""
+        """Start the active consumer, and inform all of them which one it is: only here, as in Pulsar; an Exclusive
+        consumer knows it.
+        """
         for consumer in self.consumers:
             self.tell_active(consumer, consumer is self._active)
         super().start()

@@ -1,8 +1,8 @@
-"""Hash slots of Key_Shared (and of readers of some keys): which slot a key falls into, and which consumer owns a slot.
+"""Hash slots of Key_Shared (and of readers with key ranges): the slot of a key, and the consumer that owns a slot.
 
 A key's slot is Murmur3 (x86, 32 bit, seed 0) of its bytes without the sign bit, modulo 65,536, as in Pulsar; consumers
-of sticky ranges count on it. AUTO_SPLIT puts points for each consumer on the circle of slots, so that a consumer's coming
-or going moves only its own share of the keys.
+with sticky ranges rely on it. AUTO_SPLIT puts points for each consumer on the circle of slots, so that a consumer that
+joins or leaves moves only its own share of the keys.
 """
 
 from bisect import bisect_left
@@ -19,17 +19,21 @@ from magnetar.wire.metadata import sticky_key
 
 SLOTS: Final = 1 << 16
 POINTS_PER_CONSUMER: Final = 100
-"""As Pulsar's subscriptionKeySharedConsistentHashingReplicaPoints: with 100 points shares differ by about a tenth."""
+"""The same as Pulsar's subscriptionKeySharedConsistentHashingReplicaPoints: with 100 points shares differ by about a
+tenth.
+"""
 
 _KEYS_CACHED: Final = 1 << 14
 """Slots of recent keys; hashing in Python costs microseconds, and keys recur."""
 
 CACHED_KEY_BYTES_MAX: Final = 256
-"""Longer keys are hashed each time: what is kept of them is 6 MB at most."""
+"""Longer keys are hashed each time: the cached ones take at most 6 MB."""
 
 HASHED_KEY_BYTES_MAX: Final = 4096
-"""A key is as long as its producer wants, and hashing 4 kB takes half a millisecond. Of a longer one the digest is hashed: it has
-one slot as well, but not the one that clients compute, which only those need who choose ranges of hashes themselves."""
+"""A producer chooses the length of its keys, and hashing 4 kB takes half a millisecond. For a longer key its digest is
+hashed: it has one slot as well, but not the one that clients compute. Only clients that choose hash ranges themselves
+need that one.
+"""
 
 _MASK: Final = 0xFFFFFFFF
 _KEYED: Final = int(EntryFlags.KEYED)
@@ -100,12 +104,14 @@ class Ring:
         self._points: list[int] = []
         self._owners: list[Consumer] = []
         self._keys: list[tuple[int, str, int]] = []
-        """Of each point, ascending: its slot, and its consumer's name and number among those of that name."""
+        """The points, ascending: the slot, and the consumer's name and number among those with that name."""
         self._named: dict[str, list[Consumer]] = {}
         self._ranges: dict[Consumer, list[tuple[int, int]]] | None = None
 
     def rebuild(self, consumers: list[Consumer]) -> None:
-        """Take over who there is, in the order of their coming. Points of those who stay are not touched: everybody waits."""
+        """Apply the list of consumers, in the order of their arrival. Points of consumers that stay are not touched,
+        because all consumers wait.
+        """
         named: dict[str, list[Consumer]] = {}
         for consumer in consumers:
             named.setdefault(consumer.name, []).append(consumer)
@@ -133,7 +139,7 @@ class Ring:
             del self._keys[place], self._points[place], self._owners[place]
 
     def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        """Which slots are whose: ranges in ascending order, both ends inclusive, no two of a consumer next to each other."""
+        """The ranges of each consumer, ascending, both ends inclusive, and no two of a consumer next to each other."""
         if self._ranges is None:
             self._ranges = {}
             last = -1
@@ -146,7 +152,7 @@ class Ring:
         return self._ranges
 
     def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is; None when there is nobody."""
+        """The owner of a slot; None if there are no consumers."""
         if not self._points:
             return None
         place = bisect_left(self._points, slot)
@@ -160,20 +166,21 @@ def _points_of(name: str, twin: int) -> list[tuple[int, str, int]]:
 
 
 class StickyRanges:
-    """STICKY: consumers name their ranges; a slot that nobody named has no owner, and its entries wait."""
+    """STICKY: consumers name their ranges; a slot that no consumer named has no owner, and its entries wait."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, Consumer]] = []
         self._found: dict[Consumer, list[tuple[int, int]]] | None = None
 
     def overlap(self, ranges: tuple[tuple[int, int], ...]) -> str:
-        """What is wrong with these ranges of a newcomer, or ""."""
+        """The mistake in the ranges of a new consumer, or ""."""
         if not ranges:
             return "no hash ranges are given"
         for first, last in ranges:
             if not 0 <= first <= last < SLOTS:
                 return f"hash range {first}..{last} is not within 0..{SLOTS - 1}"
-        # In order, each beside the next: there may be as many as slots, and all with all would take a minute.
+        # Compared in order with the next one only: there may be as many as slots, and comparing all pairs would take a
+        # minute.
         own = sorted(ranges)
         for (first, last), (other_first, other_last) in pairwise(own):
             if other_first <= last:
@@ -185,7 +192,9 @@ class StickyRanges:
         return ""
 
     def holder(self, ranges: tuple[tuple[int, int], ...]) -> Consumer | None:
-        """Who has a slot of these ranges of a newcomer, if anybody has, and nothing else is wrong with them."""
+        """The consumer that has a slot of these ranges of a new consumer, if there is one and the ranges are otherwise
+        valid.
+        """
         if StickyRanges().overlap(ranges):
             return None
         found = (self._in(first, last) for first, last in ranges)
@@ -207,7 +216,7 @@ class StickyRanges:
         self._ranges = [each for each in self._ranges if each[2] is not consumer]
 
     def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        """Which slots are whose: ranges in ascending order, both ends inclusive."""
+        """The ranges of each consumer, ascending, both ends inclusive."""
         if self._found is None:
             self._found = {}
             for first, last, consumer in self._ranges:
@@ -215,7 +224,7 @@ class StickyRanges:
         return self._found
 
     def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is; None when nobody named it."""
+        """The owner of a slot; None if no consumer named it."""
         taken = self._in(slot, slot)
         return taken[2] if taken is not None else None
 

@@ -4,13 +4,13 @@ Each key falls into one of 65,536 slots, each slot is owned by one consumer (aut
 
     an entry of slot s goes to the owner of s at once, if
         the owner can receive,
-        no entry of s is pending on another consumer       (s was another's before; that one first finishes)
+        no entry of s is pending on another consumer       (the former owner of s finishes first)
         and no earlier entry of s waits                    (order)
-    else it waits, and the others go on, up to `look_ahead_entries_max` waiting entries
+    else it waits, and other entries are sent, up to `look_ahead_entries_max` waiting entries
 
-When the last pending entry of a slot is acknowledged, or its consumer goes, the slot is free for its owner. This is what
-Pulsar calls draining hashes (PIP-379). Entries without a key have no order; each counts as a key of its own, but chunks of one
-message as one.
+When the last pending entry of a slot is acknowledged, or its consumer leaves, the slot is free for its owner. Pulsar
+calls this draining hashes (PIP-379). Entries without a key have no order; each counts as a key of its own, except that
+chunks of one message count as one.
 """
 
 import sys
@@ -42,10 +42,10 @@ class KeyShared(MultipleConsumers):
 
     Attributes:
         waiting: slot -> its entries that have to be sent (again), in order; no empty ones.
-        holders: slot -> the consumer that has pending entries of it, and how many. Not kept when order is not needed.
+        holders: slot -> the consumer that has pending entries of it, and how many. Not kept if order is not needed.
 
-    Per consumer `_ready` knows the first waiting entry of each slot that can be sent to it, and `_heads` has them as a heap;
-    what is there and in `_ready` no more is left over from before and means nothing.
+    For each consumer, `_ready` has the first waiting entry of each slot that can be sent to it, and `_heads` has them
+    as a heap. Entries in the heap that are no longer in `_ready` are outdated and ignored.
     """
 
     sub_type = SubType.KEY_SHARED
@@ -79,7 +79,7 @@ class KeyShared(MultipleConsumers):
                 raise BrokerError(ErrorCode.CONSUMER_ASSIGN, f"{self.context}: consumer {consumer.name}: {problem}")
 
     def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
-        """Of sticky ranges, one that has some of them."""
+        """With sticky ranges, a consumer that has some of them."""
         if not self.consumers or not policy.sticky or not isinstance(self._ring, StickyRanges):
             return None
         return self._ring.holder(policy.ranges)
@@ -100,7 +100,7 @@ class KeyShared(MultipleConsumers):
         super().remove(consumer)
 
     def close(self) -> None:
-        """Nothing more is sent or read; nobody owns a slot."""
+        """Nothing more is sent or read; no slot has an owner."""
         super().close()
         self._ring = Ring()
         self.consumers_changed()
@@ -130,7 +130,7 @@ class KeyShared(MultipleConsumers):
         return place > 0 and queue[place - 1] == position
 
     def waiting_count(self) -> int:
-        """How many entries have to be sent (again)."""
+        """The number of entries that have to be sent (again)."""
         return self._waiting_count
 
     def to_send_again(self, positions: list[Position]) -> None:
@@ -147,7 +147,7 @@ class KeyShared(MultipleConsumers):
         self._make_ready(slot)
 
     def _make_ready(self, slot: int) -> None:
-        """A slot with waiting entries can be sent to its owner, if nobody else still works on it."""
+        """A slot with waiting entries can be sent to its owner, if no other consumer has pending entries of it."""
         owner = self._ring.owner(slot)
         if owner is not None and self._free_for(slot, owner):
             self._set_head(owner, slot)
@@ -203,7 +203,7 @@ class KeyShared(MultipleConsumers):
             self._freed = True
 
     def forget_up_to(self, mark_delete: Position) -> None:
-        """What is at or below mark-delete is not to be sent."""
+        """Forget entries at or below mark-delete."""
         for slot in list(self.waiting):
             while slot in self.waiting and self.waiting[slot][0] <= mark_delete:
                 position = self.waiting[slot][0]
@@ -212,7 +212,7 @@ class KeyShared(MultipleConsumers):
                 self.refetch.drop(position)
 
     def due_waiting_max(self) -> int:
-        """As much as may wait altogether: what waits for a slow consumer must not hold up the others' entries."""
+        """The most waiting entries: entries that wait for a slow consumer must not delay the others' entries."""
         return self.context.limits.look_ahead_entries_max
 
     def came_due(self, position: Position, tag: int) -> None:
@@ -270,7 +270,7 @@ class KeyShared(MultipleConsumers):
             entry = self.refetch.get(position, self._upcoming())
             head = heappop(heads)
             if entry is None:
-                missing.append(head)  # it is being read; other slots go on
+                missing.append(head)  # it is being read; other slots continue
                 misses += position not in self.refetch.damaged
                 continue
             self.refetch.drop(position)
@@ -281,13 +281,13 @@ class KeyShared(MultipleConsumers):
         return size
 
     def _upcoming(self) -> Iterator[Position]:
-        """Waiting entries that can be sent now, lowest position first, whoever gets them."""
+        """Waiting entries that can be sent now to any consumer, lowest position first."""
         return merge(*(self._in_order(consumer) for consumer in self.consumers if consumer.can_receive))
 
     def _in_order(self, consumer: Consumer) -> Iterator[Position]:
-        """Those of one consumer. The heap is walked, not emptied: what comes out costs little, what is left nothing."""
+        """The waiting entries of one consumer. The heap is traversed, not emptied: only the used part costs time."""
         heads, ready = self._heads[consumer], self._ready[consumer]
-        front = [(*heads[0], 0, 0)] if heads else []  # position, slot, its place in the slot's queue, in the heap or -1
+        front = [(*heads[0], 0, 0)] if heads else []  # position, slot, its index in the slot's queue, in the heap or -1
         while front:
             position, slot, at, place = heappop(front)
             if place >= 0:
@@ -335,7 +335,7 @@ class KeyShared(MultipleConsumers):
     # ------------------------------------------------------------------------------------------------------ watching
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys."""
+        """Statistics with Pulsar's keys."""
         each = [self._draining.stats(consumer, self.holders) for consumer in self.consumers]
         return super().stats() | {
             "keySharedMode": self._policy.mode,
@@ -344,7 +344,7 @@ class KeyShared(MultipleConsumers):
         }
 
     def consumer_stats(self, consumer: Consumer) -> dict[str, Any]:
-        """With Pulsar's keys."""
+        """Statistics of a consumer with Pulsar's keys."""
         return self._draining.stats(consumer, self.holders) | shown_ranges(self._ring.ranges().get(consumer, []))
 
     def validate(self) -> None:

@@ -1,11 +1,11 @@
-"""Where a dispatcher's new entries come from: memory if they are recent, else one read from disk at a time.
+"""Reading a dispatcher's new entries: from memory if they are recent, else by one read from disk at a time.
 
     at the tail:      peek -> entries of the log's cache, nothing kept here
     catching up:      peek -> nothing there: Read ... ahead -> peek -> take -> (half empty: Read) ...
     after a rewind:   what was read ahead and a read in flight belong to an older generation and are dropped
-    damaged entry:    everything stops in front of it, and it is tried again and again, until an operator gives it up
-                      (`broker.topics.damaged_entries`): then it counts as acknowledged, and is passed over. A damaged marker
-                      always is
+    damaged entry:    everything stops before it, and reading it is repeated until an operator gives it up
+                      (`broker.topics.damaged_entries`): then it counts as acknowledged and is skipped. A damaged marker is
+                      always skipped
 
 While one chunk is being consumed the next one is read; both together are bounded by twice `read_bytes_max`.
 """
@@ -23,7 +23,7 @@ from magnetar.storage.entries import EntryFlags, StoredEntry
 _MARKER: Final = int(EntryFlags.MARKER)
 
 RETRY_MS: Final = 1_000
-"""After a read that failed. A disk that fails does not get better by being asked at once."""
+"""The pause after a failed read. A failing disk does not recover by faster repetition."""
 
 
 def do_nothing(*_ignored: object) -> None:
@@ -53,11 +53,11 @@ class Reading:
         self.stopped: tuple[Position, str] | None = None
         self._failed = False
         self._passed: set[Position] = set()
-        """Entries that cannot be read, and that nobody is to be given."""
+        """Entries that cannot be read and are skipped."""
         self._generation = 0
 
     def rewind(self, after: Position) -> None:
-        """The next entry is the one behind `after`, whatever was taken before."""
+        """The next entry is the one after `after`, whatever was taken before."""
         self._generation += 1
         self.in_flight = False
         self._failed = False
@@ -68,7 +68,7 @@ class Reading:
         self.after = after
 
     def stop(self) -> None:
-        """Nothing is read any more, and nobody woken: reads that come back find nothing to do."""
+        """Stop reading and waking: reads that return find nothing to do."""
         self.rewind(self._context.cursor.mark_delete)
         self._wake = do_nothing  # else dispatcher and reading refer to each other for ever
 
@@ -83,7 +83,7 @@ class Reading:
             return []
         start = self._next(self.after)
         if self._passed and start != context.log.next_after(self.after):
-            # What lies between can never be read: it is dealt with.
+            # Entries in between can never be read: they are done.
             self.after = context.log.position_before(start) if start is not None else context.log.last
         if start is None:
             return []
@@ -115,7 +115,7 @@ class Reading:
                 self._ask(start)
 
     def _next(self, after: Position) -> Position | None:
-        """The first entry behind a position that may be read."""
+        """The first entry after a position that may be read."""
         start = self._context.log.next_after(after)
         while start in self._passed:
             start = self._context.log.next_after(start)
@@ -168,7 +168,7 @@ class Reading:
         self._wake()
 
     def _pass(self, position: Position, problem: str) -> bool:
-        """Pass over an entry that cannot be read, if nobody is to be given it: it counts as acknowledged, or is a marker."""
+        """Skip an entry that cannot be read, if it counts as acknowledged or is a marker."""
         context = self._context
         if not context.log.valid(position):
             return False

@@ -1,4 +1,4 @@
-r"""What Shared and Key_Shared have in common: several consumers at once, each with its own pending entries.
+r"""The common part of Shared and Key_Shared: several consumers at once, each with its own pending entries.
 
     new entry ----------------------> sent: pending on one consumer ---- acknowledged ----> forgotten
               \                        |            ^
@@ -6,13 +6,13 @@ r"""What Shared and Key_Shared have in common: several consumers at once, each w
                                   v     v its end     |
                                to be sent again ------+
 
-What a consumer has that gives everything back, or goes, may be tens of thousands of entries: some come back at once, the
-next ones in events of their own, lowest first. Until all have, it is sent nothing, and the others get nothing that has to be
-behind them: what is left counts as pending on it, also when it is gone.
+A consumer that gives back all its entries, or leaves, may have tens of thousands of them. Some are returned at once,
+the next ones in later events, lowest first. Until all are returned, nothing is sent to the consumer, and the others get
+no entries that must come after them: the rest counts as pending on it, also after it has left.
 
-An entry is in at most one of the places delayed, pending (on one consumer), to be sent again. All of this is memory only:
-with the last consumer it is forgotten, and the next one makes the reading start again behind mark-delete. Only how often
-an entry was redelivered is kept until it is acknowledged.
+An entry is in at most one of the states delayed, pending (on one consumer), to be sent again. All of this is in memory
+only: it is forgotten with the last consumer, and for the next one reading starts again after mark-delete. Only the
+number of redeliveries of an entry is kept until it is acknowledged.
 """
 
 from abc import abstractmethod
@@ -41,25 +41,29 @@ from magnetar.storage.positions import PositionSet
 DELAYED_OR_MARKER = DELAYED | MARKER
 
 DUE_WAITING_MAX = 500
-"""So many entries whose time has come are taken out of the delayed ones, in order of their times: the rest stays packed
-until there is somebody who takes them."""
+"""The most due entries that are taken out of the delayed ones, in order of their times: the rest stays packed until
+consumers can receive them.
+"""
 
 DUE_TAKEN_MAX = 60
-"""Of them so many in one event, some 0.2 ms; the next event goes on. All five hundred took 2 ms, before anything was sent."""
+"""The most of them in one event, some 0.2 ms; the next event continues. All five hundred took 2 ms before anything was
+sent.
+"""
 
 PASSED_OVER_MAX = 200
-"""New entries that one event passes over because they are delayed, acknowledged or markers, some 1 ms of delayed ones; the next
-event goes on."""
+"""The most new entries that one event skips because they are delayed, acknowledged or markers, some 1 ms for delayed
+ones; the next event continues.
+"""
 
 RETURNED_MAX = 200
 """Entries of one consumer that come back in one event, some 0.7 ms with Key_Shared."""
 
 
 class Returning:
-    """What is still to come back from one consumer, lowest first, as far as it is pending by then.
+    """The entries that are still to be returned from one consumer, lowest first, if they are still pending then.
 
     Attributes:
-        everything: all that is pending on it.
+        everything: whether all entries pending on it are returned.
     """
 
     __slots__ = ("_known", "_queue", "everything")
@@ -76,7 +80,9 @@ class Returning:
         return position in self._known
 
     def add(self, positions: Iterable[Position]) -> None:
-        """These, too. They come last, which nobody sees: the consumer is sent nothing until all came back."""
+        """Add entries. They come last, which has no visible effect: nothing is sent to the consumer until all are
+        returned.
+        """
         for position in positions:
             if position not in self._known:
                 self._known.add(position)
@@ -97,7 +103,7 @@ class MultipleConsumers(Dispatcher):
         super().__init__(context)
         self.redeliveries: dict[Position, int] = {}
         self.delayed = Delayed(context.outbox, self.dispatch)
-        # In an event of its own: to take in what was read, to send it, and to ask for the next ones was 1 ms in one.
+        # In an event of its own: accepting read entries, sending them and requesting the next ones took 1 ms in one.
         self.refetch = Refetch(context, self.is_waiting, self.lost, self.dispatch_again)
         self.unacked = 0
         self.blocked = False
@@ -108,11 +114,11 @@ class MultipleConsumers(Dispatcher):
         """Entries that this event gave to consumers, or took out of the delayed ones for them."""
         self._told: set[str] = set()
         self._returning: dict[Consumer, Returning] = {}
-        """By consumer, perhaps gone."""
+        """By consumer, which may have left."""
         self._return_due = False
 
     def close(self) -> None:
-        """Nothing more is sent or read; what is waiting for a read or a time is forgotten."""
+        """Nothing more is sent or read; entries that wait for a read or a time are forgotten."""
         super().close()
         # They call this dispatcher: circles, which would wait for Python's collector to look completely (decision 22).
         self.delayed = Delayed(self.context.outbox, do_nothing)
@@ -126,11 +132,11 @@ class MultipleConsumers(Dispatcher):
 
     @abstractmethod
     def waiting_count(self) -> int:
-        """How many entries have to be sent again."""
+        """The number of entries that have to be sent again."""
 
     @abstractmethod
     def to_send_again(self, positions: list[Position]) -> None:
-        """These entries have to be sent again; they are pending nowhere (any more)."""
+        """These entries have to be sent again; they are not pending."""
 
     @abstractmethod
     def not_to_send(self, position: Position) -> None:
@@ -138,7 +144,7 @@ class MultipleConsumers(Dispatcher):
 
     @abstractmethod
     def forget_up_to(self, mark_delete: Position) -> None:
-        """What is at or below mark-delete is not to be sent again."""
+        """Forget entries at or below mark-delete."""
 
     @abstractmethod
     def forget_all(self) -> None:
@@ -168,7 +174,7 @@ class MultipleConsumers(Dispatcher):
         self.consumers_changed()
 
     def remove(self, consumer: Consumer) -> None:
-        """What was pending on it goes to the others, in order."""
+        """Remove a consumer; its pending entries go to the others, in order."""
         self.consumers.remove(consumer)
         self._regroup()
         if not self.consumers:
@@ -186,7 +192,7 @@ class MultipleConsumers(Dispatcher):
         self.dispatch()
 
     def remove_all(self) -> None:
-        """What was pending is forgotten; the next consumer makes the reading start again."""
+        """Remove all consumers; pending entries are forgotten, and for the next consumer reading starts again."""
         for consumer in self.consumers:
             self._let_go(consumer)
         self.consumers.clear()
@@ -201,7 +207,7 @@ class MultipleConsumers(Dispatcher):
         self._turns = dict.fromkeys(priorities, 0)
 
     def whose_turn(self) -> Consumer | None:
-        """Of the highest priority in which anyone can receive, the next one; it stays its turn until `turn_taken`."""
+        """The next consumer of the highest priority in which any can receive; it keeps its turn until `turn_taken`."""
         for priority, group in self._groups.items():
             turn = self._turns[priority]
             for step in range(len(group)):
@@ -212,7 +218,7 @@ class MultipleConsumers(Dispatcher):
         return None
 
     def turn_taken(self, consumer: Consumer) -> None:
-        """Whose turn it was has something: the next one of its priority comes."""
+        """The consumer got its entries: the next one of its priority has its turn."""
         self._turns[consumer.priority] = (self._turns[consumer.priority] + 1) % len(self._groups[consumer.priority])
 
     def room(self, consumer: Consumer) -> int:
@@ -226,7 +232,7 @@ class MultipleConsumers(Dispatcher):
         )
 
     def restart(self) -> None:
-        """Read from the cursor's new place, and count redeliveries anew."""
+        """Read from the cursor's new position, and count redeliveries from 0."""
         self.redeliveries.clear()
         self._forget()
 
@@ -237,7 +243,7 @@ class MultipleConsumers(Dispatcher):
         return [*self.consumers, *(consumer for consumer in self._returning if consumer not in self.consumers)]
 
     def _let_go(self, consumer: Consumer) -> None:
-        """Nothing is pending on it; who had what is forgotten next (`_forget`)."""
+        """Nothing is pending on it; the owners of slots are forgotten next (`_forget`)."""
         consumer.pending.clear()
         consumer.unacked = 0
         consumer.returning = False
@@ -270,16 +276,19 @@ class MultipleConsumers(Dispatcher):
         return bool(buffers)
 
     def enough(self, budget: int) -> bool:
-        """Whether one event took and sent as much as it may, of `budget` bytes too; then the next one goes on."""
+        """Whether one event has read and sent as much as it may, also in bytes (`budget`); then the next one
+        continues.
+        """
         if budget > 0 and self._given < self.context.limits.dispatch_entries_max:
             return False
         self.dispatch_again()
         return True
 
     def due_room(self) -> int:
-        """How many more due entries may join those that wait to be sent.
+        """The number of due entries that may be added to those that wait to be sent.
 
-        None until half of the waiting ones are sent: they are read many at a time, and a few more would cost a read of their own.
+        It is 0 until half of the waiting ones are sent: they are read many at a time, and a few more would cost a read
+        of their own.
         """
         most = self.due_waiting_max()
         room = min(most - self.waiting_count(), DUE_WAITING_MAX)
@@ -339,7 +348,7 @@ class MultipleConsumers(Dispatcher):
         return []
 
     def _tell_once(self, limit: str, text: Callable[[], str]) -> None:
-        """Warn of a limit that was reached, the first time; whoever is at it may come here with every message."""
+        """Warn once that a limit was reached; this may be called for every message."""
         if limit not in self._told:
             self._told.add(limit)
             self.context.outbox.put(Note("warning", text()))
@@ -393,12 +402,12 @@ class MultipleConsumers(Dispatcher):
     # ----------------------------------------------------------------------------------------------- acknowledgements
 
     def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
-        """Acknowledged entries are pending nowhere and not sent again, whoever acknowledged them."""
+        """Acknowledged entries, by any consumer, are not pending and not sent again."""
         room = False
         for position in positions:
             if not self.context.cursor.is_acked(position) and self.context.log.valid(position):
                 continue
-            # What retention deleted under a reader is no more to be acknowledged, nor to be sent again.
+            # Entries that retention deleted are not acknowledged or sent again.
             holder = consumer if position in consumer.pending else self._holder(position)
             if holder is not None:
                 holder.messages_acked += self._release(holder, position)
@@ -414,8 +423,8 @@ class MultipleConsumers(Dispatcher):
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
         """A batch stays pending with fewer messages.
 
-        Nothing is sent by that: the cursor may know of entries of the same ACK that `settled` has yet to tell of, and
-        those must not be sent again.
+        This sends nothing: the cursor may already contain entries of the same ACK for which `settled` is still to be
+        called, and those must not be sent again.
         """
         holder = consumer if position in consumer.pending else self._holder(position)
         if holder is not None:
@@ -425,7 +434,7 @@ class MultipleConsumers(Dispatcher):
             self.unacked -= messages
 
     def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
-        """As `settled`, but no consumer here is counted as having acknowledged anything."""
+        """Like `settled`, but no consumer here is counted as having acknowledged anything."""
         for position in self._concerned(entries):
             holder = self._holder(position)
             if holder is not None:
@@ -454,7 +463,7 @@ class MultipleConsumers(Dispatcher):
         return [position for consumer in holding for position in consumer.pending if position in entries]
 
     def mark_delete_moved(self) -> bool:
-        """What is at or below it is pending nowhere and not sent again."""
+        """Entries at or below it are not pending and not sent again."""
         self._forget_below()
         return self.dispatch()
 
@@ -481,7 +490,9 @@ class MultipleConsumers(Dispatcher):
         return messages
 
     def _check_blocked(self) -> bool:
-        """Let those go on who acknowledged half of what they may hold; whether anyone can who could not."""
+        """Unblock consumers that acknowledged half of the most they may hold; returns whether any can receive now that
+        could not.
+        """
         limits = self.context.limits
         freed = False
         for consumer in self.consumers:
@@ -504,10 +515,10 @@ class MultipleConsumers(Dispatcher):
     # ---------------------------------------------------------------------------------------------------- redelivery
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """What is pending on this consumer, all or some, is sent again, to it or to others.
+        """Send pending entries of this consumer again, all or some, to it or to others.
 
-        A consumer that held as much as it may can receive again at once, as in Pulsar, not only when it holds half of that: an
-        application may well acknowledge the rest when these are done.
+        A consumer that held the most it may can receive again at once, as in Pulsar, not only when it holds half of
+        that: its application may acknowledge the rest only after these.
         """
         everything = positions is None
         returning = self._returning.get(consumer)
@@ -541,7 +552,7 @@ class MultipleConsumers(Dispatcher):
         consumer.blocked = consumer.unacked >= self.context.limits.unacked_per_consumer_max
 
     def _return_later(self, consumer: Consumer, positions: list[Position], *, everything: bool) -> None:
-        """These come back in events of their own; what is acknowledged until then does not."""
+        """Return these in later events; those acknowledged until then are not sent again."""
         consumer.returning = True
         self._returning[consumer] = Returning(positions, everything=everything)
         self._return_again()
@@ -552,7 +563,7 @@ class MultipleConsumers(Dispatcher):
             self.context.outbox.put(Timer(self.context.outbox.now_ms, self._return_some))
 
     def _return_some(self, _now_ms: int) -> None:
-        """The next ones, of whoever began first."""
+        """Return the next ones, of the consumer that began first."""
         self._return_due = False
         if self.closed or not self._returning:
             return
@@ -591,7 +602,7 @@ class MultipleConsumers(Dispatcher):
     # ------------------------------------------------------------------------------------------------------ watching
 
     def in_flight(self) -> int:
-        """What is pending on the consumers."""
+        """The number of messages pending on consumers."""
         return self.unacked
 
     @property
@@ -600,7 +611,7 @@ class MultipleConsumers(Dispatcher):
         return self.refetch.reads
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys."""
+        """Statistics with Pulsar's keys."""
         return {
             "msgDelayed": len(self.delayed),
             "delayedMessageIndexSizeInBytes": self.delayed.bytes,

@@ -1,12 +1,13 @@
-"""Entries that were read before and are needed again: to be redelivered, kept waiting for their consumer, or due at last.
+"""Reading entries again that were read before: for redelivery, after waiting for their consumer, or when they are due.
 
-    get -> held in memory, or in the log's cache:  here it is
-        -> neither:  Read of those that are wanted next, wherever they lie ... held -> wake -> get
-                     (a few such reads at a time; what one of them brings is not asked for by another)
-    a read fails -> its first entry is damaged: left out of further reads ... a second later: tried alone, the others go on
+    get -> held in memory, or in the log's cache:  returned
+        -> neither:  Read of those that are needed next, anywhere in the log ... held -> wake -> get
+                     (a few such reads at a time; no two read the same entry)
+    a read fails -> its first entry is damaged: left out of further reads ... a second later: tried alone, the others continue
 
-A delayed message may lie anywhere in the log. One read for each would wait for the disk, and for two hops between threads,
-a million times; a read of several hundred, in the order of the log, brings neighbours by one access and pays the hops once.
+A delayed message may be anywhere in the log. One read for each of a million would wait a million times for the disk and
+for two switches between threads. A read of several hundred, in the order of the log, gets neighbouring entries by one
+access and switches once.
 """
 
 from collections.abc import Callable, Iterable
@@ -140,7 +141,7 @@ class Refetch:
 
     def _answered(self, group: list[Position], entries: list[StoredEntry], error: str) -> None:
         if entries and entries[0].position in self.damaged:
-            self.damaged.clear()  # the disk is well again; what is still damaged shows itself
+            self.damaged.clear()  # the disk works again; entries that are still damaged will show it
         self._take_in([entry for entry in entries if self._wanted(entry.position)])
         for position in group:
             if not self._context.log.valid(position) and self._wanted(position):
@@ -159,8 +160,8 @@ class Refetch:
     def _take_in(self, entries: list[StoredEntry]) -> None:
         """Hold what was read.
 
-        It is wanted now; what is held longer waits for a slow consumer, and makes room. The first finds room whatever its
-        size: without it nothing would ever go on.
+        It is needed now; entries that are held longer wait for a slow consumer and are dropped to make room. The first
+        one is held at any size: without it nothing would ever continue.
         """
         limit = self._context.limits.look_ahead_bytes_max
         size = 0

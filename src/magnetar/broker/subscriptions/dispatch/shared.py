@@ -1,7 +1,7 @@
-"""Shared: entries go round all consumers that can take them, those of higher priority first.
+"""Shared: entries go to all consumers in turn that can receive them, those of higher priority first.
 
-What has to be sent again goes before what is new. There is no order between consumers. Chunks of one message go to one consumer
-(`chunks`).
+Entries that have to be sent again come before new ones. There is no order between consumers. Chunks of one message go
+to one consumer (`chunks`).
 """
 
 from itertools import islice
@@ -16,8 +16,9 @@ from magnetar.storage.entries import StoredEntry
 from magnetar.storage.positions import PositionSet
 
 ROUND_ENTRIES_MAX = 20
-"""Entries for one consumer before it is the next one's turn (Pulsar's dispatcherMaxRoundRobinBatchSize): large enough to
-fill a packet, small enough that nobody waits long."""
+"""Entries for one consumer before the next one's turn (Pulsar's dispatcherMaxRoundRobinBatchSize): enough to fill a
+packet, few enough that no consumer waits long.
+"""
 
 
 class Shared(MultipleConsumers):
@@ -38,7 +39,7 @@ class Shared(MultipleConsumers):
         return position in self.again or position in self.chunks
 
     def waiting_count(self) -> int:
-        """How many entries have to be sent again."""
+        """The number of entries that have to be sent again."""
         return len(self.again) + len(self.chunks)
 
     def to_send_again(self, positions: list[Position]) -> None:
@@ -52,7 +53,7 @@ class Shared(MultipleConsumers):
         self.chunks.discard(position)
 
     def forget_up_to(self, mark_delete: Position) -> None:
-        """What is at or below mark-delete is not to be sent again."""
+        """Forget entries at or below mark-delete."""
         for ledger, entries in self.again.take_up_to(mark_delete).items():
             for entry in entries:
                 self.refetch.drop(Position(ledger, entry))
@@ -65,11 +66,11 @@ class Shared(MultipleConsumers):
         self.chunks.clear()
 
     def consumers_changed(self) -> None:
-        """What waited for one who is gone is for anybody."""
+        """Chunks that waited for a consumer that left may go to any consumer."""
         self.to_send_again(self.chunks.take_of_gone(self.consumers))
 
     def send_ready(self) -> None:
-        """One turn after the other, until nobody can take more or nothing is at hand."""
+        """Take turns until no consumer can receive more or no entry is available."""
         budget = self.context.limits.dispatch_bytes_max
         for owner in list(self.chunks.waiting):
             budget -= self._send_chunks(owner, budget)
