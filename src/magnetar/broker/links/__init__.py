@@ -1,1 +1,3 @@
-"""Links of one broker: which topics go to and come from which clusters. The protocol itself is in `magnetar.replication.link`."""
+"""Links of one broker: the topics that they carry to and from other clusters. The protocol itself is in
+`magnetar.replication.link`.
+"""

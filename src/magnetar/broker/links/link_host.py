@@ -1,4 +1,4 @@
-"""What links ask of a broker and report to it: `SourceHost` and `DestinationHost` of `replication.link.ports`."""
+"""The broker as links use it: `SourceHost` and `DestinationHost` of `replication.link.ports`."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,7 +15,7 @@ from magnetar.wire.acksets import Mark
 
 
 class DeletionMark(Protocol):
-    """What is kept of a deleted topic, so that links do not create it again."""
+    """The record of a deleted topic, so that links do not create it again."""
 
     @property
     def partitions(self) -> int:
@@ -27,7 +27,7 @@ class DeletionMarks(Protocol):
     """The marks of deleted topics (`broker.catalog.deletion_marks.Deletions`)."""
 
     def mark_against(self, name: TopicName, source: str, incarnation: int | None) -> DeletionMark | None:
-        """The mark that keeps out what a source's incarnation of a topic brings; None: it may come."""
+        """The mark that refuses a source's incarnation of a topic; None: it is accepted."""
         ...
 
 
@@ -45,12 +45,12 @@ class LinkHost:
     """One broker, as its links see it.
 
     Args:
-        context: of the broker.
-        topics: all of the broker's, by name.
-        schemas: of these topics.
-        deleted: which topics were deleted here.
-        create_topic, create_partitions: make a topic that a link brings.
-        source_active: is called when the link of a source cluster is at work in a topic.
+        context: the broker's context.
+        topics: all topics of the broker, by name.
+        schemas: the schemas of these topics.
+        deleted: the topics that were deleted here.
+        create_topic, create_partitions: create a topic that arrives over a link.
+        source_active: called when the link of a source cluster is active in a topic.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LinkHost:
         return (self._resources.partitions(name.base) or 0) if name.partition >= 0 else 0
 
     def retained(self, topic: str) -> tuple[Mark, ...]:
-        """What a topic's origins retain of their own."""
+        """The messages of their own that a topic's origins retain."""
         found = self._topics.get(topic)
         return (
             () if found is None or found.replicated_subscriptions is None else found.replicated_subscriptions.retained()
@@ -92,7 +92,7 @@ class LinkHost:
         return self._schemas.registry.numbering(schema_id(TopicName.parse(topic)))
 
     def rebased(self, topic: str, target: str) -> None:
-        """The link to `target` started over in a topic, or passed over entries of it."""
+        """The link to `target` started again in a topic, or skipped entries of it."""
         found = self._topics.get(topic)
         if found is not None and found.replicated_subscriptions is not None:
             found.replicated_subscriptions.rebased(target)
@@ -104,13 +104,13 @@ class LinkHost:
         self._source_active(topic, source, restarted)
 
     def learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
-        """What origins of a topic's messages retain of their own, as the source of a link reported it."""
+        """Learn the messages of their own that a topic's origins retain, as reported by the source of a link."""
         found = self._topics.get(topic)
         if found is not None and found.replicated_subscriptions is not None:
             found.replicated_subscriptions.learn_retained(marks)
 
     def stored(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
-        """The disk has messages that a link brought."""
+        """The disk has messages that arrived over a link."""
         found = self._topics.get(topic)
         if found is not None:
             found.flow(source).came(messages, size, connection)
@@ -149,7 +149,7 @@ class LinkHost:
         return f"{name} of {source} was there before {name} was deleted in {here}; to have it again: {again}"
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
-        """How a topic that is partitioned in one cluster and not in another gets the same form in both."""
+        """Give a topic that is partitioned in one cluster and not in another the same form in both."""
         here = self._context.cluster
         plain, count = (here, partitions) if partitions else (source, self._resources.partitions(topic) or 0)
         adopt = waysout.adopt_partitions(self._context, topic, count, plain)

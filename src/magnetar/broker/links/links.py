@@ -35,8 +35,9 @@ from magnetar.replication.link.source import LinkSource
 from magnetar.wire import pulsar_pb2 as pb
 
 KNOWN_MS: Final = 3_000
-"""How long creating a partitioned topic waits for other clusters to have it. Where a pipeline is at work that takes a tenth of a
-second; a slow link must not hold up an administrator who creates topics."""
+"""The time for which creating a partitioned topic waits until other clusters have it. With a running pipeline that
+takes a tenth of a second; a slow link must not delay an administrator who creates topics.
+"""
 
 
 class LinkRates(Protocol):
@@ -51,22 +52,22 @@ class Links(TopicPart):
     """All links of one broker.
 
     Args:
-        context: of the broker.
-        topics: all of the broker's, by name.
-        schemas: of these topics.
+        context: the broker's context.
+        topics: all topics of the broker, by name.
+        schemas: the schemas of these topics.
         link_targets: clusters that a configured link leads to from here.
         stored: the metadata store's content at start.
         deleted, create_topic, create_partitions, source_active: see `LinkHost`.
-        rates: what topics may send over links.
+        rates: limits on what topics send over links.
         clients: the connected peers.
 
     Attributes:
         host: the broker, as its links see it.
         sources: outgoing links, by target.
         destination: all incoming links.
-        restores: what comes back after this cluster lost its disk.
-        schemas: answers pipelines that ask for schemas.
-        reports: what administration shows of links.
+        restores: restores of messages after this cluster lost its disk.
+        schemas: answers requests of pipelines for schemas.
+        reports: reports about links for administration.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Links(TopicPart):
         self._syncing: dict[str, int] = {}
         """Topics that are being synced -> which time it is."""
         self._sent: dict[str, list[int]] = {target: [0, 0] for target in self.sources}
-        """By target, messages and bytes that were confirmed since the start."""
+        """By target, the messages and bytes that were confirmed since the start."""
         self.reports = LinkReporter(
             context,
             linked=self._linked,
@@ -181,7 +182,7 @@ class Links(TopicPart):
         return bool(self._resources.topic_replication_clusters(name))
 
     def creation(self, name: TopicName, incarnation: int) -> dict[str, bytes]:
-        """What the transaction that creates a topic has to hold for its links."""
+        """The writes for links in the transaction that creates a topic."""
         text = str(name)
         chosen = self._created[text] = self.targets(name)
         puts: dict[str, bytes] = {}
@@ -194,7 +195,7 @@ class Links(TopicPart):
         return [key for source in self.sources.values() for key in source.deletion(topic.text)]
 
     def incarnations(self, name: TopicName) -> dict[str, int]:
-        """What is known here of a topic's incarnations elsewhere: by source cluster the highest ledger id."""
+        """The known incarnations of a topic elsewhere: by source cluster the highest ledger id."""
         topic = self._topics.get(str(name))
         found = self.destination.incarnations.of_topic(str(name))
         for source, position in (topic.log.watermarks() if topic is not None else {}).items():
@@ -253,7 +254,7 @@ class Links(TopicPart):
         self.restores.machine.removed(topic.text)
 
     def policy_puts(self, change: Change) -> dict[str, bytes]:
-        """What the transaction of a change of policies has to hold for the links that it starts or ends."""
+        """The writes in the transaction of a change of policies for the links that it starts or ends."""
         puts: dict[str, bytes] = {}
         applies: list[tuple[Topic, Callable[[], None]]] = []
         for topic, clusters, latest in self._rewanted(change):
@@ -301,7 +302,7 @@ class Links(TopicPart):
             if self._topics.get(topic.text) is topic:
                 apply()
                 self.paced(topic)
-        # What was created while the change was on its way began by the policy before it.
+        # Topics that were created while the change was being stored began with the policy before it.
         for topic, clusters, latest in self._rewanted(change):
             wanted = targets(self._context.cluster, clusters, self._linked)
             for target, source in self.sources.items():
@@ -368,7 +369,9 @@ class Links(TopicPart):
             source.trimmed(topic.text)
 
     def durable_low(self, topic: Topic) -> Position | None:
-        """Up to where retention may delete as far as links go; None when no link holds anything."""
+        """The position up to which retention may delete without affecting links; None if no link holds anything
+        back.
+        """
         lows = [low for source in self.sources.values() if (low := source.durable_low(topic.text)) is not None]
         return min(lows, default=None)
 
@@ -406,7 +409,7 @@ class Links(TopicPart):
         sent = self._sent[request.to]
         for name, (index, cursor) in before.items():
             state = states[name]
-            # A rewind takes both back; what is sent again counts again.
+            # A rewind sets both back; entries sent again count again.
             if state is not None and state.cursor.gen == cursor.gen and state.cursor.s > cursor.s:
                 messages = max(0, state.index - index)
                 size = state.log.bytes_between(cursor.c, state.cursor.s)
@@ -440,7 +443,7 @@ class Links(TopicPart):
         return lambda error: done(BrokerError(ErrorCode.METADATA, error) if error else None)
 
     def pause(self, target: str, topic: str | None, paused: bool, done: Done) -> None:
-        """Stop or go on with a link or one of its topics."""
+        """Pause or resume a link or one of its topics."""
         with _refusals():
             self._known(target).operations.pause(topic, paused, self._answered(done))
 
@@ -449,7 +452,7 @@ class Links(TopicPart):
         self._known(target).operations.throttle(bytes_per_s, self._answered(done))
 
     def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
-        """What a skip would lose."""
+        """The messages that a skip would lose."""
         with _refusals():
             found = self._known(target).operations.skip_preview(topic, through)
         return [

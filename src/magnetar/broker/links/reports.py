@@ -1,4 +1,4 @@
-"""What a broker reports of its links: states, statistics, what is in the way."""
+"""Reports of a broker about its links: states, statistics, obstacles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -26,10 +26,10 @@ class LinkReporter:
     """Describes the links of one broker; changes nothing.
 
     Args:
-        context: of the broker.
+        context: the broker's context.
         linked: clusters that a configured link leads to from here.
-        sources, destination, restores: what is reported.
-        sent: by target, messages and bytes that were confirmed since the start.
+        sources, destination, restores: the machines to report.
+        sent: by target, the messages and bytes that were confirmed since the start.
         clients: the connected peers.
     """
 
@@ -125,12 +125,12 @@ class LinkReporter:
             if state.blocked.conflict is not None:
                 report["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
         if not report["lag_messages"]:
-            # What is behind C is not for any link (it came from one): that is no lag.
+            # Entries after C that no link has to send (they arrived over one) are not a lag.
             report["lag_bytes"] = report["lag_ms"] = 0
         return report
 
     def why_not(self, source: LinkSource, state: LinkTopic) -> str:
-        """Why a topic does not go on over a link, in one line; "" when nothing is known to be in the way."""
+        """The reason why a topic does not continue on a link, in one line; "" if none is known."""
         if source.record.paused or state.paused:
             return "the link is paused" if source.record.paused else "the topic is paused on the link"
         if state.blocked is not None:
@@ -154,7 +154,7 @@ class LinkReporter:
         }
 
     def unlinked(self) -> dict[str, list[str]]:
-        """By namespace: clusters that its policy names although no link leads there, so that they get nothing."""
+        """By namespace: clusters that its policy names although no link leads there, so they get nothing."""
         resources, found = self._context.resources, {}
         for namespace in resources.all_namespaces():
             if resources.serves(namespace):
@@ -182,7 +182,7 @@ class LinkReporter:
                     "bytesInCount": flow.bytes_in,
                     "msgOutCount": flow.messages_out,
                     "bytesOutCount": flow.bytes_out,
-                    # Links expire nothing: what they have not sent would be lost.
+                    # Links do not expire messages: unsent ones would be lost.
                     "msgRateExpired": 0.0,
                     "msgExpiredCount": 0,
                     "replicationBacklog": report["lag_messages"],
@@ -194,9 +194,9 @@ class LinkReporter:
         return found
 
     def _connection(self, direction: str, number: int | None) -> dict[str, str]:
-        """A pipeline's connection to this broker, with Pulsar's keys; nothing when it is gone, or was never there.
+        """A pipeline's connection to this broker, with Pulsar's keys; empty if it is gone, or never existed.
 
-        Pulsar's brokers speak to each other; here a pipeline takes entries from one and brings them to the other.
+        Pulsar's brokers connect to each other; here a pipeline reads entries from one and appends them to the other.
         """
         connection = self._clients.connection(number) if number is not None else None
         if connection is None:

@@ -1,4 +1,6 @@
-"""Restoring a wiped cluster, between a broker's topics and `replication.restore`: what is held here, what was and is deleted."""
+"""Restoring a cluster that lost its disk, between a broker's topics and `replication.restore`: the messages that are
+here, and those that were here and are deleted.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,7 +52,7 @@ class Restores:
         return self._host.refuses_entries(topic, source, incarnation, partitions)
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
-        """How a topic gets the same form in two clusters."""
+        """Give a topic the same form in two clusters."""
         return self._host.reconcile(topic, source, partitions)
 
     def partitions(self, topic: TopicName) -> int | None:
@@ -62,7 +64,7 @@ class Restores:
         self._host.create(topic, partitions, then)
 
     def forgotten(self, topic: str) -> dict[int, Runs]:
-        """By incarnation: what came back of an earlier incarnation and was deleted by retention since."""
+        """By incarnation: restored messages of an earlier incarnation that retention has deleted since."""
         found: dict[int, Runs] = {}
         for incarnation, first, end in self._topics[topic].record.restored:
             found.setdefault(incarnation, []).append((first, end))
@@ -101,5 +103,5 @@ class Restores:
         return found
 
     def status(self) -> dict[str, int]:
-        """What came back since this broker's start."""
+        """The numbers of restored messages since this broker's start."""
         return {"messages": self.machine.messages, "bytes": self.machine.bytes}

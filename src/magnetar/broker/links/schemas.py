@@ -1,5 +1,5 @@
-"""Schemas of links, between `replication.link.schemas` and a broker's registry: those that links bring here, and those here that
-pipelines ask for.
+"""Schemas of links, between `replication.link.schemas` and a broker's registry: schemas that arrive over links, and
+schemas of this cluster that pipelines request.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from magnetar.schemas.types import Definition, SchemaType
 from magnetar.wire import pulsar_pb2 as pb
 
 DIGEST_CHARACTERS: Final = 8
-"""Of a schema's SHA-256, enough for people to distinguish the few schemas of a topic."""
+"""The length of a schema's SHA-256 in displays, enough to distinguish the few schemas of a topic."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 """Definitions in one GEO_SCHEMAS_RESPONSE: far below any frame limit, and soon registered; one is sent even if it is larger."""
@@ -36,10 +36,10 @@ class LinkSchemas:
     """The registry as links see it (`replication.link.schemas.SchemaHost`), and the source's answers.
 
     Args:
-        context: of the broker.
-        schemas: of its topics.
-        back: what is brought are schemas of messages that come back to their own cluster: none is refused, for these were
-            taken here once. Where one may not stand beside the others any more it is stored for reading alone.
+        context: the broker's context.
+        schemas: the schemas of its topics.
+        back: the schemas belong to messages that are restored to their own cluster. None is refused, because all were
+            accepted here before. One that is no longer compatible with the others is stored for reading only.
     """
 
     def __init__(self, context: BrokerContext, schemas: Schemas, *, back: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What links report about themselves, as plain values for administration and metrics."""
+"""Reports of links about themselves, as plain values for administration and metrics."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -20,7 +20,7 @@ class LinkTopicState(TypedDict):
     blocked: str
     """`schema`, `partitions`, `identity`, `policy`, `size`, `corrupt`, `terminated`, or "" when it is not blocked."""
     blocked_detail: NotRequired[str]
-    """One line: what is in the way and the command to run."""
+    """One line: the obstacle and the command to run."""
     blocked_since_ms: NotRequired[int]
     blocked_at: NotRequired[str]
     """The message id `ledger:entry` here, if one message is in the way."""
@@ -40,7 +40,7 @@ class LinkState(TypedDict):
     state: str
     """`up`, `down` (target unreachable), `paused`, `blocked` (identity), `idle` (no pipeline holds the lease)."""
     since_ms: int
-    """When `state` began."""
+    """The time at which `state` began."""
     detail: str
     """One line for the operator; "" when all is well."""
     paused: bool
@@ -51,10 +51,10 @@ class LinkState(TypedDict):
     """Total since the broker's start, as `bytes_sent`."""
     bytes_sent: int
     skipped_messages: int
-    """Of its topics, as `gap_messages`; survives a restart."""
+    """Skipped messages of its topics, as `gap_messages`; survives a restart."""
     gap_messages: int
     skipped_messages_total: int
-    """Since the broker's start, also of topics that are gone, as `gap_messages_total`."""
+    """Skipped messages since the broker's start, also of topics that are gone, as `gap_messages_total`."""
     gap_messages_total: int
     lag_messages: int
     lag_bytes: int
@@ -63,7 +63,7 @@ class LinkState(TypedDict):
 
 
 class SkipPreview(TypedDict):
-    """What a skip would lose in one topic of a link."""
+    """The messages that a skip would lose in one topic of a link."""
 
     topic: str
     through: str

@@ -1,9 +1,9 @@
-"""Topics that store nothing: what is published goes to whoever can take it now, and is gone.
+"""Topics that store nothing: a message is sent to the consumers that can receive it now, and is then gone.
 
-    SEND -> inspect -> each subscription: the consumer whose turn it is, if it can take it now -> MESSAGE; else dropped, counted
+    SEND -> inspect -> each subscription: the consumer whose turn it is, if it can receive now -> MESSAGE; else dropped, counted
          -> receipt
 
-They need no log, no cursors and no acknowledgements, so they share with persistent topics what is before the log (names,
-schemas, producers and their access modes, permissions) and the choice of a consumer, and nothing behind it. Links do not
+They need no log, no cursors and no acknowledgements. With persistent topics they share the steps before the log (names,
+schemas, producers and their access modes, permissions) and the choice of a consumer, and nothing after it. Links do not
 carry them.
 """

@@ -1,4 +1,6 @@
-"""How many messages a consumer of a topic that stores nothing acknowledges, though acknowledgements name entries."""
+"""Counting the messages that a consumer of a non-persistent topic acknowledges, because acknowledgements name
+entries.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,11 +13,11 @@ ENTRIES_MAX: Final = 10_000
 
 
 class Sent:
-    """What one consumer was sent and has not acknowledged.
+    """The messages that were sent to one consumer and are not acknowledged.
 
     Attributes:
-        messages: entry -> messages of it that are not acknowledged, in the order of sending.
-        older: messages of all that was sent before, of which only the sum is remembered.
+        messages: entry -> number of its unacknowledged messages, in the order of sending.
+        older: number of unacknowledged messages of all earlier entries, of which only the sum is remembered.
     """
 
     __slots__ = ("_older_up_to", "messages", "older")
@@ -33,7 +35,9 @@ class Sent:
             self.older += self.messages.pop(self._older_up_to)
 
     def acknowledged(self, ids: Iterable[MessageIdData], *, cumulative: bool) -> int:
-        """The messages that an acknowledgement is of; what was not sent, or is acknowledged already, is none."""
+        """The number of messages that an acknowledgement covers; entries that were not sent, or are acknowledged
+        already, count 0.
+        """
         return sum(self._up_to(item) if cumulative else self._one(item) for item in ids)
 
     def _up_to(self, item: MessageIdData) -> int:

@@ -1,4 +1,4 @@
-"""A subscription of a non-persistent topic: which of its consumers gets a message, if any can take it now."""
+"""A subscription of a non-persistent topic: choosing the consumer of a message, if one can receive it now."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -31,17 +31,17 @@ _KEYED: Final = int(EntryFlags.KEYED)
 
 
 class NonPersistentSubscription:
-    """Consumers of one subscription name. It lives while it has any.
+    """The consumers of one subscription name. It exists while it has any.
 
     Args:
         outbox: the broker's.
-        topic: whose.
-        name: of the subscription.
-        partition: of the topic, or -1.
+        topic: its topic.
+        name: its name.
+        partition: number of the topic's partition, or -1.
 
     Attributes:
-        consumers: in the order of their coming.
-        dropped: messages that nobody could take when they came.
+        consumers: in the order of their arrival.
+        dropped: messages that no consumer could receive.
     """
 
     def __init__(self, outbox: Outbox, topic: "NonPersistentTopic", name: str, partition: int) -> None:
@@ -68,7 +68,9 @@ class NonPersistentSubscription:
         return self.consumers[0].sub_type if self.consumers else SubType.EXCLUSIVE
 
     def in_the_way(self, consumer: Consumer, policy: KeySharedPolicy) -> Consumer | None:
-        """Who has what a consumer of the same type wants for itself alone: the place, or hash ranges; None: nobody."""
+        """The consumer with the exclusive access, or the hash ranges, that a consumer of the same type requires; None:
+        there is none.
+        """
         if not self.consumers or consumer.sub_type is not self.sub_type:
             return None
         if self.sub_type is SubType.EXCLUSIVE:
@@ -77,11 +79,11 @@ class NonPersistentSubscription:
         return self._ring.holder(policy.ranges) if sticky and isinstance(self._ring, StickyRanges) else None
 
     def add(self, consumer: Consumer, policy: KeySharedPolicy, accepted: Callable[[], None]) -> None:
-        """Take a consumer in.
+        """Add a consumer.
 
         Args:
-            consumer, policy: who comes, and what it asks for.
-            accepted: called when it is certain that it is let in, and before it is.
+            consumer, policy: the new consumer, and its options.
+            accepted: called when it is certain that it is accepted, before it is added.
 
         Raises:
             BrokerError: CONSUMER_BUSY: the subscription has consumers of another type or policy, or one that is exclusive.
@@ -111,7 +113,7 @@ class NonPersistentSubscription:
         self._changed(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Let a consumer go; what it was sent is not sent again."""
+        """Remove a consumer; messages sent to it are not sent again."""
         self.consumers.remove(consumer)
         del self._sent[consumer]
         self._gone += Counters.of(consumer)
@@ -126,7 +128,7 @@ class NonPersistentSubscription:
             self._active = None
             return
         if self.sub_type is SubType.FAILOVER:
-            # As with stored messages: the first by priority and name; partitions go round.
+            # As with persistent topics: the first by priority and name; partitions go round.
             ordered = sorted(self.consumers, key=lambda one: (one.priority, one.name))
             best = [one for one in ordered if one.priority == ordered[0].priority]
             active = best[max(self._partition, 0) % len(best)]
@@ -164,7 +166,7 @@ class NonPersistentSubscription:
             self._outbox.put(Send(consumer.connection, messages))
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """A consumer asks for so many messages more."""
+        """A consumer requests this many more messages."""
         consumer.grant(permits, self._outbox.now_ms)
 
     def redeliver(
@@ -173,7 +175,7 @@ class NonPersistentSubscription:
         """Nothing that was sent can be sent again."""
 
     def pause(self, connection: int) -> None:
-        """A connection takes no more bytes: what comes meanwhile for its consumers is dropped."""
+        """A connection accepts no more bytes: messages for its consumers are dropped meanwhile."""
         self._set_paused(connection, True)
 
     def resume(self, connection: int) -> None:
@@ -204,7 +206,7 @@ class NonPersistentSubscription:
         return lambda _entry: self._active
 
     def _next(self, _entry: StoredEntry) -> Consumer | None:
-        """In turns, those of the best priority that have permits first."""
+        """The next consumer in turn, of the best priority with permits."""
         able = [consumer for consumer in self.consumers if consumer.can_receive]
         if not able:
             return None
@@ -237,12 +239,14 @@ class NonPersistentSubscription:
             consumer.meter.update(now_ms, Counters.of(consumer))
 
     def stats(self, *, consumers: bool = True) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentSubscriptionStats), with its consumers or without; `msgDropCount` is ours."""
+        """Statistics with Pulsar's keys (NonPersistentSubscriptionStats), with its consumers or without; `msgDropCount`
+        is an addition of ours.
+        """
         counters, present, keyed = self.counters(), self.consumers, self.sub_type is SubType.KEY_SHARED
         shown = (
             rates_out(self.meter)
             | statkeys.of_subscriptions_without_log()
-            | NOTHING_DRAINS  # what was sent is nobody's any more: no slot has to wait for it
+            | NOTHING_DRAINS  # sent messages are not tracked: no slot has to wait for them
             | {
                 "type": self.sub_type.shown,
                 "msgOutCounter": counters.messages_out,
@@ -262,7 +266,7 @@ class NonPersistentSubscription:
         return shown
 
     def stats_of(self, consumer: Consumer) -> dict[str, Any]:
-        """Of one of its consumers, with Pulsar's keys (ConsumerStats)."""
+        """Statistics of one of its consumers, with Pulsar's keys (ConsumerStats)."""
         shown = consumer.stats() | NOTHING_DRAINS
         if self.sub_type is SubType.KEY_SHARED:
             shown |= shown_ranges(self._ring.ranges().get(consumer, [])) | {"drainingHashes": []}

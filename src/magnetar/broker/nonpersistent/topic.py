@@ -21,12 +21,12 @@ _CHUNK: Final = int(EntryFlags.CHUNK)
 
 
 class NonPersistentTopic:
-    """A non-persistent topic (or one partition) of this broker. It lives while anybody is there.
+    """A non-persistent topic (or one partition) of this broker. It exists while it has clients.
 
     Args:
         name: fully qualified.
         outbox: the broker's.
-        ledger: of the message ids that it gives; no other topic has it.
+        ledger: ledger id of its message ids; no other topic has it.
     """
 
     def __init__(self, name: TopicName, outbox: Outbox, ledger: int) -> None:
@@ -35,9 +35,9 @@ class NonPersistentTopic:
         self.producers = Producers(0)  # until `broker.catalog.policy_limits` says how many
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.kept = False
-        """Made by an administrator: it stays when nobody is there."""
+        """Created by an administrator: it stays without clients."""
         self.expecting = False
-        """Its clients were told to come back: it stays until they had the time to."""
+        """Its clients were asked to reconnect: it stays until they had the time for it."""
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)
@@ -45,9 +45,9 @@ class NonPersistentTopic:
         self.published_ms = 0
         self.chunked = False
         self.publish_throttle: PublishThrottle | None = None
-        """What its policies say of the publish rate; kept up to date by `broker.catalog.policy_limits`."""
+        """The publish rate of its policies; kept up to date by `broker.catalog.policy_limits`."""
         self.publish_limited = 0
-        """How often SENDs had to wait for it."""
+        """The number of times that SENDs had to wait for it."""
         self._outbox = outbox
         self._ledger = ledger
         self._next = 0
@@ -55,11 +55,11 @@ class NonPersistentTopic:
 
     @property
     def used(self) -> bool:
-        """Whether anybody is there."""
+        """Whether it has clients."""
         return bool(self.producers.live or self.producers.waiting or self.subscriptions)
 
     def in_use(self) -> bool:
-        """Whether anybody publishes or reads with an idea of the bytes: a schema comes too late then.
+        """Whether a client publishes, or reads with a schema: a new schema comes too late then.
 
         See docs/design/pulsar.md#schema-check.
         """
@@ -67,7 +67,7 @@ class NonPersistentTopic:
         return bool(self.producers.live) or any(not one.auto_schema for one in readers)
 
     def keep(self, keep: bool) -> None:
-        """Whether it stays when nobody is there."""
+        """Set whether it stays without clients."""
         self.kept = keep
 
     def expect_clients(self, expect: bool) -> None:
@@ -75,7 +75,7 @@ class NonPersistentTopic:
         self.expecting = expect
 
     def set_publish_rate(self, rate: Rate | None) -> None:
-        """Policies limit the publish rate (None: no longer); what waits goes on waiting at the new rate."""
+        """Policies limit the publish rate (None: no longer); waiting messages continue to wait at the new rate."""
         self.publish_throttle = throttle_at(self._outbox, rate, self.publish_throttle)
 
     def publish_was_limited(self) -> None:
@@ -83,10 +83,10 @@ class NonPersistentTopic:
         self.publish_limited += 1
 
     def publish(self, producer: Producer, entries: list[NewEntry], receipts: list[tuple[int, int]]) -> None:
-        """Hand entries to whoever can take them now, and tell the producer that this was done.
+        """Send entries to the consumers that can receive them now, and send the receipts.
 
         Args:
-            producer: who sent them.
+            producer: their producer.
             entries: in order.
             receipts: (sequence id, highest sequence id) of each.
         """
@@ -134,11 +134,11 @@ class NonPersistentTopic:
         self.subscriptions[subscription.name] = subscription
 
     def drop_subscription(self, name: str) -> None:
-        """Forget a subscription; what it gave out stays counted."""
+        """Remove a subscription; its sums stay."""
         self._gone_out += self.subscriptions.pop(name).counters()
 
     def traffic(self) -> Traffic:
-        """What went in and out; it never falls."""
+        """Traffic in and out; the counters never fall."""
         out = sum((one.counters() for one in self.subscriptions.values()), self._gone_out)
         return Traffic(self.messages_in, self.bytes_in, out.messages_out, out.bytes_out)
 
@@ -147,10 +147,11 @@ class NonPersistentTopic:
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
     def stats(self, subscriptions: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-        """With Pulsar's keys (NonPersistentTopicStats), without publishers; `msgDropCount` is ours.
+        """Statistics with Pulsar's keys (NonPersistentTopicStats), without publishers; `msgDropCount` is an addition of
+        ours.
 
         Args:
-            subscriptions: the statistics of its subscriptions; None: as they are.
+            subscriptions: the statistics of its subscriptions; None: they are computed.
         """
         if subscriptions is None:
             subscriptions = {name: subscription.stats() for name, subscription in self.subscriptions.items()}

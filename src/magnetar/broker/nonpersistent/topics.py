@@ -1,4 +1,4 @@
-"""The non-persistent topics of one broker: they come when somebody opens them and go when nobody is there."""
+"""The non-persistent topics of one broker: one begins when a client opens it, and ends without clients."""
 
 from collections.abc import Callable, Iterable, Sized
 from typing import Final, Protocol
@@ -14,11 +14,13 @@ from magnetar.metadata.errors import NotFound, PreconditionFailed
 from magnetar.storage.topiclog import LedgerIds
 
 CLIENTS_BACK_MS: Final = 60_000
-"""How long clients that were told to go and come back find their topic: they wait no longer between two attempts."""
+"""The time for which clients that were asked to reconnect find their topic: it is their longest pause between two
+attempts.
+"""
 
 
 class Names(Protocol):
-    """Which topics there may be (`catalog.catalog.Catalog`)."""
+    """Decides which topics may exist (`catalog.catalog.Catalog`)."""
 
     def may_come(self, name: TopicName) -> bool:
         """Whether a client's use makes a topic."""
@@ -43,19 +45,20 @@ class Clients(Protocol):
         """Close a consumer from this side."""
 
     def consumer_detached(self, connection: int, consumer_id: int) -> None:
-        """A consumer is gone without its client being told: its id is free again."""
+        """A consumer is removed without informing its client: its id is free again."""
 
 
 class NonPersistentTopics:
-    """By name.
+    """The non-persistent topics by name.
 
     Args:
-        context: of the broker.
+        context: the broker's context.
         stored: the persistent topics, which count with these.
         ledger_ids: gives every topic an id that is in its message ids.
-        series: keeps the sums of what is gone.
+        series: keeps the sums of topics and subscriptions that are gone.
         clients: closes clients.
-        names: gives what knows which topics there may be; it stands to the right and is made later.
+        names: returns the object that decides which topics may exist; it is to the right in the import order and is
+            created later.
         added: called with a topic that began: sets its limits.
     """
 
@@ -80,11 +83,11 @@ class NonPersistentTopics:
         self.topics: dict[str, NonPersistentTopic] = {}
 
     def open(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
-        """The topic; it comes into being if `create`, or as a partition of a topic that has it.
+        """The topic; it is created if `create`, or if it is a partition of an existing partitioned topic.
 
         Raises:
-            BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, there are too many topics, or
-                nobody has it open.
+            BrokerError: its namespace does not exist or is not of this cluster, it is partitioned, there are too many
+                topics, or no client has it open.
         """
         return self._have(name, create and self._names().may_come(name))
 
@@ -105,9 +108,9 @@ class NonPersistentTopics:
         return topic
 
     def keep(self, name: TopicName) -> None:
-        """Have a topic, whoever is there, until it is deleted or the broker ends.
+        """Keep a topic, with or without clients, until it is deleted or the broker ends.
 
-        An administrator asks for it: whether clients may create topics does not matter.
+        An administrator requests it: it does not matter whether clients may create topics.
 
         Raises:
             BrokerError: as `open`.
@@ -115,10 +118,10 @@ class NonPersistentTopics:
         self._have(name, create=True).keep(True)
 
     def delete(self, texts: list[str], *, force: bool) -> bool:
-        """End topics, with `force` also those where somebody is; whether there was any of them.
+        """End topics, with `force` also those with clients; returns whether any of them existed.
 
         Raises:
-            PreconditionFailed: somebody is there.
+            PreconditionFailed: a topic has clients.
         """
         found = [self.topics[text] for text in texts if text in self.topics]
         for topic in found:
@@ -131,7 +134,9 @@ class NonPersistentTopics:
         return bool(found)
 
     def unload(self, topic: NonPersistentTopic) -> None:
-        """Close its clients, who come back. It stays for so long: those that want no new topic would not find it."""
+        """Close its clients, which reconnect. It stays meanwhile, because clients that may not create a topic would not
+        find it.
+        """
         topic.expect_clients(True)
         self.close_clients(topic)
 
@@ -142,10 +147,10 @@ class NonPersistentTopics:
         self._context.timer(self._context.outbox.now_ms + CLIENTS_BACK_MS, waited)
 
     def delete_subscription(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
-        """Close the consumers of a subscription, which goes with the last one.
+        """Close the consumers of a subscription, which ends with the last one.
 
         Raises:
-            NotFound: no such subscription. PreconditionFailed: not `force`, for it has consumers as long as it lives.
+            NotFound: no such subscription. PreconditionFailed: not `force`: it has consumers as long as it exists.
         """
         found = topic.subscriptions.get(name)
         if found is None:
@@ -160,7 +165,7 @@ class NonPersistentTopics:
             self._clients.close_consumer(consumer)
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer is gone without its client being told: its id is free again."""
+        """A consumer is removed without informing its client: its id is free again."""
         self._clients.consumer_detached(consumer.connection, consumer.consumer_id)
 
     def close_clients(self, topic: NonPersistentTopic) -> None:
@@ -171,7 +176,7 @@ class NonPersistentTopics:
         self.left(topic)
 
     def left(self, topic: NonPersistentTopic) -> None:
-        """Somebody left a topic: without anybody it ends."""
+        """A client left a topic: without clients it ends."""
         if not (topic.used or topic.kept or topic.expecting) and self.topics.get(topic.text) is topic:
             del self.topics[topic.text]
             self._series.topics.gone(topic.text, topic.traffic())

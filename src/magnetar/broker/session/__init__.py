@@ -1,1 +1,1 @@
-"""One client connection: which part of the broker answers each command of the Pulsar protocol."""
+"""One client connection: passing each command of the Pulsar protocol to the part of the broker that answers it."""

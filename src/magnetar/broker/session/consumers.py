@@ -1,6 +1,6 @@
 """The commands of one connection about consumers: subscribing, acknowledging, seeking, leaving.
 
-What differs between persistent and non-persistent topics is the `OpenConsumer`'s, and its subscription's.
+`OpenConsumer` and its subscription implement the differences between persistent and non-persistent topics.
 """
 
 from operator import attrgetter
@@ -26,8 +26,8 @@ class SessionConsumers:
     """The consumers of one connection.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
 
     Attributes:
         open: by the client's id.
@@ -40,7 +40,7 @@ class SessionConsumers:
         self._opening: Opening[pb.CommandSubscribe] = services.broker.opening(connection.number, "consumers")
         """Consumer id -> the SUBSCRIBE that is under way for it."""
         self._probed: set[int] = set()
-        """Consumers on their way for which it was asked whether the one that has their place lives."""
+        """Consumers being opened for which the broker already probed the present holder of their access."""
 
     def disconnected(self) -> None:
         """The socket is gone: so are its consumers."""
@@ -50,7 +50,9 @@ class SessionConsumers:
         self.open.clear()
 
     def permissions_changed(self) -> None:
-        """Close consumers whose client may no longer consume; it looks the topic up again, and is refused there."""
+        """Close consumers whose client may no longer consume; the client looks the topic up again, and is refused
+        there.
+        """
         for opened in list(self.open.values()):
             if not self.connection.allowed(Operation.CONSUME, opened.topic_name, opened.subscription.name):
                 self.evict(opened.consumer)
@@ -133,7 +135,7 @@ class SessionConsumers:
         return not self.connection.closed and self._opening.get(command.consumer_id) is command
 
     def first_probe(self, command: pb.CommandSubscribe) -> bool:
-        """Whether this consumer has not yet made the broker probe whether the one that has its place lives."""
+        """Whether the broker has not yet probed the present holder of this consumer's access."""
         probed = command.consumer_id in self._probed
         self._probed.add(command.consumer_id)
         return not probed
@@ -150,7 +152,7 @@ class SessionConsumers:
     # -------------------------------------------------------------------------------------------------------- leaving
 
     def detached(self, consumer_id: int) -> None:
-        """The subscription let the consumer go by itself (seek, deletion): its id is free again."""
+        """The subscription disconnected the consumer (seek, deletion): its id is free again."""
         self.open.pop(consumer_id, None)
 
     def evict(self, consumer: Consumer) -> None:

@@ -1,7 +1,9 @@
-"""Which topics a link may touch: roles in `replicate_roles` all, others those where they have `replicate`.
+"""The topics that a link may access: with a role in `replicate_roles` all, otherwise those where its role has
+`replicate`.
 
-What is not allowed is one topic's trouble and stops no other. So it is answered as the link's machines answer a topic that
-policy keeps out (`blocked: policy`), wherever the answer can say so; a list leaves out what the link may not know of.
+A topic without permission does not stop other topics. So it is answered as the link's machines answer a topic that a
+policy excludes (`blocked: policy`), if the answer has a field for this; a list leaves out topics that the link may not
+see.
 """
 
 from typing import Final
@@ -18,11 +20,11 @@ POLICY: Final = "policy"
 
 
 class LinkAccess:
-    """What one link may do.
+    """The permissions of one link.
 
     Args:
         connection: its connection.
-        services: what sessions work with.
+        services: the services of sessions.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -75,7 +77,7 @@ class LinkAccess:
         return answer
 
     def permitted_blocks(self, response: pb.CommandGeoStatusResponse) -> pb.CommandGeoStatusResponse:
-        """What is blocked, of the topics that it may touch."""
+        """The part of an answer about blocked topics that the link may see."""
         if self.everywhere:
             return response
         allowed = [one for one in response.blocked if not self.refusal(one.topic)]

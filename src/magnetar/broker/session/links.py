@@ -1,11 +1,12 @@
-"""The link commands of one connection (docs/design/links.md#link-commands): which machine answers which.
+"""The link commands of one connection (docs/design/links.md#link-commands): passing each to the machine that answers
+it.
 
     GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
     GEO_SCHEMAS 1014
     GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
     GEO_RESTORE 1012                                                     a wiped cluster
 
-Only connections that presented the link token, or a role that may replicate, have a `LinkSession`.
+Only connections with the link token, or with a role that may replicate, have a `LinkSession`.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +30,8 @@ class LinkSession:
     """The link side of a session.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -148,7 +149,7 @@ class LinkSession:
         self._answer(pb.GEO_SCHEMAS_RESPONSE, geo_schemas_response=self._links.schemas.answer(request))
 
     def _brought(self, frame: Frame) -> None:
-        """To a destination's machine, or a restoring one's: the ticket says whose it is."""
+        """Pass it to a destination's machine, or to a restoring one's: the ticket names it."""
         brought = frame.command.geo_schemas_brought
         for translator in (self._links.destination.schemas, self._links.restores.machine.schemas):
             translator.brought(self._connection.number, brought)

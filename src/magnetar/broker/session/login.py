@@ -1,4 +1,4 @@
-"""How one client proves who it is, and proves it again before its token expires.
+"""Authentication of one client, and its repetition before the client's token expires.
 
     state      event                                  becomes
     ---------  -------------------------------------  -------------------------------------------------------------
@@ -11,8 +11,8 @@
                wrong proof, or of another role        closed
                end of the proof                       closed
 
-A client that is asked has until its old proof ends, but `ANSWER_MS_MIN` at least. AUTH_RESPONSE that nobody asked for ends
-the connection: it is no way to become somebody else.
+A client that is asked has time until its old proof ends, but at least `ANSWER_MS_MIN`. An AUTH_RESPONSE without a
+challenge ends the connection: a client cannot change its role in this way.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST
 
 ANSWER_MS_MIN: Final = 5_000
-"""How long a client may at least take to present itself anew: a round trip and asking its token's issuer."""
+"""The least time that a client has to authenticate again: a round trip, and a request to the issuer of its token."""
 
 
 LetIn = Callable[[BrokerError | None, bool], None]
@@ -39,8 +39,8 @@ class SessionLogin:
     """The login of one connection.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -148,7 +148,7 @@ class SessionLogin:
         """AUTH_RESPONSE.
 
         Raises:
-            ProtocolError: nobody asked.
+            ProtocolError: there was no challenge.
         """
         if not self._asked:
             raise ProtocolError("AUTH_RESPONSE without a request for it")

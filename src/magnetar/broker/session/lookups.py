@@ -12,11 +12,11 @@ from magnetar.wire import pulsar_pb2 as pb
 
 
 class SessionLookups:
-    """What one connection asks about topics that it need not have opened.
+    """Requests of one connection about topics that it need not have opened.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:

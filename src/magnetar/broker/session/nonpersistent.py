@@ -34,21 +34,21 @@ class Prober(Protocol):
     """Finds out whether clients live."""
 
     def probe(self, holder: int, asker: int, then: Callable[[], None]) -> None:
-        """Find out whether the client of connection `holder` lives; `then` when that is known."""
+        """Check whether the client of connection `holder` is still alive; `then` is called with the answer known."""
 
 
 class NonPersistentDomain:
     """The non-persistent topics of a broker (`ports.TopicDomain`).
 
     Args:
-        context: of the broker.
-        topics: opens them, and ends them when the last client left.
-        schemas: checks what clients bring.
-        client_bytes: counts what clients make the broker remember.
-        series: keeps the sums of what is gone.
+        context: the broker's context.
+        topics: opens topics, and ends them when the last client left.
+        schemas: checks the schemas of clients.
+        client_bytes: counts the memory for clients' metadata.
+        series: keeps the sums of topics and subscriptions that are gone.
         clients: probes clients.
-        limits_of: what the policies of a topic say.
-        producer_name, consumer_name: names for those that brought none.
+        limits_of: gives the limits of a topic from its policies.
+        producer_name, consumer_name: give names to clients that sent none.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class NonPersistentPort:
         again: Callable[[], None],
         give_up: Callable[[BrokerError], None],
     ) -> bool:
-        """See `ports.PublishPort`. An initial subscription is passed over: it would keep nothing."""
+        """See `ports.PublishPort`. An initial subscription is ignored: it would keep nothing."""
         return True
 
     def begin(self, producer: Producer, then: Done) -> None:

@@ -1,4 +1,6 @@
-"""The answer to a command that breaks a limit (`wire.limits`): the error that its client waits for. The connection goes on."""
+"""The answer to a command that breaks a limit (`wire.limits`): the error that its client waits for. The connection
+stays open.
+"""
 
 from collections.abc import Callable
 from typing import Final

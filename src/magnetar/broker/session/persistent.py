@@ -29,7 +29,7 @@ from magnetar.wire.idempotency_keys import Found
 
 
 class Cursors(Protocol):
-    """What consumers of persistent topics ask of the broker."""
+    """The part of the broker that consumers of persistent topics use."""
 
     def after_consumer_left(self, subscription: Subscription) -> None:
         """A reader's subscription ends with its consumer."""
@@ -42,14 +42,14 @@ class PersistentDomain:
     """The persistent topics of a broker (`ports.TopicDomain`).
 
     Args:
-        context: of the broker.
-        topics: by name.
+        context: the broker's context.
+        topics: the topics by name.
         catalog: opens topics and subscriptions.
-        access: what roles may do.
-        deduplications: whose names begin with their role's.
+        access: authorization.
+        deduplications: deduplication of all topics; also says whether producer names begin with the client's role.
         cursors: stores cursors.
-        producer_name: a name for a producer that brought none.
-        quota_stop: why a topic takes no producers now; None: it does.
+        producer_name: gives a name to a producer that sent none.
+        quota_stop: the reason why a topic accepts no producers now; None: it does.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PersistentPort:
         return self
 
     def name_for(self, connection: Connection) -> str:
-        """A name for a producer that brought none: it brings this one when it comes back."""
+        """A name for a producer that sent none. The client sends this one when it reconnects."""
         name, role = self._domain.producer_name(), connection.role
         return f"{role}-{name}" if self._domain.deduplications.names_begin_with_role and role else name
 
@@ -129,13 +129,13 @@ class PersistentPort:
         """See `ports.PublishPort`."""
         topic, deduplication = self.topic, self.topic.deduplication
         if deduplication is not None and deduplication.status is Status.RECOVERING:
-            # What was published before decides what is new: no producer publishes until that is known again.
+            # The history decides which messages are new: no producer publishes until it is known again.
             deduplication.when_ready(again)
             return False
         rival = topic.producers.rival(producer.name)
         free = rival is None or same_place(rival, producer)
         if free and deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
-            # It begins behind the last number: one that gets into the log afterwards would be used twice.
+            # It begins after the last number: a number that gets into the log later would be used twice.
             topic.when_answered(again)
             return False
         idempotency = topic.idempotency
@@ -174,7 +174,7 @@ class PersistentPort:
         )
 
     def _subscribe_first(self, name: str, again: Callable[[], None], give_up: Callable[[BrokerError], None]) -> None:
-        """Create the subscription that a producer brings; without it the producer does not come either."""
+        """Create the initial subscription of a producer; if that fails, the producer is refused too."""
         topic = self.topic
 
         def created(error: BrokerError | None) -> None:
@@ -201,7 +201,7 @@ class PersistentPort:
             # While one waits for access, the numbers are the holder's, which may have the same name.
             producer.numbers = deduplication.numbers.attach(producer.name, self._domain.context.outbox.day_ms)
             if topic.appending and deduplication.numbers.undecided(producer.name):
-                # The holder left something on its way: it begins behind that.
+                # The former holder has messages in flight: the new one begins after them.
                 topic.when_answered(partial(self.begin, producer, then))
                 return
         if not (producer.exclusive and producer.ready):

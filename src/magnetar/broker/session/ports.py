@@ -1,10 +1,11 @@
-"""A topic as a session sees it: what differs between topics that store messages and those that store none.
+"""The interface of topics for sessions: the operations that differ between topics that store messages and those that do
+not.
 
     PRODUCER, SEND      TopicDomain.open_for_producer -> PublishPort
     SUBSCRIBE           TopicDomain.subscribe -> OpenConsumer, of which ACK, FLOW and the like ask the subscription
 
-`persistent` and `nonpersistent` implement them. The state of a producer or consumer on its way
-(being opened, probed, closed) is one for both, and is kept by `producers` and `consumers`.
+`persistent` and `nonpersistent` implement them. The state of a producer or consumer that is being opened, probed or
+closed is the same for both, and is kept by `producers` and `consumers`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +30,11 @@ Done = Callable[[BrokerError | None], None]
 
 
 class PublishTopic(SchemaTopic, Throttled, Protocol):
-    """What is asked of a topic of either domain."""
+    """A topic of either domain, for its producers."""
 
     @property
     def producers(self) -> Producers:
-        """Who may publish."""
+        """The producers that may publish."""
 
 
 class Publisher(Protocol):
@@ -54,7 +55,7 @@ class Publisher(Protocol):
         """So many published bytes are on their way to the disk."""
 
     def broke_protocol(self, error: ProtocolError) -> None:
-        """End the connection: it sent what cannot be, and there is no caller who could be told."""
+        """End the connection: it broke the protocol, and there is no caller that could get the error."""
 
     def throttled(self, size: int) -> None:
         """So many bytes more (or fewer, below 0) wait."""
@@ -75,14 +76,14 @@ class PublishPort(Protocol):
         """
 
     def renewed(self) -> "PublishPort":
-        """The topic as it is now: one that stores nothing may have ended, and begun again, meanwhile.
+        """The present topic of this name: a non-persistent one may have ended, and begun again, in the meantime.
 
         Raises:
-            BrokerError: there is none any more.
+            BrokerError: there is none.
         """
 
     def name_for(self, connection: Connection) -> str:
-        """A name for a producer that brought none."""
+        """A name for a producer that sent none."""
 
     def admits(
         self,
@@ -102,7 +103,7 @@ class PublishPort(Protocol):
         """
 
     def begin(self, producer: Producer, then: Done) -> None:
-        """A producer has its place: call `then` when its client may know it."""
+        """A producer has its access: call `then` when its client may be informed."""
 
     def publish(self, publisher: Publisher, producer: Producer, frames: list[Frame]) -> None:
         """Publish SENDs that no rate holds back.
@@ -112,24 +113,24 @@ class PublishPort(Protocol):
         """
 
     def when_answered(self, then: Callable[[], None]) -> None:
-        """Call `then` behind the answers to everything that was published so far."""
+        """Call `then` after the answers to everything that was published so far."""
 
     def leaving(self, producer: Producer) -> None:
-        """A producer is about to lose its place."""
+        """A producer is about to lose its access."""
 
     def left(self) -> None:
         """A producer left, or an attempt to open one was given up."""
 
 
 class ConsumedSubscription(Protocol):
-    """What is asked of a subscription of either domain."""
+    """A subscription of either domain, for its consumers."""
 
     @property
     def name(self) -> str:
-        """Of the subscription."""
+        """The subscription's name."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """A consumer asks for so many messages more."""
+        """A consumer requests this many more messages."""
 
     def ack(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], *, cumulative: bool) -> bool:
         """Acknowledge; whether anything changed that is stored.
@@ -161,7 +162,7 @@ class OpenConsumer(Protocol):
 
     @property
     def topic_name(self) -> TopicName:
-        """Of its topic."""
+        """The topic's name."""
 
     def leave(self) -> None:
         """The consumer is gone: its subscription lets it go, and ends if it was the last one and keeps nothing."""
@@ -194,7 +195,7 @@ class ConsumerSide(Subscriber, Protocol):
 
 
 class TopicDomain(Protocol):
-    """How producers and consumers come to the topics of one domain."""
+    """The topics of one domain, for opening producers and consumers."""
 
     def open_for_producer(
         self, name: TopicName, then: Callable[[PublishPort | None, BrokerError | None], None]

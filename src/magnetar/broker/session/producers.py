@@ -2,8 +2,8 @@
 
     PRODUCER -> topic opened -> schema checked -> (name probed) -> admitted by the topic -> answered
 
-An attempt that its client gave up meanwhile is not in `_opening` any more and gets no place. What differs between persistent and
-non-persistent topics is the `PublishPort`'s.
+An attempt that its client gave up in the meantime is no longer in `_opening` and gets no access. `PublishPort`
+implements the differences between persistent and non-persistent topics.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ from magnetar.wire.frames import Frame
 
 
 class OpenProducer(NamedTuple):
-    """A producer that has its place, and the topic it publishes to."""
+    """An open producer and its topic."""
 
     producer: Producer
     port: PublishPort
@@ -39,12 +39,12 @@ class SessionProducers:
     """The producers of one connection.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
 
     Attributes:
         open: by the client's id.
-        in_order: SENDs that wait until a batch is opened off the event loop.
+        in_order: SENDs that wait until a batch is opened outside the event loop.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -55,7 +55,7 @@ class SessionProducers:
         self._clients = services.clients
         self._broker = services.broker
         self._opening: Opening[pb.CommandProducer] = services.broker.opening(connection.number, "producers")
-        """Attempts that have no place in their topic yet. One that is no longer here was given up, and gets none."""
+        """Attempts that have no access to their topic yet. One that is no longer here was given up and gets none."""
         self._closing: dict[Producer, list[int]] = {}
         """Producers that their clients closed while receipts were on their way, and the requests that wait for these."""
         self._recently_closed: dict[int, None] = {}
@@ -163,7 +163,7 @@ class SessionProducers:
     def _attach(
         self, port: PublishPort, command: pb.CommandProducer, mode: AccessMode, version: bytes, *, probed: bool
     ) -> None:
-        """Give an attempt its place in the topic, now or, by another call, when something that it needs has happened."""
+        """Let the topic admit an attempt, now, or by another call when a condition for it has become true."""
         if not self._wanted(command):
             port.left()
             return
@@ -211,8 +211,8 @@ class SessionProducers:
         self._begin(producer, port)
 
     def _replaced(self, producer_id: int) -> None:
-        """Another of this id has its place, maybe in another topic. The client asked for that: CLOSE_PRODUCER would take it for
-        the new one.
+        """Another producer with this id has access, maybe to another topic. The client requested that: a CLOSE_PRODUCER
+        would apply to the new one.
         """
         found = self.open.get(producer_id)
         if found is not None:
@@ -221,7 +221,7 @@ class SessionProducers:
                 self.connection.refuse_closed(found.producer.request_id, f"producer {producer_id}")
 
     def _begin(self, producer: Producer, port: PublishPort) -> None:
-        """Answer a producer that has a place, as soon as its client may know it."""
+        """Answer a producer that has access, as soon as its client may be informed."""
 
         def begun(error: BrokerError | None) -> None:
             if error is None:
@@ -254,7 +254,9 @@ class SessionProducers:
             self._begin(producer, found.port)
 
     def permissions_changed(self) -> None:
-        """Close producers whose client may no longer produce; it looks the topic up again, and is refused there."""
+        """Close producers whose client may no longer produce; the client looks the topic up again, and is refused
+        there.
+        """
         for producer, port in list(self.open.values()):
             if not self.connection.allowed(Operation.PRODUCE, port.topic.name):
                 self.evict(producer)
@@ -338,7 +340,7 @@ class SessionProducers:
     def close(self, command: pb.CommandCloseProducer) -> None:
         """CLOSE_PRODUCER."""
         producer_id = command.producer_id
-        # Clients close what they no longer wait for: it must not come into being behind this answer.
+        # Clients close producers that they no longer wait for: such a producer must not be opened after this answer.
         attempt, found = self._opening.pop(producer_id, None), self.open.get(producer_id)
         if attempt is not None:
             self.connection.refuse_closed(attempt.request_id, f"producer {producer_id}")
@@ -354,8 +356,9 @@ class SessionProducers:
         self.connection.send(commands.success(command.request_id))
 
     def _close_behind(self, producer: Producer, port: PublishPort) -> None:
-        """Close a producer behind the receipts of all that it sent: the client takes for not stored what has no receipt when it
-        is answered that the producer is closed. Until then it keeps its name, so that no other publishes in front of that.
+        """Close a producer after the receipts of all its messages: when a client learns that its producer is closed, it
+        takes messages without a receipt for not stored. Until then the producer keeps its name, so that no other one
+        publishes before that.
         """
 
         def closed() -> None:

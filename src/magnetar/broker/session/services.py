@@ -25,13 +25,13 @@ from magnetar.storage.entries import Append
 
 
 class BrokerPort(Protocol):
-    """What a session asks of the broker itself (`broker.broker.Broker`)."""
+    """The part of the broker itself (`broker.broker.Broker`) that a session uses."""
 
     def publishing(self, connection: Connection, append: Append, size: int) -> None:
         """Bytes that a client published are on their way to the disk."""
 
     def opening(self, connection: int, what: str) -> Opening[Any]:
-        """What a connection opens and is not open yet; too many bytes of it stop its socket."""
+        """The producers or consumers that a connection is opening; too many bytes of them stop reading its socket."""
 
     def broke_protocol(self, connection: int, error: ProtocolError) -> None:
         """End the connection of a client that sent what cannot be."""
@@ -40,7 +40,7 @@ class BrokerPort(Protocol):
         """A client is gone."""
 
     def urls(self, listener: str) -> tuple[str, str]:
-        """What a client connects to that asks for a listener ("": for none), and by TLS.
+        """The addresses of a listener ("": the default one) for clients, without and with TLS.
 
         Raises:
             BrokerError: NOT_ALLOWED: there is no listener of that name.
@@ -49,16 +49,16 @@ class BrokerPort(Protocol):
 
 @dataclass(frozen=True)
 class SessionServices:
-    """What sessions work with.
+    """The services of sessions.
 
     Attributes:
-        context: of the broker.
-        broker: what is asked of the broker itself.
+        context: the broker's context.
+        broker: the broker itself.
         clients: all connections.
-        domains: by a topic name's domain, how producers and consumers come to such topics.
-        persistent: the one of persistent topics.
+        domains: the topics by domain.
+        persistent: the domain of persistent topics.
         topics: the persistent ones, by name.
-        frame_bytes_max, command_bytes_max, link_frame_bytes_max: of clients and of links.
+        frame_bytes_max, command_bytes_max, link_frame_bytes_max: limits for clients and for links.
     """
 
     context: BrokerContext

@@ -1,19 +1,20 @@
-"""One client connection: its commands in, calls on topics out.
+"""One client connection: its commands arrive here, and are passed to topics.
 
-What a connection may do in which state is `wire.connection`'s matter; what each command means, that of
+`wire.connection` decides which commands a connection may send in which state. These modules handle the commands:
 
-    login      CONNECT where there is authentication, AUTH_RESPONSE
+    login      CONNECT with authentication, AUTH_RESPONSE
     lookups    partitions, lookup, topics of a namespace, schemas
     watchers   WATCH_TOPIC_LIST and its end
     producers  PRODUCER, SEND, CLOSE_PRODUCER
     consumers  SUBSCRIBE, ACK, FLOW, SEEK and the like
-    links      what links say
+    links      the commands of links
 
-One session serves persistent and non-persistent topics: what differs between them is behind `ports`. Transactions are not served.
-Commands about them are answered here, by a refusal of the kind that the client waits for.
+One session serves persistent and non-persistent topics; the differences are in the implementations of `ports`.
+Transactions are not supported. Commands about them are refused here, by an answer of the kind that the client waits
+for.
 
-Every command with a request id gets exactly one answer, however long that takes (a topic may have to be created first):
-the answer travels as an effect from whichever event completes it.
+Every command with a request id gets exactly one answer, after any time (a topic may have to be created first): the
+event that completes it sends the answer as an effect.
 """
 
 from collections.abc import Callable
@@ -51,24 +52,28 @@ _TRANSACTIONS: Final = (
 _FIELDS: Final = pb.BaseCommand.DESCRIPTOR.fields_by_number
 
 PROBE_MS: Final = 3000
-"""How long a client has to show that it lives before a newcomer gets its producer's name, or its place as the exclusive consumer.
-Longer than a round trip across the world and a garbage collection; shorter than a client's operation timeout (30 s)."""
+"""The time that a client has to answer a probe before a new one gets its producer's name, or its access as the
+exclusive consumer. Longer than a round trip across the world and a garbage collection; shorter than a client's
+operation timeout (30 s).
+"""
 
 ANSWERS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A ceiling on the answers to what one event of a connection brings (`runtime.network.server.RUN_FRAMES_MAX` frames): hundreds of
-requests for a list of topics may wait in a socket. A client that asks once and waits gets any list."""
+"""A ceiling on the answers to the commands of one event of a connection (`runtime.network.server.RUN_FRAMES_MAX`
+frames): hundreds of requests for a list of topics may wait in a socket. A client that sends one request and waits gets
+a list of any size.
+"""
 
 
 class Session:
-    """What the broker knows of one connection: the parts that answer its commands.
+    """The state of one connection: the parts that answer its commands.
 
     Args:
-        connection: the client, and the way to it.
-        services: what sessions work with.
+        connection: the client's connection.
+        services: the services of sessions.
 
     Attributes:
-        producers, consumers: of the connection.
-        geo: the link side, of a connection that may replicate.
+        producers, consumers: producers and consumers of the connection.
+        geo: the link side, for a connection that may replicate.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -194,7 +199,7 @@ class Session:
             self._connected(link=link)
 
     def _connected(self, *, link: bool) -> None:
-        """CONNECT is answered; what a link peer needs is there."""
+        """CONNECT is answered; create the link side for a link peer."""
         services, connection = self._services, self.connection
         services.counters.let_in += 1
         hello = None
@@ -272,8 +277,8 @@ class Session:
             ErrorCode.NOT_ALLOWED,
             NO_TRANSACTIONS,
         )
-        # Java's client finds who waits by the coordinator's number, which is the upper half of a transaction's id, and
-        # closes the connection when it finds nobody.
+        # Java's client finds the waiting caller by the coordinator's number, which is the upper half of a transaction's
+        # id, and closes the connection if it finds none.
         if command.type == pb.NEW_TXN:
             response.txnid_most_bits = asked.tc_id
         elif command.type != pb.TC_CLIENT_CONNECT_REQUEST:

@@ -1,7 +1,7 @@
-"""The commands of one connection about lists of topics that it wants to be told of (PIP-145).
+"""The commands of one connection that watch lists of topics (PIP-145).
 
-A second request under a number that is open is answered with the list as it is now, and replaces what was asked before:
-clients that lost an answer, or want to be sure, ask once more (`supports_topic_watcher_reconcile`).
+A second request with a watcher id in use is answered with the present list, and replaces the first one: clients that
+lost an answer, or want to be sure, repeat the request (`supports_topic_watcher_reconcile`).
 """
 
 from functools import partial
@@ -19,8 +19,8 @@ class SessionWatchers:
     """Watchers of one connection.
 
     Args:
-        connection: whose.
-        services: what sessions work with.
+        connection: the connection.
+        services: the services of sessions.
     """
 
     def __init__(self, connection: Connection, services: SessionServices) -> None:
@@ -95,7 +95,9 @@ class SessionWatchers:
                 self._watches.resume(watcher)
 
     def permissions_changed(self) -> None:
-        """Somebody's permissions changed: what this client may not see any more goes from its lists, what it may see comes."""
+        """Permissions changed: topics that this client may no longer see are removed from its lists, and topics that it
+        may see now are added.
+        """
         for watcher in self._open.values():
             self._watches.doubt(watcher)
         for asked in self._opening:

@@ -1,1 +1,1 @@
-"""What a broker reports about topics, subscriptions and links."""
+"""Reports of a broker about topics, subscriptions and links."""

@@ -1,13 +1,13 @@
-"""Which topics and subscriptions have rows of their own in `/metrics`, so that no counter there ever falls.
+"""Choosing the topics and subscriptions with rows of their own in `/metrics`, so that no counter there ever falls.
 
-There is a ceiling on rows; what all others count is in one row together. For whoever watches a counter a fall is a restart, and
-everything that is left counts as new. Therefore
+There is a ceiling on rows; all others are counted together in one common row. A monitoring system takes a fall of a
+counter for a restart, and counts the rest as new. Therefore:
 
-    who has a row keeps it until it is gone, however many come and whatever their names
-    who is given a row later, when one becomes free, begins at zero in it: what it had counted stays in the common row
-    who is gone without a row leaves what it counted in the common row; a row of its own ends with it
+    a topic with a row keeps it until it is gone, whatever other topics there are
+    a topic that gets a row later, when one becomes free, begins at zero in it: its earlier counts stay in the common row
+    a topic that ends without a row leaves its counts in the common row; a row of its own ends with the topic
 
-Sums over all rows are right for everything that is there.
+Sums over all rows are right for everything that exists.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,12 +30,12 @@ class Traffic(NamedTuple):
 
 
 class Shown(NamedTuple, Generic[Key]):
-    """What one look at the rows found.
+    """The result of reading the rows.
 
     Attributes:
-        rows: who has a row -> what it counted since.
-        rest: what is counted in the common row; None: there is none yet.
-        left_out: how many have no row.
+        rows: key with a row -> its counts since it has the row.
+        rest: counts of the common row; None: there is none yet.
+        left_out: number of keys without a row.
     """
 
     rows: dict[Key, Counted]
@@ -44,10 +44,10 @@ class Shown(NamedTuple, Generic[Key]):
 
 
 class Rows(Generic[Key]):
-    """Who has a row.
+    """The keys with a row.
 
     Args:
-        counters: how many each has.
+        counters: number of counters of each.
     """
 
     def __init__(self, counters: int) -> None:
@@ -57,7 +57,7 @@ class Rows(Generic[Key]):
         self._left: Counted | None = None
 
     def gone(self, key: Key, counted: Counted) -> None:
-        """One is gone, with what it had counted at last. While all have rows, one that nobody ever looked at leaves nothing."""
+        """One is gone, with its final counts. While all have rows, one that was never shown leaves nothing."""
         if self._since.pop(key, None) is None and self._others:
             self._leave(counted)
             self._others.discard(key)
@@ -68,10 +68,10 @@ class Rows(Generic[Key]):
     def show(
         self, counted: Mapping[Key, Counted], most: int, may: Callable[[Key], bool] = lambda _key: True
     ) -> Shown[Key]:
-        """Give out the rows that are free and read all of them.
+        """Assign free rows and read all of them.
 
         Args:
-            counted: who is there, with what each has counted.
+            counted: the existing keys with their counts.
             most: a ceiling on rows.
             may: whether one may have a row.
         """
@@ -112,10 +112,10 @@ class Series:
         topics_max: int,
         subscriptions_max: int,
     ) -> tuple[Shown[str], Shown[SubscriptionKey]]:
-        """Read all rows; a subscription has none where its topic has none.
+        """Read all rows; a subscription has none if its topic has none.
 
         Args:
-            topics, subscriptions: everything that is there.
+            topics, subscriptions: all that exist.
             topics_max, subscriptions_max: ceilings on rows.
         """
         shown = self.topics.show(topics, topics_max)

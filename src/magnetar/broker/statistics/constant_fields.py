@@ -1,4 +1,4 @@
-"""Keys of Pulsar's statistics whose value is always the same here, each with the reason: typed clients look for them."""
+"""Keys of Pulsar's statistics whose value is always the same here, each with the reason: typed clients expect them."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -8,7 +8,7 @@ from magnetar.core.times import iso_time
 
 
 def of_topics() -> dict[str, Any]:
-    """Of TopicStats."""
+    """Constant fields of TopicStats."""
     return {
         # There is no tiered storage: everything is on the broker's own disk.
         "offloadedStorageSize": 0,
@@ -25,7 +25,7 @@ def of_topics() -> dict[str, Any]:
 
 
 def of_subscriptions() -> dict[str, Any]:
-    """Of SubscriptionStats."""
+    """Constant fields of SubscriptionStats."""
     return {
         # There are no entry filters.
         "filterProcessedMsgCount": 0,
@@ -38,7 +38,9 @@ def of_subscriptions() -> dict[str, Any]:
 
 
 def of_subscriptions_without_log() -> dict[str, Any]:
-    """Of SubscriptionStats, where nothing is stored: no cursor, no backlog, nothing to send later or again, no rates."""
+    """Constant fields of SubscriptionStats for non-persistent topics: no cursor, no backlog, no delayed or repeated
+    messages, no rates.
+    """
     return of_subscriptions() | {
         "isDurable": False,
         "isReplicated": False,
@@ -70,7 +72,9 @@ def of_subscriptions_without_log() -> dict[str, Any]:
 
 
 def of_topics_without_log() -> dict[str, Any]:
-    """Of TopicStats, where nothing is stored: no backlog, no quota on it, nothing to compare with or to compact, no rates."""
+    """Constant fields of TopicStats for non-persistent topics: no backlog, no quota on it, no deduplication, no
+    compaction, no rates.
+    """
     return of_topics() | {
         "storageSize": 0,
         "backlogSize": 0,
@@ -99,26 +103,28 @@ LEDGER: Final = {
     "offloaded": False,
     "underReplicated": False,
 }
-"""Of LedgerInfo."""
+"""Constant fields of LedgerInfo."""
 
 CURSOR: Final = {
     # Cursors are kept in the metadata store, not in ledgers.
     "cursorLedger": -1,
     "cursorLedgerLastEntry": -1,
 }
-"""Of CursorStats."""
+"""Constant fields of CursorStats."""
 
 
 class Follows(Protocol):
     """Part of a topic's log."""
 
     def next_after(self, position: Position) -> Position | None:
-        """The first entry behind a position, or None."""
+        """The first entry after a position, or None."""
         ...
 
 
 def read_position(log: Follows, taken: Position) -> str:
-    """Where somebody reads on who has taken everything up to a position: the next entry, or where that will be."""
+    """The read position of a cursor that has taken everything up to a position: the next entry, or where that will
+    be.
+    """
     return str(log.next_after(taken) or Position(taken.ledger, taken.entry + 1))
 
 
@@ -135,16 +141,16 @@ def internal_cursor(
     since_ms: int,
     properties: Mapping[str, int],
 ) -> dict[str, Any]:
-    """CursorStats of the broker's own cursors: they have no holes, and nobody reads by them through a dispatcher.
+    """CursorStats of the broker's own cursors: they have no holes, and no dispatcher.
 
     Args:
-        log: of the topic.
-        mark_delete, taken: up to where.
-        entries_behind: that mark-delete has to pass yet.
+        log: the topic's log.
+        mark_delete, taken: the positions of both.
+        entries_behind: number of entries that mark-delete has to pass yet.
         consumed: messages that it passed since the broker's start.
         state: a word.
-        active: somebody uses it.
-        waiting: somebody waits for new entries.
+        active: it is in use.
+        waiting: it waits for new entries.
         since_ms: when it was opened.
         properties: numbers kept with it.
     """

@@ -1,8 +1,9 @@
-"""How long publishes took and how large entries were, counted where appends are confirmed.
+"""Latencies of publishes and sizes of entries, counted when appends are confirmed.
 
-One call counts all entries of an append: they were asked for together and became durable together. Nothing is made per message.
+One call counts all entries of an append: they were requested together and became durable together. There is no work per
+message.
 
-    Buckets         of one topic: how many fell between two bounds over the last interval, as Pulsar tells it of its topics
+    Buckets         of one topic: the number of values between two bounds over the last interval, as Pulsar reports it
     PublishLatency  of the whole broker: counters that never fall, and quantiles of the newest publishes
 """
 
@@ -24,16 +25,16 @@ RECENT: Final = 4096
 """Appends whose latency is remembered for quantiles: the slowest one in a thousand is still four of them, in 32 KB."""
 
 QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""Those that Pulsar tells."""
+"""The quantiles that Pulsar reports."""
 
 
 class Told(NamedTuple):
-    """What buckets held over one interval.
+    """The contents of buckets over one interval.
 
     Attributes:
-        counts: between the bounds; the last one is of what is above all of them.
-        total: of the values.
-        per_s: values a second.
+        counts: numbers between the bounds; the last one is above all of them.
+        total: sum of the values.
+        per_s: values per second.
     """
 
     counts: tuple[int, ...]
@@ -42,13 +43,13 @@ class Told(NamedTuple):
 
 
 class Buckets:
-    """Values by their size, over intervals.
+    """Counts of values by size, over intervals.
 
     Args:
         bounds: ascending; a value that is one of them counts below it.
 
     Attributes:
-        told: the last interval that ended.
+        told: contents of the last interval that ended.
     """
 
     __slots__ = ("_bounds", "_counts", "_nothing", "_total", "told")
@@ -89,10 +90,10 @@ class Buckets:
 
 
 class Writes:
-    """What was written to one topic: markers and what links brought too, as in Pulsar.
+    """The entries written to one topic, including markers and entries of links, as in Pulsar.
 
     Args:
-        began_ms: when nothing was written yet.
+        began_ms: when the counting began.
 
     Attributes:
         latency: ms of each entry from its receipt until it was durable.
@@ -116,7 +117,7 @@ class Writes:
         return self.size.add_all([len(entry.data) for entry in entries])
 
     def end(self, now_ms: int) -> None:
-        """An interval ends, another begins; one that has just begun goes on (see `core.meter`)."""
+        """End the interval and begin another; one that has just begun continues (see `core.meter`)."""
         elapsed_s = (now_ms - self._at_ms) / 1000
         if elapsed_s < INTERVAL_S_MIN:
             return
@@ -126,12 +127,12 @@ class Writes:
 
 
 class PublishLatency:
-    """Of all clients' publishes since the broker's start.
+    """Latencies of all clients' publishes since the broker's start.
 
     Attributes:
         counts: entries by latency, between `LATENCY_BOUNDS_MS`; they never fall, like the next two.
-        entries: how many.
-        total_ms: of their latencies.
+        entries: number of entries.
+        total_ms: sum of their latencies.
     """
 
     __slots__ = ("_next", "_recent", "counts", "entries", "total_ms")
@@ -144,7 +145,7 @@ class PublishLatency:
         self._next = 0
 
     def add(self, took_s: float, entries: int) -> None:
-        """One append of so many entries is durable."""
+        """One append of this many entries is durable."""
         took_ms = took_s * 1000
         self.counts[bisect_left(LATENCY_BOUNDS_MS, took_ms)] += entries
         self.entries += entries
@@ -156,7 +157,7 @@ class PublishLatency:
             self._next = (self._next + 1) % RECENT
 
     def quantiles(self) -> dict[float, float]:
-        """Of the newest appends, in ms; empty before the first."""
+        """Quantiles of the newest appends, in ms; empty before the first."""
         ordered = sorted(self._recent)
         last = len(ordered) - 1
         return {share: ordered[round(share * last)] for share in QUANTILES} if ordered else {}

@@ -1,18 +1,18 @@
-"""What links move of one topic from and to one other cluster: counters, and their rates."""
+"""Traffic of links for one topic from and to one other cluster: counters, and their rates."""
 
 from magnetar.core.meter import Meter
 
 
 class LinkFlow:
-    """Both directions between a topic here and the same in another cluster.
+    """Both directions between a topic here and the same topic in another cluster.
 
     Args:
-        began_ms: since when the counters are zero.
+        began_ms: when the counters were zero.
 
     Attributes:
         messages_in, bytes_in: entries of that cluster that are in the log here, since the topic was loaded.
-        messages_out, bytes_out: what its destination confirmed of this topic's; what was sent again counts again.
-        inbound: the connection over which entries came last; None before the first.
+        messages_out, bytes_out: entries of this topic that the destination confirmed; entries sent again count again.
+        inbound: the connection of the last received entries; None before the first.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "inbound", "messages_in", "messages_out", "meter")
@@ -39,4 +39,4 @@ class LinkFlow:
 
 
 NO_FLOW = LinkFlow(0)
-"""Of a link that moved nothing; not to be written to."""
+"""The counters of a link without traffic; not to be written to."""

@@ -1,4 +1,4 @@
-"""Statistics as plain dicts, with Pulsar's names of keys where Pulsar has them (docs/design/pulsar.md#admin)."""
+"""Statistics as plain dicts, with Pulsar's names of keys if Pulsar has them (docs/design/pulsar.md#admin)."""
 
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
@@ -28,15 +28,16 @@ NO_QUOTA: Final = BacklogQuota()
 
 
 Steps = Generator[None, None, dict[str, Any]]
-"""Makes statistics, a few clients, subscriptions or ledgers in a step: whoever runs it lets others have their turn in between.
-What is told may change meanwhile."""
+"""Makes statistics, a few clients, subscriptions or ledgers per step, so that its caller can do other work in between.
+The values may change meanwhile.
+"""
 
 CLIENTS_A_STEP: Final = 20
 """Producers or consumers: some 0.3 ms."""
 
 
 def at_once(steps: Steps) -> dict[str, Any]:
-    """What comes of steps, for those who ask of few clients."""
+    """Run all steps at once, for statistics with few clients."""
     while True:
         try:
             next(steps)
@@ -110,17 +111,17 @@ SUMMED: Final = (
     "nonContiguousDeletedMessagesRangesSerializedSize",
     "delayedMessageIndexSizeInBytes",
 )
-"""Of a topic: what is the sum of its subscriptions'."""
+"""The keys of a topic that are sums over its subscriptions."""
 
 
 def _earliest(topic: "Topic", subscription: "Subscription") -> int:
-    """When the first message that a subscription has not acknowledged was published, ms; 0 when there is none."""
+    """The publish time of the first unacknowledged message of a subscription, ms; 0 if there is none."""
     first = subscription.nth_unacknowledged(1)
     return topic.log.time_at(first) if first is not None else 0
 
 
 def _backlog(broker: "Broker", topic: "Topic", subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a topic keeps for its subscriptions, and may keep. As for the quotas, its age is that of the durable ones alone."""
+    """A topic's backlog and its quotas. As for the quotas, the age is that of durable subscriptions only."""
     quotas = broker.resources.backlog_quotas(topic.name)
     size, age = quotas.get("destination_storage", NO_QUOTA), quotas.get("message_age", NO_QUOTA)
     times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items() if s["isDurable"]}
@@ -135,13 +136,13 @@ def _backlog(broker: "Broker", topic: "Topic", subscriptions: dict[str, dict[str
 
 
 def _epoch(topic: "Topic | NonPersistentTopic") -> dict[str, int]:
-    """Of its producers; as in Pulsar, nothing before the first one with exclusive access."""
+    """The topic epoch of its producers; as in Pulsar, nothing before the first one with exclusive access."""
     epoch = topic.producers.topic_epoch
     return {"topicEpoch": epoch} if epoch else {}
 
 
 def _owner(broker: "Broker") -> str:
-    """As Pulsar names a broker: host and port of its admin interface, as in `/admin/v2/brokers`."""
+    """The broker's name as in Pulsar: host and port of its admin interface, as in `/admin/v2/brokers`."""
     return broker.resources.cluster_data(broker.cluster).service_url.partition("://")[2]
 
 
@@ -165,7 +166,7 @@ def nonpersistent_stats(
 
 
 def unopened_stats(broker: "Broker", name: "TopicName") -> dict[str, Any]:
-    """The same of a partition where nobody is: it begins with its first client, and ends with its last."""
+    """The same for a partition without clients: it begins with its first client and ends with its last."""
     nothing = NonPersistentTopic(name, broker.outbox, ledger=0)
     return at_once(nonpersistent_stats(broker, nothing)) | {"topicCreationTimeStamp": 0}
 
@@ -202,7 +203,7 @@ def _consumers(
 
 
 def _add_client(broker: "Broker", connection: int, shown: dict[str, Any]) -> "Session | None":
-    """What a client calls itself; links and clients that are just going have no session."""
+    """Add a client's own description; links and clients that are just disconnecting have no session."""
     session = broker.sessions.get(connection)
     if session is not None and session.connection.client_version:
         shown["clientVersion"] = session.connection.client_version
@@ -256,7 +257,9 @@ def internal_stats(broker: "Broker", topic: "Topic") -> Steps:
 
 
 def _compacted(topic: "Topic") -> dict[str, Any]:
-    """With Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not counted."""
+    """Statistics with Pulsar's keys. Compaction copies nothing: there is no ledger of its own, and its size is not
+    counted.
+    """
     return statkeys.LEDGER | {"ledgerId": -1, "entries": compacted_entries(topic), "size": -1}
 
 

@@ -121,7 +121,9 @@ def consumer_stats(subscription: Subscription, consumer: Consumer) -> dict[str, 
 
 
 def consumer_fields(consumer: Consumer, *, backlog: int, expired_per_s: float = 0.0) -> dict[str, Any]:
-    """The same of a consumer whose subscription has so many entries before it, of which so many expire in a second."""
+    """The same for a consumer whose subscription has this backlog of entries, and this many expired entries per
+    second.
+    """
     messages_out, bytes_out, redelivered, acked, _ = consumer.meter.per_s
     return {
         "msgRateOut": messages_out,

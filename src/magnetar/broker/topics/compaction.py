@@ -1,21 +1,22 @@
-"""Compaction: of the messages of a key that are in the log, only the newest counts, for those who ask to read so.
+"""Compaction: for consumers that read compacted, only the newest message of each key in the log counts.
 
-    log                    k1=a  k2=b  k1=c  k3=d  k2=(null)  -> horizon | k1=e
-    who begins                         k1=c  k3=d                        | k1=e
-    who comes back, at k1=a            k1=c  k3=d  k2=(null)             | k1=e
+    log                                   k1=a  k2=b  k1=c  k3=d  k2=(null)  -> horizon | k1=e
+    a reader that begins                              k1=c  k3=d                        | k1=e
+    a reader that continues after k1=a                k1=c  k3=d  k2=(null)             | k1=e
 
-Nothing is copied: what a newer message of its key made superfluous, up to the horizon, is remembered as a set of positions, and a
-subscription that reads compacted has them acknowledged from the start, also after a seek. So message ids, batches and statistics
-are those of the log. The newest message of each key holds back retention: a table is kept for as long as it has rows.
+Nothing is copied. Messages up to the horizon that have a newer message of their key are *removed*: they are remembered
+as a set of positions, and a subscription that reads compacted has them acknowledged from the start, also after a seek.
+So message ids, batches and statistics are those of the log. The newest message of each key holds back retention, so a
+table is kept as long as it has rows.
 
-An empty message is a deletion. A client that had an older message of its key and comes back behind that has to be told of it.
-So it stays for a time (policy compaction-delete-retention, as Kafka's delete.retention.ms) after the compaction that passed it
-first, and becomes superfluous then, or when its key has a newer message. A subscription that is made at the beginning of the
-topic has nothing to delete, and is not given it.
+An empty message is a deletion. A client that read an older message of its key and continues after that has to get the
+deletion. So a deletion stays for a time (policy compaction-delete-retention, as Kafka's delete.retention.ms) after the
+compaction that passed it first. It is removed then, or when its key has a newer message. A subscription that is created
+at the beginning of the topic has nothing to delete, and does not get it.
 
-What takes part: single messages and batches that the broker can open (not compressed, or with zlib). What does not is kept as it
-is: messages without a key, chunks, and batches that are encrypted or compressed otherwise. Behind such a batch, or a chunk,
-deletions are kept as well: without them a row that they delete would come back.
+Compaction covers single messages and batches that the broker can open (uncompressed, or with zlib). Others are kept
+unchanged: messages without a key, chunks, and batches that are encrypted or compressed otherwise. After such a batch or
+chunk, deletions are kept as well: without them, a row that they delete would appear again.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,23 +43,27 @@ PREFIX: Final = "compacted/"
 """Key in the metadata store; the topic's name follows."""
 
 KEYS_MAX: Final = 5_000_000
-"""A ceiling on the different keys of one run: they are all in memory at once, some 150 bytes each beside the key itself."""
+"""A ceiling on the different keys of one run: all are in memory at once, some 150 bytes each in addition to the key
+itself.
+"""
 
 GONE_MAX: Final = 1 << 31
 """Superfluous messages of one topic: bitmaps, so that billions are a matter of MB."""
 
 ENTRIES_PER_READ: Final = 1_000
 BYTES_PER_READ: Final = 1 << 20
-"""Of one step of a run: other events come in between."""
+"""The bytes of one step of a run: other events are handled in between."""
 
 MESSAGES_PER_STEP: Final = 2_000
-"""Of what was read, entries among them: some milliseconds. A batch may have many times as many."""
+"""The messages and entries of one step: some milliseconds. A batch may have many times as many."""
 
 DELETIONS_PER_STEP: Final = 2_000
-"""Of the end of a run: some milliseconds."""
+"""The deletions of one step at the end of a run: some milliseconds."""
 
 GROUPS: Final = 16
-"""Deletions go in so many groups over the time that they are kept, and each stays for up to a sixteenth of it longer."""
+"""The number of groups of deletions during the time that they are kept; each deletion stays up to a sixteenth of this
+time longer.
+"""
 
 DAY_MS: Final = 24 * 3_600_000
 """A group of deletions that are kept for ever."""
@@ -75,13 +80,15 @@ class _Record(msgspec.Struct, kw_only=True):
 
 
 class Deletions:
-    """Deletions that compaction has passed and that are still told to who comes back, by when they were passed.
+    """Deletions that compaction has passed and that continuing readers still get, by the time at which they were
+    passed.
 
     Args:
-        log: of the topic.
+        log: the topic's log.
 
     Attributes:
-        groups: since when, wall clock ms (up to a sixteenth of their time earlier) -> their places.
+        groups: time at which they were passed, wall clock ms (up to a sixteenth of their time earlier) -> their
+            positions.
     """
 
     def __init__(self, log: TopicLog) -> None:
@@ -92,12 +99,12 @@ class Deletions:
         return any(self.groups.values())
 
     def cover(self, cursor: Cursor) -> None:
-        """Let a cursor pass over them."""
+        """Acknowledge them on a cursor."""
         for places in self.groups.values():
             places.cover(cursor)
 
     def since(self, place: Loser) -> int | None:
-        """When one was first passed; None: it is not among them."""
+        """The time at which one was first passed; None: it is not among them."""
         return next((since_ms for since_ms, places in self.groups.items() if places.has(place)), None)
 
     def add(self, since_ms: int, places: list[Loser]) -> None:
@@ -122,7 +129,7 @@ class Deletions:
             places.trim()
 
     def encode(self) -> list[tuple[int, bytes]]:
-        """As they are stored."""
+        """The stored form."""
         return [(since_ms, places.encode()) for since_ms, places in self.groups.items() if places]
 
     def load(self, stored: list[tuple[int, bytes]]) -> None:
@@ -142,15 +149,15 @@ class Deletions:
 
 
 class Compacted:
-    """What compaction has found superfluous in one topic.
+    """The messages of one topic that compaction has removed.
 
     Args:
-        log: of the topic.
+        log: the topic's log.
 
     Attributes:
-        horizon: up to where the topic is compacted; NONE: it never was.
-        gone: the messages that are superfluous.
-        deletions: that are kept for a time. Another object after each compaction.
+        horizon: the position up to which the topic is compacted; NONE: it never was.
+        gone: the removed messages.
+        deletions: deletions that are kept for a time. Another object after each compaction.
     """
 
     def __init__(self, log: TopicLog) -> None:
@@ -160,11 +167,11 @@ class Compacted:
         self._log = log
 
     def cover(self, cursor: Cursor) -> None:
-        """Let a cursor pass over what is superfluous."""
+        """Acknowledge the removed messages on a cursor."""
         self.gone.cover(cursor)
 
     def expire(self, now_ms: int, retention_ms: int) -> None:
-        """Deletions that were kept for so long (-1: for ever) are superfluous."""
+        """Remove deletions that were kept for this time (-1: for ever)."""
         if retention_ms >= 0:
             for places in self.deletions.take_until(now_ms - _longest(retention_ms)):
                 self.gone.absorb(places)
@@ -180,7 +187,7 @@ class Compacted:
         self.deletions.validate()
 
     def low(self) -> Position | None:
-        """Up to where retention may delete as far as compaction is concerned; None: it needs nothing."""
+        """The position up to which retention may delete without affecting compaction; None: any."""
         if self.horizon == NONE:
             return None
         low = NONE
@@ -194,7 +201,7 @@ class Compacted:
         return low
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """The stored form."""
         return msgspec.msgpack.encode(
             _Record(
                 horizon=(self.horizon.ledger, self.horizon.entry),
@@ -204,7 +211,7 @@ class Compacted:
         )
 
     def load(self, data: bytes) -> None:
-        """Take what `encode` made; of an earlier incarnation nothing is taken.
+        """Load what `encode` made; messages of an earlier incarnation are ignored.
 
         Raises:
             ValueError: it is damaged.
@@ -220,25 +227,26 @@ class Compacted:
 
 
 _Message = tuple[bytes, bool, Loser]
-"""Of a message that takes part: its key, whether it is empty, its place."""
+"""A message that is compacted: its key, whether it is empty, its position."""
 
 
 class Run:
-    """One compaction of one topic: a walk over the log, a stretch at a time.
+    """One compaction of one topic: a scan of the log, a stretch at a time.
 
     Args:
         outbox: the broker's.
-        log: of the topic.
-        compacted: gets what is superfluous, as it is found.
-        withdrawn: messages that nobody is given do not count as anything.
-        retention_ms: how long deletions are kept from now on; -1: for ever.
-        done: called once with the run, and "" or why it could not go on; `compacted.horizon` has moved then, or not.
+        log: the topic's log.
+        compacted: gets the removed messages as they are found.
+        withdrawn: withdrawn messages do not count.
+        retention_ms: time for which deletions are kept from now on; -1: for ever.
+        done: called once with the run, and "" or the reason why it could not continue; only after success
+            `compacted.horizon` has moved.
 
     Attributes:
-        began_ms: when it was made, wall clock.
-        removed: messages found superfluous that were not before.
+        began_ms: when it was started, wall clock.
+        removed: number of messages removed by this run.
         unread: batches that were kept whole because they could not be opened.
-        read_bytes: of the entries that were looked at.
+        read_bytes: bytes of the entries that were read.
     """
 
     def __init__(
@@ -295,9 +303,9 @@ class Run:
         self._walk(iter(read), iter(()))
 
     def _walk(self, entries: Iterator[StoredEntry], messages: Iterator[_Message]) -> None:
-        """Look at what was read, some messages in an event.
+        """Process read entries, some messages per event.
 
-        A batch that is compressed or long is opened where that holds nobody up: a hostile one takes tenths of a second.
+        A batch that is compressed or long is opened outside the event loop: a hostile one takes tenths of a second.
         """
         superfluous: list[Loser] = []
         left = MESSAGES_PER_STEP
@@ -370,7 +378,7 @@ class Run:
         groups: dict[int, list[Loser]] = {}
         for place in some:
             if self._opaque is not None and place.position > self._opaque:
-                continue  # what it deletes may be in there, and be given to everybody: so is the deletion
+                continue  # the message that it deletes may be in there, and is delivered: so the deletion is kept too
             since_ms = known.since(place)
             if since_ms is None:
                 since_ms = fresh_ms
@@ -390,7 +398,7 @@ class Run:
 
 
 def _single(entry: StoredEntry, metadata: MessageMetadata) -> list[_Message]:
-    """Key, emptiness and place of an entry that is one message; nothing without a key."""
+    """Key, emptiness and position of an entry that is one message; nothing without a key."""
     if not metadata.HasField("partition_key"):
         return []
     empty = metadata.null_value or _empty(metadata, len(entry.data) - split(entry.data))
@@ -398,7 +406,9 @@ def _single(entry: StoredEntry, metadata: MessageMetadata) -> list[_Message]:
 
 
 def _opened(entry: StoredEntry) -> list[_Message] | None:
-    """The same of the messages of a batch that have keys; None: it cannot be opened. Pure: it is done beside the others' work."""
+    """The same for the messages of a batch that have keys; None: it cannot be opened. Pure, because it runs on another
+    thread.
+    """
     found: list[_Message] = []
     try:
         batch = uncompressed(parse_metadata(entry.data), memoryview(entry.data)[split(entry.data) :])
@@ -412,13 +422,13 @@ def _opened(entry: StoredEntry) -> list[_Message] | None:
 
 
 def _longest(retention_ms: int) -> int:
-    """How long a deletion stays at most; never less than the policy says."""
+    """The longest time that a deletion stays; never less than the policy says."""
     return retention_ms + retention_ms // GROUPS
 
 
 def _empty(metadata: MessageMetadata, stored_bytes: int) -> bool:
-    """Whether a single message has no payload; of a compressed or encrypted one its producer says so: nothing takes some bytes,
-    too.
+    """Whether a single message has no payload. For a compressed or encrypted one, its producer's statement counts,
+    because "nothing" takes some bytes too.
     """
     if (metadata.compression or metadata.encryption_keys) and metadata.HasField("uncompressed_size"):
         return metadata.uncompressed_size == 0

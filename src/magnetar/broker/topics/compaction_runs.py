@@ -1,4 +1,4 @@
-"""Compaction in all topics of a broker: asked for by an administrator, or due by a topic's threshold."""
+"""Compaction in all topics of a broker: started by an administrator, or by a topic's threshold."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,13 @@ from magnetar.effects.outbox import Note, Store
 from magnetar.metadata.errors import Conflict
 
 RUNS_MAX: Final = 2
-"""A ceiling on runs at a time: each reads a whole topic beside everybody else's work and holds its keys. Others wait."""
+"""A ceiling on concurrent runs: each reads a whole topic while clients are served, and keeps its keys in memory. Others
+wait.
+"""
 
 
 class State(StrEnum):
-    """As Pulsar's compaction status says it."""
+    """The states of Pulsar's compaction status."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -66,7 +68,7 @@ class Status:
         self.removed_total += run.removed
 
     def stats(self) -> dict[str, Any]:
-        """With Pulsar's keys (CompactionStats)."""
+        """Statistics with Pulsar's keys (CompactionStats)."""
         return {
             "lastCompactionRemovedEventCount": self.removed,
             "lastCompactionSucceedTimestamp": self.succeeded_ms,
@@ -105,7 +107,7 @@ class Compactions(TopicPart):
             self._outbox.put(Note("warning", text))
 
     def all_loaded(self) -> None:
-        """Every topic that was there is loaded: what is left belongs to nobody."""
+        """All topics are loaded: remaining stored state belongs to no topic and is deleted."""
         if self._stored:
             self._outbox.put(Store({}, tuple(self._stored), lambda _error: None))
         self._stored = {}
@@ -122,12 +124,12 @@ class Compactions(TopicPart):
     # ------------------------------------------------------------------------------------------------------- reading
 
     def check(self, subscription: Subscription, compacted: Compacted | None) -> None:
-        """Whether a consumer may come that wants the compacted topic; None: that wants all of it.
+        """Check that a consumer of the compacted topic may join; None: a consumer of all messages.
 
-        What compaction passes over counts as acknowledged: one consumer's wish is that of all who are there.
+        Removed messages count as acknowledged, so all consumers of a subscription have to read in the same way.
 
         Raises:
-            BrokerError: CONSUMER_BUSY: those who are there read otherwise.
+            BrokerError: CONSUMER_BUSY: the present consumers read in the other way.
         """
         if subscription.consumers and subscription.compacted is not compacted:
             how = "the whole topic" if compacted is not None else "the compacted topic"
@@ -140,7 +142,7 @@ class Compactions(TopicPart):
     # ------------------------------------------------------------------------------------------------------- running
 
     def status(self, topic: Topic) -> Status:
-        """How the last compaction went."""
+        """The status of the last compaction."""
         return self._status.get(topic.text) or Status()
 
     def trigger(self, topic: Topic) -> None:
@@ -165,7 +167,7 @@ class Compactions(TopicPart):
             Run(self._outbox, topic.log, topic.compacted, topic.withdrawals, retention_ms, done).start()
 
     def _retention_ms(self, topic: Topic) -> int:
-        """How long deletions are kept; -1: for ever."""
+        """The time for which deletions are kept; -1: for ever."""
         retention_s = self._resources.compaction_delete_retention_s(topic.name)
         return -1 if retention_s < 0 else retention_s * 1000
 
@@ -190,7 +192,7 @@ class Compactions(TopicPart):
     # -------------------------------------------------------------------------------------------------------- upkeep
 
     def durable_low(self, topic: Topic) -> Position | None:
-        """Up to where retention may delete; None when compaction needs nothing."""
+        """The position up to which retention may delete; None if compaction holds nothing back."""
         threshold = self._resources.compaction_threshold(topic.name)
         if topic.compacted.horizon == NONE and threshold:
             return NONE  # it is going to be compacted: every message may be the newest of its key

@@ -1,10 +1,11 @@
-"""Entries that cannot be read: which subscriptions stand in front of one, and how an operator gives it up (decision 39).
+"""Entries that cannot be read: the subscriptions that are stopped at one, and giving one up as an operator (decision
+39).
 
-A damaged entry is never passed over by itself: that would lose a message without anybody's decision. Given up, its messages are
-withdrawn from the topic (`broker.publish.idempotency.withdrawals`): they count as acknowledged in every subscription that is
-there, is made later, or
-is moved back, also in readers. No other cluster is told, and a link that is blocked by the entry stays so: what a link gives up
-is a decision of its own (`magnetar links skip`), for the other cluster may still get the messages by another way.
+A damaged entry is never skipped automatically: a message would be lost without a decision. If it is given up, its
+messages are withdrawn from the topic (`broker.publish.idempotency.withdrawals`): they count as acknowledged in every
+subscription, also in ones that are created later or moved back, and in readers. No other cluster is informed, and a
+link that is blocked by the entry stays blocked: giving it up for a link is a separate decision (`magnetar links skip`),
+because the other cluster may still get the messages in another way.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ from magnetar.storage.entries import StoredEntry
 
 
 def stopped(topic: Topic) -> list[dict[str, Any]]:
-    """The subscriptions and readers of a topic that stand in front of an entry that cannot be read."""
+    """The subscriptions and readers of a topic that are stopped at an entry that cannot be read."""
     found = [(one.name, one.stopped) for one in topic.subscriptions.values()]
     return [
         {"subscription": name, "position": str(where[0]), "reason": where[1]}
@@ -30,7 +31,7 @@ def stopped(topic: Topic) -> list[dict[str, Any]]:
 
 
 class Damage:
-    """What a broker gives up of its log.
+    """The entries of a broker's log that are given up.
 
     Args:
         outbox: the broker's.

@@ -1,4 +1,4 @@
-"""The limits of one topic, put together of its policies, its namespace's and the broker's defaults."""
+"""The limits of one topic, computed from its policies, its namespace's and the broker's defaults."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -25,12 +25,12 @@ NO_SUBSCRIBE_RATE: Final = SubscribeRate()
 
 
 class TopicLimits(NamedTuple):
-    """What holds for one topic. Numbers are never 0: no limit is `UNLIMITED`, or the broker's ceiling.
+    """The limits of one topic. Numbers are never 0: no limit is `UNLIMITED`, or the broker's ceiling.
 
-    `sources`: by the name of a policy, whose it is, in words for a refusal.
+    `sources`: by the name of a policy, the level that set it, in words for a refusal.
 
-    `expiration_ms` alone may be 0: subscriptions do not expire. `subscription_rates` are those that single subscriptions
-    have instead of `subscription_dispatch`.
+    `expiration_ms` alone may be 0: subscriptions do not expire. `subscription_rates` are the rates of single
+    subscriptions, which replace `subscription_dispatch`.
     """
 
     producers: int
@@ -62,13 +62,13 @@ REFUSING: Final = tuple(policy for policy in TABLE if policy.named_in_refusals)
 def limits_of(
     topic: TopicPolicies, namespace: Policies, config: BrokerConfig, own: Policies | None = None
 ) -> TopicLimits:
-    """What holds for a topic.
+    """The limits of a topic.
 
     Args:
         topic: its own policies.
         namespace: its namespace's, filled up with the broker's defaults.
-        config: of the broker.
-        own: what the namespace itself says; None: all of `namespace`.
+        config: the broker's configuration.
+        own: the namespace's own policies; None: all of `namespace`.
     """
     sources = {policy.name: policy.source(topic, namespace if own is None else own) for policy in REFUSING}
 
@@ -129,4 +129,4 @@ def check_type(kind: SubType, limits: TopicLimits, topic: str) -> None:
 
 
 DEFAULT_LIMITS: Final = limits_of(NO_POLICIES, Policies(), BrokerConfig())
-"""Of a topic that no policy concerns, in a broker with nothing in its file."""
+"""The limits of a topic without policies, in a broker without a configuration file."""

@@ -1,4 +1,6 @@
-"""What a part of the broker is asked of every topic: `broker.catalog.loaded_topics` has all parts in one tuple, in one order."""
+"""The interface of a broker's part for topics: `broker.catalog.loaded_topics` has all parts in one tuple, in a fixed
+order.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,10 +9,11 @@ from magnetar.core.ids import Position
 
 
 class TopicPart:
-    """A part of the broker that keeps something of topics; what does not concern it, it leaves as it is here.
+    """A part of the broker that has state of topics. It overrides the methods that concern it.
 
-    A topic comes in two steps. `topic_added`: it has its log and its record. `topic_loaded`: its subscriptions are there, too. At
-    the start all topics are added before the first is loaded; later both steps of one topic are one event.
+    A topic is added in two steps. `topic_added`: it has its log and its record. `topic_loaded`: it has its
+    subscriptions too. At the start all topics are added before the first is loaded; later both steps of one topic are
+    one event.
     """
 
     def topic_added(self, topic: Topic) -> None:
@@ -20,13 +23,13 @@ class TopicPart:
         """A topic and its subscriptions are there."""
 
     def all_loaded(self) -> None:
-        """Every topic that was found at the start is loaded: what is stored of others is left over."""
+        """Every topic that was found at the start is loaded: stored state of other topics is left over."""
 
     def topic_removed(self, topic: Topic) -> None:
         """A topic is gone, durably."""
 
     def deletion_keys(self, topic: Topic) -> Iterable[str]:
-        """A topic is about to be deleted: what the transaction that does so has to delete for this part.
+        """A topic is about to be deleted: the keys of this part that the transaction has to delete.
 
         `topic_removed` or `deletion_failed` follows.
         """
@@ -39,17 +42,17 @@ class TopicPart:
         """A change of policies of these topics is in force."""
 
     def durable_low(self, topic: Topic) -> Position | None:
-        """Up to where retention may delete; None: this part needs nothing."""
+        """The position up to which retention may delete; None: this part holds nothing back."""
         return None
 
     def trimmed(self, topic: Topic) -> None:
         """Retention deleted ledgers of a topic."""
 
     def tick(self, topic: Topic, now_ms: int) -> None:
-        """Now and then: what is due of a topic that has messages."""
+        """Called from time to time for a topic that has messages: do what is due."""
 
     def flush(self) -> None:
-        """Before the end: store what waits for its interval."""
+        """Before the end: store state that waits for its interval."""
 
     def validate(self) -> None:
         """Check what must hold after every event."""

@@ -1,7 +1,7 @@
-"""What a topic's replicated subscriptions are to the parts of a broker that only use them.
+"""The interface of a topic's replicated subscriptions for other parts of the broker.
 
-`broker.replicated_subscriptions.topic.ReplicatedTopic` implements it. The room stands to the right of topics, so that a topic
-names what it holds by this protocol.
+`broker.replicated_subscriptions.topic.ReplicatedTopic` implements it. That room is to the right of topics in the import
+order, so a topic refers to it by this protocol.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from magnetar.wire.acksets import FenceToken, Mark
 
 
 class FinalStateMachine(Protocol):
-    """What a planned failover needs of the machine of exact mode (`replication.acked_sets.machine.AckedSets`)."""
+    """The part of the machine of exact mode (`replication.acked_sets.machine.AckedSets`) that a planned failover
+    needs.
+    """
 
     def final(self, subscription: str, token: FenceToken, then: Callable[[Position, str], None]) -> None:
         """Write the full state with the failover's token; `then` with its last position when it is durable."""
@@ -23,11 +25,11 @@ class FinalStateMachine(Protocol):
         ...
 
     def unsubscribed(self, subscription: str) -> bool:
-        """Whether the subscription was deleted here, so that states of other clusters are passed over."""
+        """Whether the subscription was deleted here, so that states of other clusters are ignored."""
         ...
 
     def describe(self, subscription: str) -> dict[str, Any]:
-        """For administration; empty: it is not known."""
+        """The state for administration; empty: the subscription is not known."""
         ...
 
 
@@ -61,7 +63,7 @@ class TopicReplicatedSubscriptions(Protocol):
         ...
 
     def learn_retained(self, marks: tuple[Mark, ...]) -> None:
-        """What the source of a link reported in that way."""
+        """Learn what the source of a link reported of the messages that its clusters retain."""
         ...
 
     def rebased(self, cluster: str) -> None:

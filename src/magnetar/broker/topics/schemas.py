@@ -1,14 +1,14 @@
-"""The schemas of a broker's topics: what producers and consumers may bring, and how a new one becomes durable.
+"""The schemas of a broker's topics: checking the schemas of producers and consumers, and registering new ones durably.
 
-All changes of one topic's schemas go through one queue: the next is judged when the one before is stored or refused. So two
-producers that bring the same new schema at once get one version, and a store that fails leaves nothing behind: the registry
+All changes of one topic's schemas go through one queue: the next is checked when the one before is stored or refused.
+So two producers that send the same new schema at once get one version, and a failed store leaves no trace: the registry
 changes after the store, never before.
 
-What a client brings        is                                                        (docs/design/pulsar.md#schema-check)
+A client                     is                                                        (docs/design/pulsar.md#schema-check)
 producer with a schema      registered, if it is new and compatible and automatic updates are allowed
-producer without one        let in, unless the topic has a schema and the validation is enforced
-consumer with a schema      checked; registered on a topic that nobody uses and that holds nothing
-consumer without one        let in
+producer without one        accepted, unless the topic has a schema and the validation is enforced
+consumer with a schema      checked; registered on a topic that is unused and empty
+consumer without one        accepted
 """
 
 from collections import Counter, deque
@@ -41,17 +41,17 @@ EVENTS: Final = (
     "refused_without_schema",
     "refused_by_store",
 )
-"""What is counted: of producers, consumers, links and administrators together."""
+"""The events that are counted, for producers, consumers, links and administrators together."""
 
 Registered = Callable[[int | None, MagnetarError | None], None]
 """Called once: the version (None after a deletion of nothing), or why there is none."""
 
 Answered = Callable[[bytes, BrokerError | None], None]
-"""Called once: the version bytes that a client is told (b"": none), or why it is refused."""
+"""Called once, with the version bytes for the client (b"": none), or the reason of the refusal."""
 
 
 class SchemaTopic(Protocol):
-    """What is asked of a topic, persistent or not, before a client may join it."""
+    """A topic, persistent or not, that a client wants to join."""
 
     text: str
 
@@ -71,13 +71,13 @@ class _Job(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What holds for the schemas of a topic.
+    """The rules for the schemas of a topic.
 
     Attributes:
-        strategy: which schemas may stand beside which.
-        auto_update: whether producers may bring new ones.
-        enforced: whether producers must have one, once the topic has.
-        system: it is one of the broker's own topics, which take anything.
+        strategy: the compatibility strategy.
+        auto_update: whether producers may register new ones.
+        enforced: whether producers must have one if the topic has one.
+        system: it is one of the broker's own topics, which accept any schema.
     """
 
     strategy: Strategy
@@ -152,12 +152,14 @@ class Schemas:
         self._storing: dict[str, Addition] = {}
         self._going: Counter[str] = Counter()
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
-        """What happened since the start, for metrics."""
+        """Counts of events since the start, for metrics."""
 
     # --------------------------------------------------------------------------------------------------------- rules
 
     def rules(self, topic: TopicName) -> Rules:
-        """What holds for a topic: its namespace's policies, else Pulsar's defaults. The broker's own topics take anything."""
+        """The rules for a topic: its namespace's policies, else Pulsar's defaults. The broker's own topics accept any
+        schema.
+        """
         if topic.namespace_name == SYSTEM or topic.local.startswith("__"):
             return Rules(Strategy.ALWAYS_COMPATIBLE, True, False, system=True)
         strategy, auto_update, enforced = self._resources.schema_rules(topic)
@@ -167,7 +169,7 @@ class Schemas:
     # ------------------------------------------------------------------------------------------------------- clients
 
     def for_producer(self, topic: SchemaTopic, schema: pb.Schema | None, then: Answered) -> None:
-        """Check or register what a producer brings; the version that it stamps its messages with."""
+        """Check or register a producer's schema; gives the version for its messages."""
         id_, rules = schema_id(topic.name), self.rules(topic.name)
         try:
             definition = definition_of(schema) if schema is not None else None
@@ -187,7 +189,7 @@ class Schemas:
             then(b"", None)
 
     def get_or_create(self, topic: SchemaTopic, schema: pb.Schema, then: Answered) -> None:
-        """GET_OR_CREATE_SCHEMA of a producer: as when it brings the schema at its opening."""
+        """GET_OR_CREATE_SCHEMA of a producer: the same as for a schema in PRODUCER."""
         try:
             definition = definition_of(schema)
         except SchemaInvalid as error:
@@ -199,7 +201,7 @@ class Schemas:
             self._brought(topic, definition, self.rules(topic.name), then)
 
     def for_consumer(self, topic: SchemaTopic, command: pb.CommandSubscribe, then: Answered) -> None:
-        """Check what a consumer brings; on a topic that is not used yet, register it."""
+        """Check a consumer's schema; on an unused topic, register it."""
         try:
             definition = definition_of(command.schema) if command.HasField("schema") else None
             if definition is None:
@@ -221,7 +223,7 @@ class Schemas:
         if self.registry.has_schema(id_):
             self.registry.check_consumer(id_, definition, rules.strategy)
         elif not self._geo_replicated(topic.name):
-            # Where messages come over links the first schema may still be on its way: nothing can be said about it.
+            # If messages arrive over links, the first schema may still be on its way: no decision is possible yet.
             raise SchemaIncompatible(
                 "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"
             )
@@ -247,14 +249,15 @@ class Schemas:
     def get(self, topic: TopicName, asked: bytes | None) -> tuple[bytes, Record]:
         """GET_SCHEMA: by the version bytes of a message, or (None) the newest.
 
-        No bytes at all are what GET_OR_CREATE_SCHEMA answers for a schema that says nothing (BYTES). Go's client writes them
-        into its messages, and its consumers ask for the schema of that version; it is that one again.
+        GET_OR_CREATE_SCHEMA answers with no bytes for the schema BYTES. Go's client writes these into its messages, and
+        its consumers ask for the schema of that version; the answer is BYTES again.
 
         Returns:
             The version's bytes, and the schema.
 
         Raises:
-            BrokerError: TOPIC_NOT_FOUND, also for a version that was never assigned; INCOMPATIBLE_SCHEMA for what is no version.
+            BrokerError: TOPIC_NOT_FOUND, also for a version that was never assigned; INCOMPATIBLE_SCHEMA for bytes that
+                are not a version.
         """
         id_ = schema_id(topic)
         if asked is None:
@@ -281,11 +284,11 @@ class Schemas:
         self._submit(id_, _Job(lambda: self._prepare(id_, definition, strategy), then))
 
     def bring(self, topic: TopicName, definition: Definition, then: Registered, *, back: bool = False) -> None:
-        """Get or make a schema that messages from another cluster were written with.
+        """Get or create the schema of messages from another cluster.
 
-        One that can only be read any more (it was deleted here) will do: it is not put in force again. Where the policy is
-        `foreign`, one that is new here can only be read either: no producer's schema is compared with it. `back`: so it is
-        where a schema would be refused, too.
+        One that can only be read (it was deleted here) is sufficient: it is not put in force again. If the policy is
+        `foreign`, a new one can only be read too: producers' schemas are not compared with it. `back`: so is one that
+        would be refused.
         """
         id_ = schema_id(topic)
 
@@ -478,7 +481,7 @@ class Schemas:
         return error
 
     def stats(self) -> dict[str, int]:
-        """Figures of all topics: what is there, and what happened since the start."""
+        """Figures of all topics: the present state, and counts since the start."""
         topics, versions, size = self.registry.figures()
         return {"topics": topics, "versions": versions, "bytes": size, **self.events}
 

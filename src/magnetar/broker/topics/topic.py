@@ -43,12 +43,12 @@ from magnetar.wire.pulsar_pb2 import CommandProducer
 
 
 class MessageNotAllowed(BrokerError):
-    """A policy does not allow one message: it is too large, or wants to wait for too long. NOT_ALLOWED, as Pulsar's.
+    """A policy does not allow one message: it is too large, or its delay is too long. NOT_ALLOWED, as in Pulsar.
 
-    Java's client fails the message alone, if it is the oldest that it has pending. Clients over the C++ client answer that (and
-    every other error of a SEND) by closing the connection, connecting anew and sending the same message again, for ever:
-    reconnecting starts their send timeout anew. There is one error of which they fail the message alone, that of a checksum.
-    They are given that one (decision 0013).
+    Java's client fails only the message, if it is its oldest pending one. Clients based on the C++ client react to it
+    (and to every other error of a SEND) by closing the connection, connecting again and sending the same message again,
+    for ever, because reconnecting restarts their send timeout. There is one error for which they fail only the message,
+    that of a wrong checksum. So they get that one (decision 0013).
     """
 
 
@@ -93,7 +93,7 @@ def check_encrypts(command: CommandProducer, limits: TopicLimits, topic: str) ->
 
 
 class AppendToken(Protocol):
-    """Who asked for an append: called once with the outcome, "" when it is durable."""
+    """The sender of an append: called once with the result, "" when it is durable."""
 
     def __call__(self, append: Append, error: str) -> None:
         """Take the outcome."""
@@ -103,12 +103,13 @@ class PublishToken:
     """A producer's batch on its way to the log.
 
     Args:
-        topic, producer: whose.
+        topic, producer: the topic and the producer.
         receipts: (sequence id, highest sequence id) of each entry, in order.
-        mark: with deduplication, how far the producer's numbers are with this batch.
+        mark: with deduplication, the producer's numbers after this batch.
 
     Attributes:
-        repeated: duplicates that came behind the batch, as `receipts`: a client takes receipts in the order of sending.
+        repeated: duplicates that arrived after the batch, as `receipts`: a client expects receipts in the order of
+            sending.
     """
 
     __slots__ = ("mark", "numbers", "producer", "receipts", "repeated", "topic")
@@ -163,10 +164,12 @@ class QuotaStop(NamedTuple):
 _CHUNK: Final = int(EntryFlags.CHUNK)
 
 SENDING_AT_ONCE: Final = 2
-"""Of the subscriptions that one event tells of new entries, so many may send what their consumers have room for: 0.2 ms each."""
+"""The number of subscriptions that may send messages in one event of new entries: 0.2 ms each."""
 
 WOKEN_AT_ONCE: Final = 32
-"""So many may have nothing to send: nobody is there, or nobody has room. That takes 10 us each."""
+"""The number of subscriptions that may be woken without sending, because they have no consumers or no permits. That
+takes 10 us each.
+"""
 
 
 class Topic:
@@ -177,14 +180,14 @@ class Topic:
         record: its durable facts.
         log: its part of the broker's log.
         outbox: the broker's.
-        limits: what its policies say; kept up to date by `broker.catalog.policy_limits`.
+        limits: the limits from its policies; kept up to date by `broker.catalog.policy_limits`.
         on_confirmed: called with this topic after entries became readable (links and statistics).
 
     Attributes:
-        entries_staged, entries_in: entries that were sent on their way to the log, and those of them that it has.
+        entries_staged, entries_in: entries that were handed to the log, and those of them that it has.
         chunked: a producer published a message in chunks since the topic was loaded.
-        publish_limited: how often SENDs had to wait for the publish rate.
-        flows: by cluster, what links moved from and to it.
+        publish_limited: number of times that SENDs had to wait for the publish rate.
+        flows: by cluster, the traffic of links from and to it.
     """
 
     def __init__(
@@ -207,7 +210,7 @@ class Topic:
         self.dispatch_rate: Rate | None = None
         self.subscribing: Subscribing | None = None
         self.used_ms = outbox.now_ms
-        """When something was last stored, or somebody was seen to be connected."""
+        """The last time at which something was stored, or a client was connected."""
         self.producers = Producers(limits.producers, record.topic_epoch)
         self.topic_epoch_stored = record.topic_epoch
         """The last epoch of its producers that is durable."""
@@ -216,7 +219,7 @@ class Topic:
         self.write_failed = False
         """A write or sync failed, and the storage is not sound again. Pulsar calls such a topic fenced."""
         self.ended = record.terminated
-        """It is terminated, durably, and nothing is on its way any more."""
+        """It is terminated, durably, and has no appends in flight."""
         self.deleting = False
         self.quota_stop: QuotaStop | None = None
         self.deduplication: TopicDeduplication | None = None
@@ -239,13 +242,13 @@ class Topic:
         self.evictions: dict[str, int] = {}
         """Kind of backlog quota -> how often it took messages from subscriptions."""
         self.gone_out = Counters()
-        """What subscriptions that are gone had sent."""
+        """The sums of subscriptions that are gone."""
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
         """The newest append that is in flight."""
         self._after_drain: list[Callable[[], None]] = []
         self._to_wake: dict[str, None] = {}
-        """Subscriptions that have to be told of new entries, longest waiting first."""
+        """Subscriptions to wake for new entries, longest waiting first."""
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -259,9 +262,9 @@ class Topic:
 
     @property
     def leaving(self) -> BrokerError | None:
-        """Why nothing of the topic may be changed: it is being deleted; None: it stays.
+        """The reason why the topic may not be changed: it is being deleted; None: it may.
 
-        Stored behind the deletion, a change would be found by the next topic of this name.
+        A change that is stored after the deletion would be found by the next topic of this name.
         """
         if not self.deleting:
             return None
@@ -273,7 +276,7 @@ class Topic:
 
     @property
     def terminated(self) -> bool:
-        """Whether it takes no messages any more."""
+        """Whether it accepts no more messages."""
         return self.record.terminated
 
     def check_stays(self) -> None:
@@ -289,10 +292,11 @@ class Topic:
         """Refuse when nothing may be appended now.
 
         Args:
-            marker: also a terminated topic takes it: its subscriptions go on.
+            marker: a marker is accepted by a terminated topic too: its subscriptions continue.
 
         Raises:
-            BrokerError: a write failed and the storage is not sound again, or it is being deleted, or terminated.
+            BrokerError: a write failed and the storage has not recovered, or the topic is being deleted, or it is
+                terminated.
         """
         self.check_stays()
         if self.terminated and not marker:
@@ -334,7 +338,7 @@ class Topic:
         durable: bool | None = None,
         marker: bool = False,
     ) -> Append:
-        """Send entries on their way to the log; `token` is told the outcome.
+        """Hand entries to the log; `token` is called with the result.
 
         Returns:
             The append, with the positions that the entries will have.
@@ -394,7 +398,7 @@ class Topic:
         return append
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
-        """Answer a duplicate as stored, behind the receipts of what its producer sent before it."""
+        """Answer a duplicate as stored, after the receipts of its producer's earlier messages."""
         behind = self._newest is not None and self._newest.behind is not None
         if self.idempotency is not None or behind:
             self.answer(producer, receipt, NONE)
@@ -405,12 +409,12 @@ class Topic:
             self.outbox.put(Send(producer.connection, [buffer]))
 
     def answer(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
-        """Answer a message as stored, as soon as everything that is staged now is in the log; never, if that fails.
+        """Answer a message as stored, as soon as everything that is staged now is in the log; never if that fails.
 
         Args:
-            producer: who sent it.
+            producer: its producer.
             receipt: its (sequence id, highest sequence id).
-            stored: where it is, or NONE.
+            stored: its position, or NONE.
         """
         self._behind_newest(partial(self._send_receipt, producer, receipt, stored))
 
@@ -426,7 +430,9 @@ class Topic:
         return self._newest is not None
 
     def when_answered(self, then: Callable[[], None]) -> None:
-        """Call `then` behind the answers to all that is staged now (at once if nothing is), whatever they are."""
+        """Call `then` after the answers to everything that is staged now (at once if there is nothing), with any
+        results.
+        """
         if self._newest is None:
             then()
         else:
@@ -439,8 +445,8 @@ class Topic:
             then()
 
     def refuse(self, producer: Producer, sequence_id: int, error: BrokerError) -> None:
-        """Tell a client that one message is refused, behind the receipts of what it sent before: of another than the oldest that
-        it has pending, Java's client passes over the error, and the C++ client closes its connection.
+        """Refuse one message, after the receipts of the client's earlier ones: Java's client ignores an error for
+        another message than its oldest pending one, and the C++ client closes its connection.
         """
         self._behind_newest(partial(self._send_refusal, producer, sequence_id, error))
 
@@ -557,7 +563,7 @@ class Topic:
         self.subscribing = subscribing
 
     def set_publish_rate(self, rate: Rate | None) -> None:
-        """Policies limit the publish rate (None: no longer); what waits goes on waiting at the new rate."""
+        """Policies limit the publish rate (None: no longer); waiting messages continue to wait at the new rate."""
         self.publish_throttle = throttle_at(self.outbox, rate, self.publish_throttle)
 
     def publish_was_limited(self) -> None:
@@ -569,7 +575,7 @@ class Topic:
         self.durable = durable
 
     def stop_for_quota(self, stop: QuotaStop | None) -> None:
-        """A subscription lags more than a backlog quota allows: no producer may come; None: none lags any more."""
+        """A subscription lags more than a backlog quota allows: no producer is accepted; None: none lags now."""
         self.quota_stop = stop
 
     def quota_evicted(self, kind: str) -> None:
@@ -601,7 +607,7 @@ class Topic:
         self.used_ms = self.outbox.now_ms
 
     def idle_ms(self, day_ms: int) -> int:
-        """For how long nobody was connected and nothing was stored.
+        """The time without a connected client and without a stored message.
 
         Args:
             day_ms: the wall clock, which may have been set back.
@@ -612,7 +618,7 @@ class Topic:
         return day_ms - self.used_ms
 
     def begin_termination(self) -> None:
-        """It takes no messages any more, as soon as its record is stored.
+        """It accepts no more messages, as soon as its record is stored.
 
         Raises:
             BrokerError: it is being deleted.
@@ -625,7 +631,9 @@ class Topic:
         self.record.terminated = False
 
     def end(self) -> None:
-        """The termination is durable, and nothing is on its way any more: consumers that have read everything learn it."""
+        """The termination is durable, and no appends are in flight: consumers that have read everything are
+        informed.
+        """
         self.ended = True
 
     # ------------------------------------------------------------------------------------------------------- reading
@@ -639,19 +647,19 @@ class Topic:
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
     def in_use(self) -> bool:
-        """Whether anybody publishes, reads with an idea of the bytes, or anything is stored: a schema that comes now is too
-        late to be the topic's by itself (docs/design/pulsar.md#schema-check).
+        """Whether a client publishes or reads with a schema, or anything is stored: then a new schema comes too late to
+        become the topic's automatically (docs/design/pulsar.md#schema-check).
         """
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or self.log.bytes_retained > 0 or any(not one.auto_schema for one in readers)
 
     def forget(self, subscription: Subscription) -> None:
-        """A subscription is none of the topic's any more; what it sent stays counted."""
+        """A subscription no longer belongs to the topic; its sums stay."""
         del self.subscriptions[subscription.name]
         self.gone_out += subscription.counters()
 
     def traffic(self) -> Traffic:
-        """What went in and out since the topic was loaded; it never falls."""
+        """Traffic in and out since the topic was loaded; the counters never fall."""
         out = sum((one.counters() for one in self.subscriptions.values()), self.gone_out)
         return Traffic(self.messages_in, self.bytes_in, out.messages_out, out.bytes_out)
 
@@ -664,11 +672,11 @@ class Topic:
         return self.withdrawals.last()
 
     def withdraw(self, losers: list[Loser]) -> tuple[int, int]:
-        """Give messages that are in the log to nobody any more (`broker.publish.idempotency.withdrawals`).
+        """Withdraw messages that are in the log (`broker.publish.idempotency.withdrawals`): no consumer gets them.
 
         Returns:
-            How many were taken back before anybody had them, and how many were not: a subscription may have been given them, or
-            too many are withdrawn.
+            The number of messages withdrawn before any dispatch, and the number of others: they may have been
+                dispatched, or too many are withdrawn.
         """
         fresh = self.withdrawals.add(losers)
         positions = {loser.position for loser in fresh}
@@ -687,7 +695,7 @@ class Topic:
         return self.entries_staged - self.entries_in
 
     def flow(self, cluster: str) -> LinkFlow:
-        """What links move from and to a cluster, for them to count."""
+        """The traffic of links from and to a cluster, for them to count."""
         found = self.flows.get(cluster)
         if found is None:
             # Nothing moved so far in the interval that is running for the topic.

@@ -1,4 +1,6 @@
-"""The commands that a broker's refusals name: complete, for this broker or another one, to be copied into a shell."""
+"""Commands that a broker's refusals name: complete, for this broker or another one, so that users can copy them into a
+shell.
+"""
 
 from collections.abc import Iterable
 
