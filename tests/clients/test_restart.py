@@ -60,7 +60,7 @@ def test_every_acknowledged_message_survives_ten_kills(
     while reader.has_message_available():
         stored.append(int(reader.read_next(WAIT_MS).data()))
     assert set(acknowledged) <= set(stored)
-    # Without deduplication (a later issue) the client may re-send what was stored and not yet answered; first
+    # Without deduplication, which is off by default, the client may re-send what was stored and not yet answered; first
     # occurrences must be in order.
     first = list(dict.fromkeys(stored))
     assert first == sorted(first)

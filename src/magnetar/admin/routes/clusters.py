@@ -111,7 +111,7 @@ async def list_tenants(call: Call) -> Any:
     "GET", "/{tenant}", "A tenant's administrators and clusters.", errors=(404,), reply="TenantInfo", returns=TenantInfo
 )
 async def get_tenant(call: Call) -> Any:
-    """Roles are acted on from issue 6 on."""
+    """Its roles may administer it, where authentication is on."""
     return call.resources.tenant(call.name("tenant"))
 
 

@@ -46,7 +46,7 @@ Names = Annotated[list[Name], Meta(max_length=LIST_MAX)]
 
 
 class ClusterData(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The addresses of a cluster (Pulsar's ClusterData, without credentials: issue 6).
+    """The addresses of a cluster (Pulsar's ClusterData, without credentials: those of links are in clusters.toml).
 
     Attributes:
         service_url: its admin REST interface, `http://host:port`.
@@ -70,7 +70,7 @@ class TenantInfo(Struct, frozen=True, rename="camel"):
     """A tenant (Pulsar's TenantInfo).
 
     Attributes:
-        admin_roles: kept; acted on with authentication (issue 6).
+        admin_roles: may administer it, where authentication is on (`broker.security.authorization`).
         allowed_clusters: clusters that its namespaces may name.
     """
 
@@ -148,7 +148,7 @@ _POLICIES: Final = {
 
 
 class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
-    """The policies of a namespace (Pulsar's Policies: the fields that have an effect, or are kept for a later issue).
+    """The policies of a namespace (Pulsar's Policies: the fields that have an effect, and `persistence`, which is kept).
 
     Attributes:
         replication_clusters: the clusters that get its messages; this cluster is usually one of them.
