@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.context import DispatchContext
-from magnetar.broker.subscriptions.dispatch.log_reader import Reading
+from magnetar.broker.subscriptions.dispatch.log_reader import LogReader
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Send, Timer
 from magnetar.storage.cursor import words_of
@@ -73,7 +73,7 @@ class Dispatcher(ABC):
     def __init__(self, context: DispatchContext) -> None:
         self.context = context
         self.consumers: list[Consumer] = []
-        self.reading = Reading(context, self.dispatch)
+        self.reading = LogReader(context, self.dispatch)
         self.closed = False
         self._again_at_end = False
         self._rate_due_ms = 0

@@ -30,7 +30,7 @@ def do_nothing(*_ignored: object) -> None:
     """Does nothing: replaces callbacks after `close`."""
 
 
-class Reading:
+class LogReader:
     """The read position of one subscription.
 
     Args:
