@@ -1,1 +1,3 @@
-"""Which topics exist: made, changed, watched, cleaned up and deleted, together with everything that hangs on them."""
+"""The existing topics: creating, changing, watching, maintaining and deleting them, with everything that depends on
+them.
+"""

@@ -1,15 +1,17 @@
-"""A topic without partitions becomes partitioned and loses nothing: it is the first partition from then on.
+"""Adoption: a topic without partitions becomes partitioned and loses nothing. It becomes the first partition.
 
-The way out when a topic of one name got partitions in one cluster and none in another: neither can take the other's messages.
+This is the solution if a topic of one name got partitions in one cluster and none in another: neither can accept the
+other's messages.
 
-    close      its clients are told to go; nobody opens it or its partitions until this is over
-    drain      what is on its way to the log gets there
+    close      its clients are disconnected; until the end of this, neither it nor its partitions can be opened
+    drain      appends in flight get into the log
     store      one transaction: its record, cursors and link cursors under the first partition's name, the other partitions, the
                partitioned topic's metadata
-    take over  the topic ends in memory, and its log goes on under the other name; other partitions get its subscriptions
+    take over  the topic ends in memory, and its log continues under the other name; other partitions get its subscriptions
 
-No message moves. A ledger's opening holds the name that the topic had when it began; the record says so (`stored_as`), and a
-start looks under both. What follows from the log alone is made anew: states of replicated subscriptions.
+No message moves. A ledger's opening has the name that the topic had when the ledger began. The record has that name too
+(`stored_as`), and a start looks under both. State that follows from the log alone is built again: states of replicated
+subscriptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,14 +52,14 @@ from magnetar.storage.topiclog import RecoveredTopic
 
 @dataclass
 class _Moving:
-    """What of a topic goes on under another name.
+    """The parts of a topic that continue under another name.
 
     Attributes:
-        record: of the first partition.
+        record: the record of the first partition.
         cursors: its durable subscriptions, as stored.
-        links: its place on each link.
+        links: its cursor on each link.
         deduplication, compacted: as stored; None: there is none.
-        puts, deletes: keys of the transaction.
+        puts, deletes: writes of the transaction.
     """
 
     record: TopicRecord
@@ -120,14 +122,13 @@ class Adoption:
         """Give a topic partitions; its messages and subscriptions are in the first one.
 
         Args:
-            name: of a topic without partitions.
-            partitions: how many it gets.
-            done: called when it is in force or refused.
+            name: a topic without partitions.
+            partitions: number of partitions.
+            done: called when it has taken effect or was refused.
 
         Raises:
-            NotFound: there is none. Conflict: it has partitions. PreconditionFailed: something of it stands in the way, or
-            the clock
-                is wrong. NotAcceptable: the number.
+            NotFound: there is none. Conflict: it has partitions. PreconditionFailed: a part of it prevents it, or the
+                clock is wrong. NotAcceptable: the number.
             BrokerError: it is being deleted, or there are too many topics.
         """
         topic = self._checked(name, partitions)
@@ -166,7 +167,7 @@ class Adoption:
         return topic
 
     def _move(self, topic: Topic, first: str) -> _Moving:
-        """What has to be stored for a topic to go on under another name."""
+        """The writes that let a topic continue under another name."""
         log, text = topic.log, topic.text
         watermarks = {source: (position[0], position[1]) for source, position in log.watermarks().items()}
         record = replace(

@@ -1,7 +1,7 @@
-"""Partitioned topics that come into being when a client asks for their partitions: policy `auto-topic-creation`.
+"""Partitioned topics that are created when a client asks for their number of partitions: policy `auto-topic-creation`.
 
-A client asks how many partitions a topic has before it opens it. Where the policy says that new topics are partitioned, the first
-one to ask has it made, with all its partitions and in one transaction, and is answered when it is stored.
+A client asks for the number of partitions of a topic before it opens it. If the policy makes new topics partitioned,
+the first request creates the topic, with all its partitions in one transaction, and is answered when it is stored.
 """
 
 from collections.abc import Callable
@@ -35,12 +35,13 @@ class AutoPartitions:
         self._changes = changes
 
     def count_or_make(self, name: TopicName, create: bool, then: Counted) -> None:
-        """How many partitions a topic has; one that does not exist is made if `create`, settings and policies say so.
+        """The number of partitions of a topic; one that does not exist is created if `create`, settings and policies
+        allow it.
 
         Args:
-            name: which topic.
-            create: whether the client wants it to come into being.
-            then: told how many, 0 for a topic without partitions (which comes when it is opened).
+            name: the topic.
+            create: whether the client allows creating it.
+            then: called with the number, 0 for a topic without partitions (which is created when it is opened).
         """
         try:
             count = self._catalog.partitions_for_client(name, create)

@@ -1,10 +1,10 @@
-"""Which topics and subscriptions exist, and how they come and go.
+"""The existing topics and subscriptions: creating and deleting them.
 
-Creating is one transaction of the metadata store: the topic's record, its links' cursors and (if it stood) the mark of
-an earlier deletion together, before the first publish can be answered. So nothing that is published can be missed by a
-link, whether or not a pipeline runs.
+Creating is one transaction of the metadata store: the topic's record, its links' cursors and (if there is one) the
+removal of the mark of an earlier deletion together, before the first publish can be answered. So a link cannot miss a
+published message, whether a pipeline runs or not.
 
-Everything that has to become durable first takes a `done` or `then` and calls it exactly once, later or at once.
+Methods whose effect has to become durable first take a `done` or `then` and call it exactly once, later or at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,12 +58,14 @@ from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
 WAITING_MAX: Final = 10_000
-"""A ceiling on attempts that wait for one topic to be stored, or for one seek: what its client gave up meanwhile stays among them
-until the store answers. 10 MB; whoever comes then tries again, as official clients do by themselves."""
+"""A ceiling on attempts that wait for one topic to be stored, or for one seek. An attempt that its client gave up stays
+among them until the store answers. 10 MB; above it attempts are refused, and official clients try again automatically.
+"""
 
 LATE_MS: Final = 60_000
-"""How long after a topic got its partitions a client may open it without them because it asked before: a minute is longer than
-clients wait for what they asked."""
+"""The time after a topic got its partitions during which a client may open it without them, because it asked before: a
+minute is longer than clients wait for the answer.
+"""
 
 LATE_MAX: Final = 10_000
 """A ceiling on topics that are remembered for that: 2 MB. Clients of what is forgotten early get a harder error."""
@@ -87,15 +89,15 @@ class Catalog:
     """Topics and subscriptions of one broker.
 
     Args:
-        context: of the broker.
-        topics: those that are loaded, by full name.
+        context: the broker's context.
+        topics: the loaded topics, by full name.
         loaded: loads and unloads them.
         deleted: marks of topics that were deleted.
         ledger_ids: gives every topic its incarnation.
-        topic_gone: called with a topic that is deleted, durably: deletes its policies and permissions, then calls what it is
-            given.
-        names: gives a name to a consumer that brought none.
-        the others: parts of the broker that keep something of a topic or a subscription.
+        topic_gone: called with a topic that was durably deleted: deletes its policies and permissions, then calls its
+            second argument.
+        names: gives a name to a consumer that sent none.
+        the others: parts of the broker with state of topics or subscriptions.
     """
 
     def __init__(
@@ -194,7 +196,7 @@ class Catalog:
         return exists or text in self._creating or text in self._partitioning
 
     def partitions_for_client(self, name: TopicName, create: bool) -> int:
-        """How many partitions a topic has; 0 when it is not partitioned.
+        """The number of partitions of a topic; 0 if it is not partitioned.
 
         Raises:
             BrokerError: the topic does not exist and would not be created.
@@ -208,13 +210,13 @@ class Catalog:
                 ErrorCode.SERVICE_NOT_READY, f"the partitions of topic {name} are just being made; try again"
             )
         exists = str(name) in self._topics or str(name) in self._nonpersistent.topics
-        # Partitions that store nothing are there when somebody opens them.
+        # Partitions of non-persistent topics exist as soon as a client opens them.
         if exists or ((create or name.partition >= 0) and self.may_come(name)):
             return 0
         raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
     def topics_of(self, namespace: NamespaceName) -> list[str]:
-        """Names of the topics of a namespace, each partition by itself, sorted."""
+        """Names of the topics of a namespace, with each partition listed separately, sorted."""
         prefix = f"persistent://{namespace}/"
         return sorted(text for text in self._topics if text.startswith(prefix))
 
@@ -249,8 +251,9 @@ class Catalog:
         base = name.base
         count = self._resources.partitions(base)
         if base != name:
-            # Partitions come with their topic (or by a late growth), never one by one: clients of a topic that was deleted would
-            # bring them back, and who may use one topic could make thousands. This is the code at which official clients give up.
+            # Partitions are created with their topic (or by growing it), never one by one: otherwise clients of a
+            # deleted topic would create them again, and a role that may use one topic could create thousands. This is
+            # the code at which official clients give up.
             if name.partition >= (count or 0):
                 has = "is not partitioned" if count is None else f"has {count} partitions"
                 raise BrokerError(
@@ -263,9 +266,10 @@ class Catalog:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
 
     def _is_partitioned(self, name: TopicName) -> BrokerError:
-        """Why nobody opens a partitioned topic itself.
+        """The refusal to open a partitioned topic itself.
 
-        A client that had asked for the number of partitions before there were any is to try again, and the code says so.
+        A client that asked for the number of partitions before there were any has to try again, and the code tells it
+        so.
         """
         at_ms = self._partitioned_ms.get(str(name))
         if str(name) in self._partitioning or (at_ms is not None and self._outbox.now_ms - at_ms < LATE_MS):
@@ -274,7 +278,7 @@ class Catalog:
         return BrokerError(ErrorCode.NOT_ALLOWED, f"topic {name} is partitioned; use its partitions")
 
     def partitioning(self, name: TopicName, begins: bool) -> None:
-        """A topic is being given partitions, or no longer: nobody opens it meanwhile."""
+        """A topic is being given partitions, or no longer: meanwhile it cannot be opened."""
         (self._partitioning.add if begins else self._partitioning.discard)(str(name))
 
     def partitioned(self, name: TopicName) -> None:
@@ -289,7 +293,7 @@ class Catalog:
             del known[oldest]
 
     def check_room(self, namespace: NamespaceName, topics: int) -> None:
-        """Whether a client or an administrator may create so many topics here (a link's are not refused).
+        """Check that a client or an administrator may create this many topics here (those of links are not refused).
 
         Raises:
             BrokerError: NOT_ALLOWED: the policies of the namespace.
@@ -304,7 +308,7 @@ class Catalog:
         self._check_topics(namespace, topics)
 
     def _check_topics(self, namespace: NamespaceName, more: int) -> None:
-        """Whether a namespace may have so many more topics.
+        """Check that a namespace may have this many more topics.
 
         Raises:
             BrokerError: NOT_ALLOWED, naming the policy.
@@ -374,7 +378,7 @@ class Catalog:
     def creation(
         self, name: TopicName, properties: dict[str, str] | None = None
     ) -> tuple[dict[str, bytes], TopicRecord]:
-        """What has to be stored for a topic to exist, and its record."""
+        """The writes that create a topic, and its record."""
         record = TopicRecord(
             incarnation=self._ledger_ids.allocate(self._outbox.now_ms),
             created_ms=self._outbox.now_ms,
@@ -462,7 +466,7 @@ class Catalog:
     # ------------------------------------------------------------------------------------------------------ deleting
 
     def unmark(self, name: TopicName, done: Done) -> None:
-        """A topic that links have made again after its deletion is wanted here: what was there before that may come, too."""
+        """A topic that links have created again after its deletion is needed here: accept its earlier messages too."""
         marks = self.deleted.family(name)
 
         def stored(error: str) -> None:
@@ -590,7 +594,8 @@ class Catalog:
                     self._loaded.forget_subscription(topic, subscription)
                     self._replicated_subscriptions.creation_failed(topic, subscription)
                     subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
-                    # What that one acknowledged would bring the subscription back, or did so already behind the failure.
+                    # The acknowledgements of that subscription would store it again, or have done so already after the
+                    # failure.
                     self._flusher.forget(key)
                     self._outbox.put(Store({}, (key,), None))
             else:
@@ -636,7 +641,7 @@ class Catalog:
         def known() -> None:
             replicated_subscriptions.when_ready(topic, name, ready, replicated=wanted)
 
-        # After a start: which messages are withdrawn is known when the idempotency keys are.
+        # After a start: withdrawn messages are known when the idempotency keys are.
         if topic.idempotency is not None:
             topic.idempotency.when_ready(known)
         else:
@@ -710,10 +715,11 @@ class Catalog:
 
     @staticmethod
     def _go_on(subscription: Subscription, topic: Topic, start: Position) -> None:
-        """A reader comes back that was told to go (an unloaded topic): it says how far it is. It may not have got round to
-        acknowledging that, and has forgotten to. Behind the end it has read nothing yet, and misses nothing.
+        """A reader reconnects after it was disconnected (an unloaded topic): it states its position. It may not have
+        acknowledged its last messages, and will not. A position after the end means that it has read nothing yet, and
+        misses nothing.
 
-        After a seek it is where the seek put it, whatever it says.
+        After a seek its position is that of the seek, whatever it states.
         """
         if not subscription.consumers and not subscription.sought and start <= topic.log.last:
             subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
@@ -721,9 +727,9 @@ class Catalog:
     def _waits_for_seek(
         self, subscription: Subscription, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done
     ) -> bool:
-        """Whether a seek of it is under way: the consumer comes behind its answer then.
+        """Whether a seek of the subscription is in progress: the consumer is then added after the answer to it.
 
-        A client throws away what it has when its seek is answered: nothing may be delivered before.
+        A client discards its messages when its seek is answered: nothing may be delivered before.
         """
         waiting = self._seeking.get(subscription)
         if waiting is None:
@@ -735,11 +741,11 @@ class Catalog:
         return True
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:
-        """When a new subscription starts that asks for what was published since some time, ms."""
+        """The time at which a new subscription starts that requests messages published since a time, ms."""
         return self._outbox.day_ms - command.start_message_rollback_duration_sec * 1000
 
     def _rollback(self, topic: Topic, subscription: Subscription, command: pb.CommandSubscribe) -> None:
-        """`start_message_rollback_duration_sec`: a new subscription starts so long ago."""
+        """`start_message_rollback_duration_sec`: a new subscription starts this long ago."""
         if command.start_message_rollback_duration_sec:
             subscription.reset_to(topic.log.seek_time(self._rolled_back(command)))
 
@@ -765,7 +771,9 @@ class Catalog:
         self._check_consumers(topic, command)
 
     def _check_consumers(self, topic: Topic, command: pb.CommandSubscribe) -> None:
-        """Refuse one consumer too many. An Exclusive one is alone in any case: whoever is there may be gone without a word."""
+        """Refuse a consumer above the limit. An Exclusive one is alone in any case: the present one may have lost its
+        connection unnoticed.
+        """
         if topic.consumer_count() >= topic.limits.consumers:
             raise BrokerError(
                 ErrorCode.CONSUMER_BUSY,
@@ -869,8 +877,8 @@ class Catalog:
                 )
             )
             return
-        # It is not told to go (CLOSE_CONSUMER), as in Pulsar: it would come back before it is answered, and make the
-        # subscription anew.
+        # It is not sent CLOSE_CONSUMER, as in Pulsar: it would reconnect before the answer, and create the subscription
+        # again.
         subscription.remove_consumer(consumer)
         self._clients.consumer_detached(consumer.connection, consumer.consumer_id)
 
@@ -905,7 +913,8 @@ class Catalog:
         key = cursor_key(topic.text, subscription.name)
         puts, deletes = self._replicated_subscriptions.deleted(topic, subscription)
         self._outbox.put(Store(puts, (key, *deletes), lambda error: done(_problem(error))))
-        # At last, and behind the deletion: it answers a seek that is under way, and who waited for that makes it anew.
+        # Last, and after the deletion: this answers a seek in progress, and a client that waited for that creates the
+        # subscription again.
         self._flusher.forget(key)
 
     def seek(
@@ -930,7 +939,7 @@ class Catalog:
         if not subscription.durable:
             done(None)
             return
-        self._seeking[subscription] = []  # nobody else can seek: it has no consumers until this is answered
+        self._seeking[subscription] = []  # no other client can seek: it has no consumers until this is answered
 
         def moved(error: str) -> None:
             done(_problem(error))
@@ -940,8 +949,8 @@ class Catalog:
         self.when_moved(subscription, moved)
 
     def when_moved(self, subscription: Subscription, then: Callable[[str], None]) -> None:
-        """Call `then` when a seek of a durable subscription may be answered: it is durable here, and so is what other
-        clusters will be told of it.
+        """Call `then` when a seek of a durable subscription may be answered: it is durable here, and so is the marker
+        that reports it to other clusters.
         """
         left, problem = 2, ""
 
@@ -957,5 +966,5 @@ class Catalog:
 
 
 def _initial(command: pb.CommandSubscribe) -> Position:
-    """Where a new subscription starts that names no message."""
+    """The start of a new subscription that names no message."""
     return EARLIEST if command.initialPosition == 1 else LATEST

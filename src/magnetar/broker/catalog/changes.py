@@ -1,5 +1,5 @@
-"""Storing a change of resources with everything that follows from it, in one transaction if a store takes it, and putting it in
-force.
+"""Storing a change of resources with all its consequences, in one transaction if the store accepts it, and applying
+it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,8 @@ def concerned(change: Change, topics: Mapping[str, _Named]) -> list[_Named]:
     found: list[_Named] = []
     for text, topic in topics.items():
         name = topic.name
-        # A name's beginning tells most of those that no policy of a topic concerns, without a look at its partition.
+        # Most names that no policy of a topic concerns are recognised by their beginning, without parsing the
+        # partition.
         if f"{name.tenant}/{name.namespace}" in namespaces or (
             bases and text.startswith(bases) and str(name.base) in bases
         ):
@@ -52,9 +53,11 @@ def concerned(change: Change, topics: Mapping[str, _Named]) -> list[_Named]:
 
 
 def concerns_limits_alone(resources: Resources, change: Change) -> bool:
-    """Whether a change of namespaces changes only policies of `LIMITS`: then links and the rest need not look at topics.
+    """Whether a change of namespaces changes only policies of `LIMITS`: then links and other parts need not check
+    topics.
 
-    What there was is still there: nobody else may change a namespace that is being changed (`Resources.begin`).
+    The former policies are still there: no other change may touch a namespace that is being changed
+    (`Resources.begin`).
     """
     if change.topics or not change.namespaces:
         return False
@@ -72,11 +75,12 @@ class Changes:
     """The changes of one broker's resources.
 
     Args:
-        context: of the broker.
-        topics: those that are loaded, by full name.
-        catalog: makes topics and subscriptions.
-        links, schemas, metasync: what they keep of a namespace or a topic changes in the same transaction.
-        in_force: called when a change holds; the second argument says that it concerns only what `LIMITS` names.
+        context: the broker's context.
+        topics: the loaded topics, by full name.
+        catalog: creates topics and subscriptions.
+        links, schemas, metasync: their state of a namespace or a topic changes in the same transaction.
+        in_force: called when a change takes effect; the second argument says that it concerns only policies of
+            `LIMITS`.
     """
 
     def __init__(
@@ -100,10 +104,10 @@ class Changes:
         self._in_force = in_force
 
     def change(self, change: Change, done: Done) -> None:
-        """Store a change that somebody asked for here: it gets its stamp, and other clusters are told of it.
+        """Store a change that was requested here: it gets its stamp, and is published to other clusters.
 
         Raises:
-            Refused: as `store`; or this cluster's clock is wrong; or a namespace is not as empty as was thought.
+            Refused: as `store`; or this cluster's clock is wrong; or a namespace is not empty as expected.
         """
         self._catalog.check_empty(change)
         stamped = self._metasync.stamped(change)
@@ -114,7 +118,7 @@ class Changes:
             raise
 
     def following(self, topic: TopicName) -> Change:
-        """What of this cluster's resources goes with a topic that is deleted here."""
+        """The part of this cluster's resources that is deleted with a topic."""
         return self._resources.topic_deleted(topic, partial(self._metasync.shares, topic.namespace_name))
 
     def topic_deleted(self, topic: TopicName, done: Callable[[], None]) -> None:
@@ -140,7 +144,7 @@ class Changes:
 
             def again(_now_ms: int) -> None:
                 if str(topic) in self._topics or self._resources.partitions(topic) is not None:
-                    done()  # somebody made it anew meanwhile, with what it is to have
+                    done()  # another request has created it again in the meantime, with its own settings
                 else:
                     self.topic_deleted(topic, done)
 
@@ -149,19 +153,19 @@ class Changes:
             stored(error)
 
     def store(self, change: Change, done: Done) -> None:
-        """Store a change that was validated, or made by synchronisation; `done` is called when it is in force or refused.
+        """Store a change that was validated, or made by synchronisation; `done` is called when it has taken effect or
+        was refused.
 
         Raises:
-            Conflict: something that it touches is being changed by somebody else; nothing has happened.
+            Conflict: another change of the same objects is in flight; nothing has happened.
         """
         resources = self._resources
         resources.begin(change)
         narrow = concerns_limits_alone(self._resources, change)
         links = {} if narrow else self._links.policy_puts(change)
         last = Piece((), change.puts, (*change.deletes, *self._schemas.following(change)))
-        # Of thousands of topics the links are too much for one transaction: they come first. Without the policies that say
-        # so, they
-        # are links that nobody wants.
+        # The links of thousands of topics are too much for one transaction: they are stored first. Without the policies
+        # stored after them, they are links that no policy needs.
         batches = whole_or_cut([Piece((), {key: value}) for key, value in links.items()], last)
 
         def stored(error: str, _before: Sequence[Piece]) -> None:
@@ -182,19 +186,20 @@ class Changes:
     def create_partitions(
         self, name: TopicName, partitions: int, change: Change, done: Done, *, found: bool | None = False
     ) -> None:
-        """Create what is missing of a partitioned topic, with its metadata, in one transaction.
+        """Create the missing partitions of a partitioned topic, with its metadata, in one transaction.
 
-        A partition that comes later begins with the subscriptions of the first one: what is published to it before their
-        consumers have heard of it waits for them.
+        A later partition begins with the subscriptions of the first one: messages published to it before their
+        consumers know it wait for them.
 
         Args:
-            name, partitions: of what, and how many.
-            change: of its metadata.
-            done: called when it is in force or refused.
-            found: it came over a link, nobody here decided it; None: synchronisation does it, stamps are in `change`.
+            name, partitions: the topic, and its number of partitions.
+            change: the change of its metadata.
+            done: called when it has taken effect or was refused.
+            found: it arrived over a link, and no administrator decided it here; None: synchronisation does it, and the
+                stamps are in `change`.
 
         Raises:
-            Refused: the metadata is being changed by somebody else, or this cluster's clock is wrong.
+            Refused: another change of the metadata is in flight, or this cluster's clock is wrong.
         """
         if found is not None:
             change = self._metasync.stamped(change, found=found)

@@ -1,15 +1,15 @@
-"""Marks of deleted topics: what keeps links from bringing back a topic that somebody deleted here.
+"""Deletion marks: they prevent links from creating a topic again that was deleted here.
 
-A topic is deleted in one cluster. Its incarnations elsewhere go on, and their links must not make it again. An incarnation that
-began after the deletion is another topic of the same name, and comes like any other. An incarnation is a ledger id, and ids of
-one cluster only grow and follow its clock, so the id that a link brings says which one it is:
+A topic is deleted in one cluster. Its incarnations in other clusters continue, and their links must not create it again
+here. An incarnation that began after the deletion is another topic of the same name and is accepted like any other. An
+incarnation is a ledger id, and ids of one cluster only grow and follow its clock. So the id that a link sends decides:
 
-    at or below what was known of that source here     the one that was deleted, or one before it: refused
-    at or below the time of the deletion               one that was not known here and was there already: refused
-    above both                                         made after the deletion: let in
+    at or below the highest known id of that source here    the deleted one, or an earlier one: refused
+    at or below the time of the deletion                    not known here, but it existed already: refused
+    above both                                              created after the deletion: accepted
 
-A mark ends when a user here makes the topic again. A topic that a link makes leaves the mark in force: for other sources, and for
-tasks of a former incarnation that wake up late.
+A mark ends when a user here creates the topic again. A topic that a link creates leaves the mark in force, for other
+sources, and for delayed tasks of a former incarnation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ class Deletions:
             if key.startswith(DELETED_PREFIX):
                 text = key.removeprefix(DELETED_PREFIX)
                 mark = DeletedMark.decode(text, data)
-                with suppress(NameNotValid):  # nobody can make it again, or bring it
+                with suppress(NameNotValid):  # an invalid name: it cannot be created again, and no link can send it
                     self.put(TopicName.parse(text), mark)
 
     def put(self, name: TopicName, mark: DeletedMark) -> None:
@@ -52,7 +52,9 @@ class Deletions:
         return [known[number] for number in {name.partition, WHOLE} if number in known]
 
     def incarnations(self, name: TopicName) -> dict[str, int]:
-        """What marks of a topic and its partitions know of its incarnations elsewhere: by cluster the highest ledger id."""
+        """The known incarnations elsewhere of a topic and its partitions, from their marks: by cluster the highest
+        ledger id.
+        """
         found: dict[str, int] = {}
         for mark in self._marks.get(str(name.base), {}).values():
             for source, ledger in mark.incarnations.items():
@@ -60,12 +62,12 @@ class Deletions:
         return found
 
     def mark_against(self, name: TopicName, source: str, incarnation: int | None) -> DeletedMark | None:
-        """The mark that keeps out what a source brings of a topic; None: it may come.
+        """The mark that refuses a source's topic; None: it is accepted.
 
         Args:
-            name: of the topic.
-            source: the cluster that it comes from.
-            incarnation: of the topic there; None: not known, as of what is restored.
+            name: the topic.
+            source: the source cluster.
+            incarnation: its incarnation there; None: not known, as for a restored topic.
         """
         for mark in self.of(name):
             if incarnation is None or incarnation <= max(mark.deleted_ms, mark.incarnations.get(source, -1)):
@@ -96,5 +98,5 @@ class Deletions:
 
 
 def keys(texts: Iterable[str]) -> tuple[str, ...]:
-    """Where the marks of some names are stored."""
+    """The keys of the marks of some names."""
     return tuple(DELETED_PREFIX + text for text in texts)

@@ -1,15 +1,16 @@
-"""Proof in the metadata store that a topic was deleted, for as long as the log may still hold something of that incarnation.
+"""Proofs in the metadata store that a topic was deleted, for as long as the log may still have entries of that
+incarnation.
 
-A segment holds entries of many topics, so what is left of a deleted topic is found at every start until the last of its
-segments is deleted. A store that went back in time (an older copy, a lost or cut write-ahead log) or is damaged does not know
-topics that the log holds either. Only the proof tells the two apart: it is stored in the transaction that deletes the topic. What
-has none is kept.
+A segment has entries of many topics, so the rest of a deleted topic is found at every start until the last of its
+segments is deleted. A store that went back in time (an older copy, a lost or cut write-ahead log) or is damaged does
+not know some topics in the log either. Only the proof distinguishes the two cases: it is stored in the transaction that
+deletes the topic. Entries without a proof are kept.
 
     deletions/<incarnation>           of one topic; the value is its name
     deletions/from-<incarnation>      of many: JSON, the first incarnation and the distances to the next ones
 
-Stores of versions without proofs have no `broker/deletions`. There, once, the highest incarnation decides: the store has known
-every topic up to it.
+Stores of versions without proofs have no `broker/deletions`. There, once, the highest incarnation decides: the store
+has known every topic up to it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -37,19 +38,21 @@ SINGLE_MAX: Final = 256
 """So many are joined in one value: 5 bytes each instead of a hundred."""
 
 CHUNKS_MAX: Final = 4_096
-"""A ceiling on joined proofs, of a million topics, 5 MB. What is left of one whose proof was given up is kept and reported."""
+"""A ceiling on joined proofs, for a million topics, 5 MB. Entries of a topic whose proof was given up are kept and
+reported.
+"""
 
 _FROM: Final = "from-"
 _CHUNK: Final = msgspec.json.Decoder(list[int])
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """An incarnation that the log holds, and of which the store knows neither that it exists nor that it was deleted.
+    """An incarnation in the log for which the store has neither a topic nor a proof of deletion.
 
     Attributes:
         topic: full name.
-        incarnation: of the topic.
-        messages, bytes: what the log holds of it.
+        incarnation: the topic's incarnation.
+        messages, bytes: its messages and bytes in the log.
     """
 
     topic: str
@@ -59,7 +62,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 def deletion_key(incarnation: int) -> str:
-    """Of one proof."""
+    """The key of one proof."""
     return f"{DELETION_PREFIX}{incarnation}"
 
 
@@ -103,10 +106,10 @@ def current(stored: Mapping[str, bytes], topic: str, incarnation: int) -> bool:
 def sort_out(
     stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]
 ) -> tuple[list[int], list[Unknown]]:
-    """What of a log the store does not list as existing.
+    """The contents of a log that the store does not list as existing.
 
     Returns:
-        Ledgers that were deleted for certain; incarnations that may have been lost, by the name of their topic.
+        Ledgers that were certainly deleted; incarnations that may have been lost, by the name of their topic.
 
     Raises:
         StorageError: a record is damaged.
@@ -128,16 +131,16 @@ def sort_out(
 
 
 def _known_up_to(stored: Mapping[str, bytes]) -> int:
-    """Up to this incarnation a topic that is not in the store was deleted, as a store without proofs says."""
+    """Up to this incarnation, a topic that is not in a store without proofs was deleted."""
     return -1 if PROVES_KEY in stored else int(stored.get(LAST_LEDGER_KEY, b"-1"))
 
 
 def begin_proving(stored: Mapping[str, bytes], recovered: Iterable[tuple[str, int]]) -> list[Piece]:
-    """What makes a store without proofs one that has them, to be stored in this order; nothing for one that has.
+    """The writes that convert a store without proofs to one with them, in this order; none if it has them.
 
     Args:
         stored: the metadata store's content.
-        recovered: (topic, incarnation) of what the log holds.
+        recovered: (topic, incarnation) of the log's contents.
 
     Raises:
         StorageError: a record is damaged.
@@ -180,11 +183,11 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def missing(stored: Mapping[str, bytes], recovered: Recovered) -> tuple[list[Loss], list[int]]:
-    """Compare what should be in the log with what is.
+    """Compare the expected contents of the log with the real ones.
 
     Returns:
-        What is missing of topics that exist, or of which nobody knows, by topic and ledger; ledgers that were dropped for certain
-        and that the file of ledgers still names.
+        Missing entries of topics that exist or are unknown, by topic and ledger; and ledgers that were certainly
+        dropped and that the ledger file still names.
 
     Raises:
         StorageError: a record is damaged.
@@ -218,13 +221,13 @@ class Proofs:
 
     Args:
         outbox: the broker's.
-        cluster: the broker's, for the command that a message names.
+        cluster: the broker's cluster, for the command in a message.
         stored: the metadata store's content at start.
-        recovered: what the log holds.
+        recovered: the log's contents.
 
     Attributes:
-        dead: ledgers that were deleted for certain, found at the start.
-        unknown: what the log holds and the store does not know, found at the start. It is kept.
+        dead: ledgers that were certainly deleted, found at the start.
+        unknown: contents of the log that the store does not know, found at the start. They are kept.
     """
 
     def __init__(
@@ -250,7 +253,7 @@ class Proofs:
             )
 
     def _load(self, stored: Mapping[str, bytes], held: Collection[int]) -> None:
-        """Take the proofs over; those of which the log holds nothing any more have served."""
+        """Load the proofs; those whose topics have nothing left in the log are dropped."""
         proofs = proven(stored)
         needed = sorted(proofs.keys() & held)
         keys = set(proofs.values())
@@ -270,13 +273,13 @@ class Proofs:
             self._outbox.put(Store(dict(part.puts), part.deletes, None))
 
     def deletion(self, topic: "Topic") -> dict[str, bytes]:
-        """What is stored with the deletion of a topic, in the same transaction."""
+        """The writes for the proof, stored in the transaction that deletes the topic."""
         if topic.log.last == NONE:
             return {}  # nothing of it was ever confirmed, so the log has nothing to delete
         return {deletion_key(topic.record.incarnation): topic.text.encode()}
 
     def deleted(self, topic: "Topic") -> None:
-        """That is durable."""
+        """The proof is durable."""
         if topic.log.last == NONE:
             return
         self._single.add(topic.record.incarnation)

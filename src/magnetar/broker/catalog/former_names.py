@@ -1,4 +1,4 @@
-"""Names under which the log has the older ledgers of a topic: those that it had before it was adopted, see
+"""Former names of topics, under which the log has their older ledgers: the names before an adoption, see
 `broker.catalog.adoption`.
 """
 
@@ -31,7 +31,7 @@ def former_names(stored: Mapping[str, bytes]) -> dict[tuple[str, int], str]:
 def by_present_name(
     stored: Mapping[str, bytes], recovered: Mapping[tuple[str, int], RecoveredTopic]
 ) -> dict[tuple[str, int], RecoveredTopic]:
-    """What the log holds, by the names that topics have now.
+    """The log's contents, by the present names of topics.
 
     Raises:
         StorageError: a record is damaged.

@@ -1,7 +1,7 @@
-"""The topics that a broker has in memory: what each of them gets when it comes, and what ends with it.
+"""The topics that a broker has in memory: adding one to all parts of the broker, and removing it.
 
-start     every topic of the store, its subscriptions, then what the parts keep of it
-later     one topic at a time: `add` behind the record's durability, `remove` behind the deletion's
+start     every topic of the store, its subscriptions, then the parts' state of it
+later     one topic at a time: `add` after its record is durable, `remove` after its deletion is
 """
 
 from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class LoadedTopics:
 
         Args:
             stored: everything in the metadata store.
-            recovered: what the log holds, by (topic, incarnation).
+            recovered: the log's contents, by (topic, incarnation).
 
         Raises:
             StorageError: a record or a cursor is damaged.
@@ -102,7 +102,7 @@ class LoadedTopics:
                 try:
                     name = TopicName.parse(text)
                 except NameNotValid as error:
-                    # One name that nobody can use must not take the others from everybody; what is stored of it stays.
+                    # One invalid name must not prevent loading the others; its stored state stays.
                     self.left_out[text] = str(error)
                     self.left_out_incarnations[text] = record.incarnation
                     continue
@@ -130,12 +130,12 @@ class LoadedTopics:
     def add(
         self, name: TopicName, record: TopicRecord, recovered: RecoveredTopic | None = None, *, fresh: bool = True
     ) -> Topic:
-        """A topic exists from now on (its record is durable).
+        """Add a topic (its record is durable).
 
         Args:
-            name, record: of it.
-            recovered: what the log holds of it.
-            fresh: it was just made; false: its subscriptions follow, and then what the parts keep of it.
+            name, record: its name and record.
+            recovered: its part of the log.
+            fresh: it was just created; false: its subscriptions follow, and then the parts' state of it.
         """
         config, text = self._context.config, str(name)
         if recovered is not None:
@@ -180,11 +180,13 @@ class LoadedTopics:
             part.topic_removed(topic)
 
     def deletion_keys(self, topic: Topic) -> list[str]:
-        """What the transaction that deletes a topic has to delete for all parts, see `TopicPart.deletion_keys`."""
+        """The keys of all parts that the transaction that deletes a topic has to delete, see
+        `TopicPart.deletion_keys`.
+        """
         return [key for part in self._parts for key in part.deletion_keys(topic)]
 
     def deletion_failed(self, topic: Topic) -> None:
-        """The store refused a topic's deletion: what was not stored for its sake is stored soon."""
+        """The store refused a topic's deletion: state that was not stored because of it is stored soon."""
         for subscription in topic.subscriptions.values():
             if subscription.durable:
                 self._cursor_dirty(subscription)
@@ -196,11 +198,11 @@ class LoadedTopics:
     def make_subscription(
         self, topic: Topic, name: str, cursor: Cursor, *, durable: bool, from_beginning: bool = False
     ) -> Subscription:
-        """A subscription of a topic over a cursor.
+        """Create a subscription of a topic with a cursor.
 
         Args:
             topic, name, cursor, durable: of the subscription.
-            from_beginning: the cursor stands at the beginning of the topic, and nobody has read it yet.
+            from_beginning: the cursor is at the beginning of the topic, and no consumer has read it yet.
         """
         topic.withdrawals.cover(cursor)
         made = Subscription(
@@ -228,12 +230,12 @@ class LoadedTopics:
         self.ranges_left_out += more
 
     def forget_subscription(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription is none of its topic's any more."""
+        """A subscription no longer belongs to its topic."""
         topic.forget(subscription)
         self._series.subscriptions.gone((topic.text, subscription.name), subscription.counters()[:2])
 
     def after_consumer_left(self, subscription: Subscription) -> None:
-        """A reader's subscription ends with its consumer; a fenced one may have waited for it."""
+        """A reader's subscription ends with its consumer; a fenced one may have waited for the consumer to leave."""
         self._fences.cursor_changed(subscription)
         if subscription.durable or subscription.consumers:
             return
@@ -247,8 +249,8 @@ class LoadedTopics:
         self._fences.cursor_changed(subscription)
 
     def _going(self, subscription: Subscription) -> bool:
-        """Whether it is deleted, or its topic is being deleted: what is stored from now on would outlive that, and come back with
-        the next topic of this name.
+        """Whether it, or its topic, is being deleted: state that is stored from now on would outlive the deletion, and
+        appear in the next topic of this name.
         """
         topic = self._topics.get(subscription.topic)
         return subscription.closed or (topic is not None and topic.deleting)

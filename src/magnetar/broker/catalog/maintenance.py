@@ -1,12 +1,12 @@
-"""What a broker does to its topics now and then: retention, expiry, backlog quotas.
+"""Regular work of a broker on its topics: retention, expiry, backlog quotas.
 
-expiry      messages older than the namespace's TTL are acknowledged on every subscription (links never expire: the
-publish time is the producer's clock, and what a link has not sent would be lost, docs/design/links.md#no-expiry)
-quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages,
-as its policy says; links do not count, they hold data until an operator says otherwise
-unused      subscriptions that had no consumer for long are deleted where a policy asks for it
-inactive    topics that nobody uses are deleted where a policy asks for it
-retention   closed ledgers that nobody needs any more are deleted; what only they could tell is durable first
+expiry      messages older than the namespace's TTL are acknowledged on every subscription (links never expire: the publish
+            time is the producer's clock, and unsent messages of a link would be lost, docs/design/links.md#no-expiry)
+quota       a subscription that lags more than the namespace allows stops the producers, or loses the oldest messages, as its
+            policy says; links do not count, they hold data until an operator decides otherwise
+unused      subscriptions that had no consumer for long are deleted if a policy says so
+inactive    unused topics are deleted if a policy says so
+retention   closed ledgers that are not needed are deleted; facts that only they have are made durable first
             (docs/design/links.md#durable-cursor)
 """
 
@@ -49,7 +49,7 @@ STEP_TOPICS_MIN: Final = 10
 
 
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
-    """End the interval over which the rates of a topic, its producers, subscriptions and links are told, and begin another."""
+    """End the interval of the rates of a topic, its producers, subscriptions and links, and begin another."""
     topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
     if isinstance(topic, Topic):
         topic.read_meter.update(now_ms, (topic.log.read_entries,))
@@ -76,7 +76,7 @@ class Totals(NamedTuple):
     backlog: int = 0
 
     def plus(self, topic: Topic | NonPersistentTopic) -> "Totals":
-        """With one topic more."""
+        """The totals with one more topic."""
         messages_in, bytes_in = topic.meter.per_s
         out = [one.meter.per_s for one in topic.subscriptions.values()]
         written, read, backlog = 0.0, 0.0, 0
@@ -96,12 +96,12 @@ class Totals(NamedTuple):
 
 
 class CacheRates(NamedTuple):
-    """Of the recent entries in memory, over the interval between the last two rounds.
+    """Rates of the cache of recent entries, over the interval between the last two rounds.
 
     Attributes:
         hits_per_s, hit_bytes_per_s: entries that readers found there.
         misses_per_s, miss_bytes_per_s: entries that they had to read from the disk.
-        evictions: how often entries went to make room.
+        evictions: how often entries were removed to make room.
     """
 
     hits_per_s: float = 0.0
@@ -112,15 +112,16 @@ class CacheRates(NamedTuple):
 
 
 READER_BACK_MS: Final = 60_000
-"""How long a reader that was told to go and come back (a seek, an unloaded topic) finds its place: clients wait no longer
-between two attempts. After that it does not come back: its next subscription has another name, as a rule."""
+"""The time for which a disconnected reader (a seek, an unloaded topic) finds its position: it is the longest pause of
+clients between two attempts. After that it does not reconnect: its next subscription usually has another name.
+"""
 
 
 CONSUMERS_BACK_MS: Final = 10 * 60_000
-"""After a broker's start consumers have this long to come back before their subscription is taken for unused."""
+"""The time after a broker's start that consumers have to reconnect before their subscription counts as unused."""
 
 USE_STEPS: Final = 10
-"""Of the expiration time, one step is how much of a subscription's use may be missing in the store after a crash."""
+"""The part of the expiration time by which the stored last use of a subscription may be too old after a crash."""
 
 
 def _nobody(_error: str) -> None:
@@ -182,7 +183,7 @@ class Upkeep:
         context.timer(context.outbox.now_ms + context.config.retention_interval_ms, self._round)
 
     def _round(self, now_ms: int) -> None:
-        """Begin anew. Thousands of topics are spread over the interval: all in one event would hold up everybody."""
+        """Begin a round. Thousands of topics are spread over the interval: all in one event would delay all clients."""
         interval_ms = self._context.config.retention_interval_ms
         self._left = list(self._topics.values())
         self._at_a_time = max(STEP_TOPICS_MIN, -(-len(self._left) * STEP_MS // interval_ms))
@@ -228,16 +229,16 @@ class Upkeep:
         self.trim(topic)
 
     def forget_readers(self, topic: Topic, now_ms: int) -> None:
-        """Subscriptions that are not kept end with their consumer, also with one that was told to come back and did not."""
+        """Delete non-durable subscriptions whose consumer left, or was disconnected and did not reconnect."""
         for subscription in list(topic.subscriptions.values()):
             alone = not subscription.durable and not subscription.consumers
             if alone and now_ms - subscription.left_ms > READER_BACK_MS:
                 self._loaded.forget_subscription(topic, subscription)
 
     def forget_unused(self, topic: Topic, day_ms: int) -> None:
-        """Delete durable subscriptions that had no consumer for so long as policy `subscription-expiration-time` says.
+        """Delete durable subscriptions that had no consumer for the time of the policy `subscription-expiration-time`.
 
-        Not one that is replicated or fenced: its consumers may be in another cluster.
+        Replicated and fenced ones are not deleted: their consumers may be in another cluster.
         """
         limit_ms = topic.limits.expiration_ms
         if not limit_ms or topic.deleting:
@@ -249,7 +250,7 @@ class Upkeep:
                 )
                 continue
             subscription.note_use(limit_ms // USE_STEPS)
-            subscription.used_ms = min(subscription.used_ms, day_ms)  # else it was told by a clock that was wrong
+            subscription.used_ms = min(subscription.used_ms, day_ms)  # otherwise the time came from a wrong clock
             back = self._outbox.now_ms - subscription.created_ms < min(limit_ms, CONSUMERS_BACK_MS)
             if not subscription.consumers and not back and day_ms - subscription.used_ms > limit_ms:
                 self._forget(topic, subscription, limit_ms)
@@ -279,8 +280,8 @@ class Upkeep:
                 subscription.expire(day_ms - ttl_s * 1000)
 
     def inactive(self, topic: Topic, day_ms: int) -> None:
-        """Delete a topic that nobody uses, where a policy says so: never by itself, never one that a link concerns, and no
-        single partition.
+        """Delete an unused topic, if a policy says so: never without one, never a topic of a link, and no single
+        partition.
         """
         idle_ms = topic.idle_ms(day_ms)
         policy = topic.limits.inactive
@@ -310,17 +311,17 @@ class Upkeep:
         self._catalog.delete(topic, force=False, done=told)
 
     def stop_now(self, topic: Topic) -> QuotaStop | None:
-        """Why a producer that comes cannot have its place for a quota; None: it can.
+        """The reason why a quota refuses a new producer; None: it is accepted.
 
-        A stop ends when the slowest subscription has caught up, and not in the next round: it is looked at again when it is in
-        somebody's way. So acknowledgements need not know of quotas.
+        A stop ends when the slowest subscription has caught up, not in the next round: it is checked again when it
+        would refuse a producer. So acknowledgements are independent of quotas.
         """
         if topic.quota_stop is not None:
             self.check_quota(topic, self._outbox.day_ms)
         return topic.quota_stop
 
     def check_quota(self, topic: Topic, day_ms: int) -> None:
-        """Act on subscriptions that lag more than they may; lift the stop when none does any more."""
+        """Act on subscriptions that lag more than they may; lift the stop if none does."""
         quotas = self._resources.backlog_quotas(topic.name)
         stop = None
         for kind, quota in quotas.items():
@@ -376,9 +377,10 @@ class Upkeep:
     # ------------------------------------------------------------------------------------------------------- retention
 
     def keep_from(self, topic: Topic) -> Position | None:
-        """The lowest *durable* position behind which somebody still needs everything; None: nobody needs anything.
+        """The lowest *durable* position after which everything is still needed; None: nothing is needed.
 
-        A subscription that was put back, by a seek that is not stored and answered yet, needs what is behind its new place.
+        A subscription that a seek moved back needs everything after its new position, also before the seek is stored
+        and answered.
         """
         marks = [min(one.durable_mark_delete, one.mark_delete) for one in topic.durable_subscriptions()]
         lows = (part.durable_low(topic) for part in self._parts)
@@ -388,7 +390,7 @@ class Upkeep:
         policy = self._resources.retention(topic.name)
         if any(True for _ in topic.durable_subscriptions()):
             return Retention(policy.time_ms, policy.size_bytes)
-        # Nobody has subscribed yet: what is published must be there for the first one to come, within limits.
+        # There are no subscriptions yet: messages have to be there for the first one, within limits.
         config = self._context.config
         return Retention(
             _longer(policy.time_ms, config.retention_unsubscribed_ms),
@@ -396,13 +398,14 @@ class Upkeep:
         )
 
     def trim(self, topic: Topic, *, everything: bool = False, then: Callable[[str], None] = _nobody) -> None:
-        """Delete what retention lets go.
+        """Delete ledgers as retention allows.
 
         Args:
-            topic: of which.
-            everything: an administrator asks to keep nothing that nobody needs.
-            then: called once with "" when nobody is given it any more, at once if there is nothing or it is under way
-                already; or with why the store refused: then it is tried again until it does not.
+            topic: the topic.
+            everything: an administrator requests to delete everything that is not needed.
+            then: called once with "" when the ledgers are no longer readable, at once if there is nothing to delete or
+                it is in progress already; or with the store's reason for a refusal: then it is tried again until it
+                succeeds.
         """
         if topic.text in self._trimming or topic.deleting:
             then("")

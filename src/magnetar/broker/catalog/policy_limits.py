@@ -1,7 +1,8 @@
-"""Limits of topics by policy: which hold for each (topic > namespace > clusters.toml), and that live topics follow at once.
+"""Limits of topics by policy: the effective value for each topic (topic > namespace > clusters.toml), applied to loaded
+topics at once.
 
-A change of policies is worked into every topic that it concerns in the event that makes it durable, before the
-administrator is answered. What is there already stays: a lower limit refuses newcomers and closes nobody.
+A change of policies is applied to every topic that it concerns in the event that makes it durable, before the
+administrator gets the answer. Existing clients stay: a lower limit refuses new ones and closes none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ from magnetar.metadata.policies.topic import TopicPolicies
 from magnetar.metadata.policies.types import DispatchRate
 
 UPKEEP_TOPICS: Final = 50
-"""Topics looked at in one event after a change of their policies: what expiry and quotas cost must not hold up a publish."""
+"""The topics checked in one event after a change of their policies: expiry and quotas must not delay a publish."""
 
 
 class Limits(TopicPart):
@@ -54,11 +55,11 @@ class Limits(TopicPart):
         self._dispatch = rate_of(
             config.dispatch_messages_per_s, config.dispatch_bytes_per_s, 1000, context.outbox.now_ms, None
         )
-        """Of all topics together."""
+        """The rate of all topics together."""
         self._concerned: dict[str, None] = {}
 
     def of(self, name: TopicName) -> TopicLimits:
-        """What holds for a topic now."""
+        """The present limits of a topic."""
         resources = self._resources
         own, shared = resources.topic_policies(name), resources.shared_policies(name.namespace_name)
         # Policies are frozen, so the same objects have the same limits: thousands of topics share one computation.

@@ -1,4 +1,4 @@
-"""The connection on behalf of which a consumer subscribes, as the catalog sees it."""
+"""The connection of a subscribing consumer, as the catalog uses it."""
 
 from typing import Protocol
 
@@ -19,7 +19,7 @@ class Subscriber(Protocol):
         """Whether the client still wants the consumer that it asked for."""
 
     def first_probe(self, command: pb.CommandSubscribe) -> bool:
-        """Whether this consumer has not yet made the broker probe whether the one that has its place lives."""
+        """Whether the broker has not yet probed the present holder of this consumer's access."""
 
     def attached(self, consumer: Consumer, subscription: Subscription, request_id: int) -> None:
         """A subscription takes the consumer: its client is answered before it is sent anything else."""

@@ -1,21 +1,22 @@
-"""Who wants to be told which topics match a pattern, and what they are told (PIP-145).
+"""Watchers of topic lists: clients that get the names of topics matching a pattern, and changes of the list (PIP-145).
 
-A watcher is one client's wish. All watchers of one pattern in one namespace share one list of names, which is kept up to
-date by every topic that comes into being or ends, whoever makes or deletes it. A role that may look up some topics of a
-namespace alone has a list of its own, of these.
+A watcher is one client's request. All watchers of one pattern in one namespace share one list of names, which is
+updated for every topic that is created or deleted, by any client. A role that may look up only some topics of a
+namespace has a list of its own, with these.
 
-    event                              what happens
+    event                              effect
     ---------------------------------  ------------------------------------------------------------------------------------
-    a client watches                   it is answered with the list as it is; changes from then on are told
-    a topic comes or ends              it goes into the window of each list that it matches; after `TELL_MS` windows are told
-    a window is told                   one UPDATE to every watcher that the list had when the window was closed
-    a socket takes no more             what would be told is merged, and told when it takes more
-    permissions change                 the watcher's list is looked up again; the difference is told
+    a client watches                   it is answered with the present list; later changes are sent
+    a topic is created or deleted      it is added to the window of each matching list; after `TELL_MS` windows are sent
+    a window is sent                   one UPDATE to every watcher that the list had when the window was closed
+    a socket accepts no more           its changes are merged, and sent when it accepts more
+    permissions change                 the watcher's list is looked up again; the difference is sent
 
-Changes are told in the order in which they came, and behind the answer that they change. A topic that is deleted and
-made anew within one window is told as both: clients first leave the old one, then open the new one. Much work is done in
-turns, so that nobody waits for a thousand watchers of a hundred thousand topics; and a list is only begun when as much
-time has passed as the one before it took, those of each connection in turn, so that whoever asks for ever new ones waits.
+Changes are sent in their order, and after the answer with the list that they change. A topic that is deleted and
+created again within one window is sent as both: clients first leave the old one, then open the new one. Large work is
+done in steps, so that no client waits for a thousand watchers of a hundred thousand topics. A list is only begun when
+as much time has passed as the one before it took, with connections in turn, so that a client that keeps requesting new
+ones has to wait.
 """
 
 import struct
@@ -39,11 +40,12 @@ from magnetar.core.patterns import PatternNotValid, TopicPattern
 from magnetar.wire import commands
 
 TELL_MS: Final = 100
-"""How long changes are gathered: a program that makes a thousand topics makes ten updates a second of them, and nobody
-who looks at it notices."""
+"""The time for which changes are collected: a program that creates a thousand topics causes ten updates per second, and
+users do not notice the delay.
+"""
 
 UPDATE_BYTES_MAX: Final = 1024 * 1024
-"""A ceiling on one update, below every client's on a frame: larger ones are told in parts."""
+"""A ceiling on one update, below every client's limit on a frame: larger ones are sent in parts."""
 
 NAMES_MAX: Final = 10_000_000
 """A ceiling on the names in all lists together, when one is made: 80 MB. A broker has 100,000 topics (`topics_max`)."""
@@ -52,36 +54,39 @@ TURN_STEPS: Final = 5_000
 """Names that are looked at in one event, or what takes as long: some 5 ms."""
 
 TELLING_STEPS: Final = 20
-"""What telling one watcher takes beside the names."""
+"""The steps of sending an update to one watcher, in addition to the names."""
 
 STEPS_PER_MS: Final = 1_000
-"""Of making lists: a step is about a microsecond."""
+"""The steps per ms of making lists: a step is about a microsecond."""
 
 INSTRUCTIONS_MAX: Final = 100_000
-"""A ceiling on the programs of all patterns that are watched together: a new topic is matched with all of its namespace at
-once, in 4 us a pattern and at worst 0.4 us an instruction. A pattern of people has a hundred."""
+"""A ceiling on the programs of all watched patterns together: a new topic is matched with all of its namespace at once,
+in 4 us per pattern and at most 0.4 us per instruction. A typical pattern has a hundred.
+"""
 
 REMAKING_STEPS_MAX: Final = 200_000
-"""What making a list anew may take when permissions changed, which is done in one go: nobody must be told a name in between.
-Whose list would take longer loses the connection, comes back and gets a new one in turns."""
+"""The most steps of making a list again after permissions changed. This is done in one go, because the client must not
+get a name in between. A client whose list would take longer is disconnected; it reconnects and gets a new list in
+steps.
+"""
 
 REFUSED_STEPS: Final = 2_000
-"""What a pattern that is refused may have taken, at most."""
+"""The most steps that a refused pattern may have taken."""
 
 PASSING_STEP: Final = 10
 """So many topics of other namespaces are passed in one step."""
 
 ASKING_STEPS: Final = 4
-"""For each topic of which is asked whether a role may look it up."""
+"""The steps for each topic to check whether a role may look it up."""
 
 _Key = tuple[str, int, int]
 """The pattern; and for a list that is one watcher's own its connection and number, else zeros."""
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """What clients compare lists by: CRC32C of the names in Java's order, with commas, its lowest byte first.
+    """The hash by which clients compare lists: CRC32C of the names in Java's order, with commas, its lowest byte first.
 
-    Java compares halves of characters beyond U+FFFF; so do those who sort here.
+    Java compares the halves of characters above U+FFFF separately; so does the sorting here.
     """
     ordered = sorted(names)
     text = ",".join(ordered)
@@ -92,11 +97,11 @@ def topics_hash(names: Iterable[str]) -> str:
 
 @dataclass(slots=True)
 class Changes:
-    """What happened to a list.
+    """The changes of a list.
 
     Attributes:
-        gone: of what was told before, what has ended meanwhile.
-        new: of what is there, what was not told; or it was, and ended, and is there again: then it is in both.
+        gone: names sent before whose topics have ended.
+        new: present names that were not sent; a name that was sent, ended, and exists again is in both.
     """
 
     gone: set[str] = field(default_factory=set)
@@ -106,7 +111,7 @@ class Changes:
         return bool(self.gone or self.new)
 
     def ended(self, name: str) -> None:
-        """A topic is gone; if it was never told of, that is nobody's business."""
+        """A topic is gone; one that was never sent needs no change."""
         if name in self.new:
             self.new.discard(name)
         else:
@@ -126,7 +131,7 @@ class Changes:
         return made
 
     def parts(self, bytes_max: int) -> list[tuple[list[str], list[str]]]:
-        """(new, gone) for as many updates as it takes; what is gone first."""
+        """(new, gone) for as many updates as needed; the gone ones first."""
         made: list[tuple[list[str], list[str]]] = [([], [])]
         size = 0
         for place, names in ((1, self.gone), (0, self.new)):
@@ -141,16 +146,16 @@ class Changes:
 
 
 class TopicList:
-    """Names of the topics of a namespace that match a pattern.
+    """The names of the topics of a namespace that match a pattern.
 
     Args:
-        namespace, pattern: of which.
-        owner: whose own list it is, of what its role may look up; None: of everything.
+        namespace, pattern: its namespace and pattern.
+        owner: the watcher whose own list it is, with the topics that its role may look up; None: all topics.
 
     Attributes:
         names: sorted.
-        watchers: whoever is told.
-        window: what has not been told yet.
+        watchers: its watchers.
+        window: changes that are not sent yet.
     """
 
     __slots__ = (
@@ -197,34 +202,34 @@ class TopicList:
         self.window.came(text)
 
     def drop(self, text: str) -> None:
-        """A topic is not there any more."""
+        """A topic was deleted."""
         del self.names[bisect_left(self.names, text)]
         self._hash = ""
         self.window.ended(text)
 
     def fill(self, names: Iterable[str]) -> None:
-        """What it begins with: nobody has been told of it."""
+        """Set the first names, which count as not sent."""
         self.names = sorted(names)
         self._hash = ""
 
     @property
     def hash(self) -> str:
-        """Of the names."""
+        """The hash of the names."""
         self._hash = self._hash or topics_hash(self.names)
         return self._hash
 
 
 class Watcher:
-    """One client's wish to be told.
+    """One client's subscription to a list.
 
     Args:
-        connection: of the client.
-        number: the client's, which updates carry.
-        found: the list it is told of.
+        connection: the client's connection.
+        number: the client's watcher id, which updates carry.
+        found: its list.
 
     Attributes:
-        pending: what it has to be told when its socket takes more; None: nothing.
-        hash: behind that.
+        pending: changes to send when its socket accepts more; None: none.
+        hash: hash of the list after these.
     """
 
     __slots__ = ("closed", "connection", "found", "hash", "number", "pending")
@@ -243,11 +248,11 @@ class Asked:
     """A client's request to watch, which may have to wait.
 
     Attributes:
-        connection, number: of the client.
-        namespace, pattern: what it wants to watch.
-        then: told itself and the watcher or the error, once, unless it is closed before.
-        closed: the client does not want it any more, or is gone.
-        again: permissions changed since it was begun with.
+        connection, number: the client's connection and watcher id.
+        namespace, pattern: the namespace and pattern to watch.
+        then: called once with this request and the watcher or the error, unless it is closed before.
+        closed: the client has cancelled it, or is gone.
+        again: permissions changed since it was begun.
     """
 
     connection: Connection
@@ -264,12 +269,12 @@ class _Making:
     """A list that is being made.
 
     Attributes:
-        asked: for whom.
-        found: what it becomes.
-        topics, at: of the namespace, as they were at first, and how many of them were looked at.
-        names: those that belong into it.
-        late: what came (true) or ended meanwhile.
-        steps: that it took so far.
+        asked: the request.
+        found: the resulting list.
+        topics, at: topics of the namespace at the beginning, and the number of those that were checked.
+        names: the matching names.
+        late: topics created (true) or deleted in the meantime.
+        steps: number of steps so far.
     """
 
     asked: Asked
@@ -289,11 +294,11 @@ class _Making:
 
 @dataclass(slots=True)
 class _Round:
-    """Something that some watchers are told, one after the other.
+    """An update that is sent to some watchers, one after the other.
 
     Attributes:
-        changes, hash: what is told; without a hash nothing but what they have pending.
-        left: who has not been told yet.
+        changes, hash: the update; without a hash only their pending changes are sent.
+        left: the watchers that have not got it yet.
         parts: `changes`, as updates.
     """
 
@@ -304,16 +309,16 @@ class _Round:
 
 
 class TopicWatches(TopicPart):
-    """All lists of a broker that are watched.
+    """All watched lists of a broker.
 
     Args:
-        context: of the broker.
-        topics: those that are loaded, by full name.
-        access: who may look up which topics.
+        context: the broker's context.
+        topics: the loaded topics, by full name.
+        access: authorization of lookups.
 
     Attributes:
-        count: watchers.
-        updates: told since the start.
+        count: number of watchers.
+        updates: number of updates sent since the start.
     """
 
     def __init__(self, context: BrokerContext, topics: Mapping[str, Topic], access: Access) -> None:
@@ -335,21 +340,21 @@ class TopicWatches(TopicPart):
 
     @property
     def patterns(self) -> int:
-        """How many lists there are."""
+        """The number of lists."""
         return sum(map(len, self._lists.values()))
 
     @property
     def instructions(self) -> int:
-        """How large their patterns are together."""
+        """The size of their patterns together."""
         return sum(found.pattern.instructions for lists in self._lists.values() for found in lists.values())
 
     # ------------------------------------------------------------------------------------------------------- watching
 
     def ask(self, asked: Asked) -> None:
-        """Begin to tell a client which topics of a namespace match a pattern; `Watcher.found` is what it begins with.
+        """Begin to watch the topics of a namespace that match a pattern; `Watcher.found` is the first list.
 
-        It is answered at once, or when its turn comes. Refused (BrokerError) is a pattern that is not served, and a client
-        that may look up nothing there, or when there are too many lists.
+        The client is answered at once, or when its turn comes. The request is refused (BrokerError) if the pattern is
+        not supported, if the client may look up nothing there, or if there are too many lists.
         """
         waiting = self._asked.get(asked.connection.number)
         first = waiting is None and (self._making is None or self._making.asked.connection is not asked.connection)
@@ -363,7 +368,7 @@ class TopicWatches(TopicPart):
         self._wake(max(self._free_ms, self._outbox.now_ms))
 
     def _is_there(self, asked: Asked) -> bool:
-        """Whether everybody's list is what is asked for, and there is one."""
+        """Whether the request is for the shared list, and there is one."""
         there = (asked.pattern, 0, 0) in self._lists.get(asked.namespace, {})
         return there and self._sees_all(asked.connection, asked.namespace)
 
@@ -395,7 +400,7 @@ class TopicWatches(TopicPart):
         return 1 + before
 
     def _found(self, making: "_Making") -> TopicList | None:
-        """The list that is asked for, if there is one; else it is to be made.
+        """The requested list, if there is one; else it has to be made.
 
         Raises:
             BrokerError: it is refused.
@@ -408,7 +413,8 @@ class TopicWatches(TopicPart):
             )
         everything = self._sees_all(connection, namespace)
         if not everything:
-            # As when a list is asked for: who may look up single topics sees these, who may look up none is refused.
+            # As in a request for a list: a client that may look up single topics sees these, one that may look up none
+            # is refused.
             topics = [topic.text for topic in self._topics_of(namespace)]
             making.steps += ASKING_STEPS * len(topics)
             if not self._access.authorizer.visible(connection.identity, topics):
@@ -429,7 +435,8 @@ class TopicWatches(TopicPart):
             pattern = TopicPattern(text)
         except PatternNotValid as error:
             making.steps += REFUSED_STEPS
-            # Not InvalidTopicName: Java's client tries again after that for half a minute before it goes on without.
+            # Not InvalidTopicName: Java's client would repeat the request for half a minute before it continues without
+            # it.
             raise BrokerError(ErrorCode.NOT_ALLOWED, str(error)) from error
         making.steps += pattern.making_steps
         if pattern.instructions + self.instructions > INSTRUCTIONS_MAX:
@@ -467,7 +474,7 @@ class TopicWatches(TopicPart):
         return 1 + each * len(portion)
 
     def _made(self, making: "_Making", found: TopicList) -> None:
-        """A list is complete: whoever asked is answered."""
+        """A list is complete: answer the requests for it."""
         asked = making.asked
         if asked.again:
             self._asked.setdefault(asked.connection.number, deque()).appendleft(asked)
@@ -494,7 +501,7 @@ class TopicWatches(TopicPart):
         asked.then(asked, watcher, None)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """A client does not want to be told any more, or is gone."""
+        """A client cancelled its watcher, or is gone."""
         if not watcher.closed:
             watcher.closed = True
             watcher.pending = None
@@ -508,7 +515,7 @@ class TopicWatches(TopicPart):
             self._tell_soon(Changes(), "", [watcher])
 
     def doubt(self, watcher: Watcher) -> None:
-        """Permissions changed: what a client may be told of is to be found out anew, before anything else is told."""
+        """Permissions changed: find out which topics a client may see, before anything else is sent to it."""
         self._doubted[watcher] = None
         self._wake(self._outbox.now_ms)
 
@@ -525,7 +532,7 @@ class TopicWatches(TopicPart):
         return [topic for text, topic in self._topics.items() if text.startswith(prefix)]
 
     def _join(self, watcher: Watcher, found: TopicList) -> None:
-        """From now on a watcher is told of a list; what the list has not told the others yet, it knows."""
+        """Add a watcher to a list; it knows already the changes of the list that are not sent to the others yet."""
         self._close(found)
         self._lists.setdefault(found.namespace, {})[found.key] = found
         found.watchers[watcher] = None
@@ -567,7 +574,7 @@ class TopicWatches(TopicPart):
             self._wake(self._outbox.now_ms + TELL_MS)
 
     def _close(self, found: TopicList) -> None:
-        """What a list's window holds is for those who watch it now."""
+        """Close a list's window: its changes are for the present watchers."""
         self._changed.pop(found, None)
         if found.window:
             window, found.window = found.window, Changes()
@@ -637,7 +644,7 @@ class TopicWatches(TopicPart):
                 watcher.connection.send(commands.watch_topic_update(watcher.number, new, gone, watcher.hash))
 
     def _look_again(self, watcher: Watcher) -> int:
-        """Find out what a client may be told of now; how many steps that took."""
+        """Find out which topics a client may see now; returns the number of steps."""
         del self._doubted[watcher]
         before, connection = watcher.found, watcher.connection
         everything = self._sees_all(connection, before.namespace)
@@ -661,10 +668,10 @@ class TopicWatches(TopicPart):
         return len(self._topics) or 1
 
     def _move(self, watcher: Watcher, *, everything: bool) -> None:
-        """Give a watcher another list, its own or everybody's, and tell it the difference."""
+        """Give a watcher another list, its own or the shared one, and send it the difference."""
         before, connection = watcher.found, watcher.connection
         key: _Key = (before.key[0], 0, 0) if everything else (before.key[0], connection.number, watcher.number + 1)
-        # No limit is asked: nobody goes on to see what it may not because there are too many lists.
+        # Without a check of limits: a client must not keep seeing forbidden names because there are too many lists.
         found = self._lists[before.namespace].get(key)
         if found is None:
             found = TopicList(before.namespace, before.pattern, key, None if everything else connection)

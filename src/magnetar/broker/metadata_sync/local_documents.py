@@ -1,4 +1,4 @@
-"""The documents that this cluster has, and what it can say of others: what the machine of synchronisation asks."""
+"""The documents of this cluster and facts about others, as the machine of synchronisation needs them."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,10 +15,10 @@ class LocalDocuments:
     """One cluster's `SyncContext`.
 
     Args:
-        context: of the broker.
-        topics: those that are loaded, by full name.
-        name: of the topic of synchronisation.
-        catalog: gives what creates topics; it is made after this part.
+        context: the broker's context.
+        topics: the loaded topics, by full name.
+        name: the synchronisation topic.
+        catalog: returns the creator of topics, which is made after this part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Events of synchronisation as entries of its topic: ordinary messages, so that every client can read them."""
+"""Events of synchronisation as entries of its topic: normal messages, so that every client can read them."""
 
 import zlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from magnetar.wire.metadata import build, parse_metadata, readable
 from magnetar.wire.metadata import split as metadata_end
 
 PRODUCER_PREFIX: Final = "magnetar.metadata-sync."
-"""Of the name that the broker publishes under; the cluster follows."""
+"""The beginning of the name under which the broker publishes; the cluster follows."""
 
 ZLIB: Final = 2
 """CompressionType of the protocol."""

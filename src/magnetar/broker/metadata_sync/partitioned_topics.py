@@ -1,4 +1,4 @@
-"""Partitioned topics that other clusters have: made here, and grown, with all their partitions."""
+"""Partitioned topics of other clusters: created here, and grown, with all their partitions."""
 
 from collections.abc import Callable
 
@@ -15,15 +15,15 @@ from magnetar.metadata.sync.updates import Update
 
 
 class PartitionedTopics:
-    """Makes and grows what the machine says is due.
+    """Creates and grows the topics that the machine reports as due.
 
     Args:
-        context: of the broker.
-        machine: of synchronisation.
-        changes: gives what stores changes; it is made after this part.
+        context: the broker's context.
+        machine: the machine of synchronisation.
+        changes: returns the object that stores changes, which is made after this part.
 
     Attributes:
-        stuck: documents that cannot be made as in other clusters, and why.
+        stuck: documents that cannot be created as in other clusters, with the reasons.
     """
 
     def __init__(self, context: BrokerContext, machine: Synchroniser, changes: Callable[[], SyncChanges]) -> None:
@@ -61,7 +61,7 @@ class PartitionedTopics:
             self.stuck.pop(path, None)
 
         try:
-            # Events are checked, too; what was stored before they were is not.
+            # Events are checked too; documents stored by versions without the check are not.
             check_names(name, count)
             self._changes().create_partitions(name, count, change_of(puts, deletes), made, found=None)
         except MagnetarError as error:

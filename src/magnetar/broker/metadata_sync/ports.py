@@ -1,4 +1,6 @@
-"""What synchronisation needs of the parts to its right, which create topics and store changes."""
+"""The interfaces that synchronisation needs of parts to its right in the import order, which create topics and store
+changes.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,7 +14,7 @@ from magnetar.metadata.change import Change
 
 
 class DeletionMarks(Protocol):
-    """Which topics were deleted in this cluster."""
+    """The topics that were deleted in this cluster."""
 
     def of(self, name: TopicName) -> Sequence[object]:
         """The marks of a topic and of its partitioned topic; none: it was not deleted."""
@@ -23,7 +25,7 @@ class SyncCatalog(Protocol):
 
     @property
     def deleted(self) -> DeletionMarks:
-        """Of this cluster."""
+        """The deletion marks of this cluster."""
 
     def check_namespace(self, name: TopicName) -> None:
         """Raise a BrokerError if a topic's namespace does not exist, or is on its way out."""

@@ -1,4 +1,4 @@
-"""What a broker publishes of its metadata: changes, beacons, snapshots; one append at a time."""
+"""Publishing a broker's metadata: changes, status messages, snapshots; one append at a time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,14 +13,14 @@ from magnetar.metadata.sync.updates import Snapshot
 from magnetar.storage.entries import Append
 
 RETRY_MS: Final = 500
-"""After a failed write, or while the topic takes nothing."""
+"""The pause after a failed write, or while the topic accepts nothing."""
 
 GATHER_MS: Final = 50
 """Between two events of changes. The first of many is published at once, what follows it so closely goes together: a script that
 makes a thousand namespaces costs every cluster some dozens of events, links included, not a thousand."""
 
 BEACON_MS: Final = 30_000
-"""How often a cluster says which state it is in when that did not change: others see that it lives."""
+"""The interval at which a cluster publishes its state when that did not change, so that others see that it runs."""
 
 ANSWER_MS: Final = 1_000
 """Between two snapshots for clusters that ask; ten that start together get one answer."""
@@ -30,10 +30,10 @@ class SyncPublisher:
     """Appends to the topic of synchronisation.
 
     Args:
-        context: of the broker.
-        topics: those that are loaded, by full name.
+        context: the broker's context.
+        topics: the loaded topics, by full name.
         topic: full name of the topic.
-        machine: of synchronisation.
+        machine: the machine of synchronisation.
         snapshot_stored: called when a snapshot of this cluster is durable.
 
     Attributes:
@@ -63,7 +63,7 @@ class SyncPublisher:
         self._snapshot_ms = self._changes_ms = self._last_ms = self._last_digest = 0
 
     def start(self) -> None:
-        """Nothing is published before; a snapshot that asks for those of others comes first."""
+        """Start publishing; a snapshot that requests those of others comes first."""
         self._started = self._hello = self.snapshot_due = True
 
     def changed(self, paths: Iterable[str]) -> None:
@@ -145,7 +145,7 @@ class SyncPublisher:
             self.beacon()
 
     def snapshot_every(self, period_ms: int, now_ms: int) -> None:
-        """A snapshot is due if the last one is so long ago."""
+        """A snapshot is due if the last one is this long ago."""
         if now_ms - self._snapshot_ms >= period_ms:
             self.snapshot_due = True
 

@@ -1,13 +1,13 @@
 """Synchronisation of metadata with clusters that share no store: the pure machine of `metadata.sync` on its topic.
 
     a local change   gets its stamps in the transaction that stores it; when that is durable, its event is appended to the topic,
-                     which ordinary links carry to the other clusters
-    an event         is read from the topic behind a cursor of its own, merged, stored with the documents that follow from it in
-                     one transaction, and then in force; nothing is published
+                     which normal links carry to the other clusters
+    an event         is read from the topic with a cursor of its own, merged, stored with the documents that follow from it in
+                     one transaction, and then takes effect; nothing is published
     a snapshot       is appended at the start (a change may have been stored, its event never published), every
                      `metadata_sync_snapshot_s`, when a cluster that has just started knows less, and on demand
 
-The broker is the one consumer and producer of its cluster, so that being the leader and running are the same thing.
+The broker is the only consumer and producer of its cluster on this topic, so no leader has to be elected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ from magnetar.metadata.sync.updates import Batch, Update
 from magnetar.storage.entries import StoredEntry
 
 SUBSCRIPTION: Final = "pulsar.metadata-sync"
-"""The broker's own cursor on the topic; a name that clients cannot use."""
+"""The broker's own cursor on the topic; clients cannot use this name."""
 
 READ_ENTRIES: Final = 200
 READ_BYTES: Final = 1 << 20
@@ -48,7 +48,7 @@ STEP_DOCUMENTS: Final = 500
 """A step of applying: some 50 ms, so that producers and consumers hardly notice."""
 
 ROUND_MS: Final = 5_000
-"""Between two looks at what is due: what the others know of this cluster's state is late by so much."""
+"""The interval of checks for due work: other clusters' knowledge of this cluster's state is late by this much."""
 
 BUSY_MS: Final = 20
 """While something else is being applied."""
@@ -57,7 +57,7 @@ REFUSED_KEPT: Final = 20
 """Refused events that are shown."""
 
 COUNTERS: Final = ("applied", "published", "refused", "snapshots", "documents", "told")
-"""In the order in which they are shown; `told` are documents that changed here and were published."""
+"""The counters in the order in which they are shown; `told` counts documents that changed here and were published."""
 
 USUAL_TOPIC: Final = "persistent://pulsar/system/metadata-sync"
 """Stands for the name of the topic where synchronisation is off."""
@@ -121,7 +121,7 @@ class MetadataSync(TopicPart):
 
     @property
     def machine(self) -> Synchroniser | None:
-        """What this cluster knows; None while synchronisation is off."""
+        """The state of this cluster; None while synchronisation is off."""
         return self._machine if self._on else None
 
     @property
@@ -169,7 +169,7 @@ class MetadataSync(TopicPart):
         self._schedule_round()
 
     def _open(self) -> None:
-        """See to it that the topic and the cursor are there; then go on."""
+        """Create the topic and the cursor if needed, then continue."""
         topic = self._topics.get(self.text)
         if topic is None:
             try:
@@ -198,7 +198,7 @@ class MetadataSync(TopicPart):
 
         Args:
             change: validated.
-            found: no administrator decided it; it follows from what came over a link.
+            found: no administrator decided it; it follows from something that arrived over a link.
 
         Raises:
             PreconditionFailed: this cluster's clock is wrong.
@@ -288,7 +288,7 @@ class MetadataSync(TopicPart):
         self._merge(batch, last)
 
     def _unreadable(self, topic: Topic, start: Position, error: str) -> None:
-        """One event less is made good by the next snapshot; never going on is not."""
+        """A missing event is replaced by the next snapshot; a permanent stop is not."""
         self._refuse(start, self._context.cluster, f"cannot be read: {error or 'nothing is there'}")
         self._passed(start)
         self._read()
@@ -297,7 +297,8 @@ class MetadataSync(TopicPart):
         origin = entry.origin or self._context.cluster
         try:
             for message, own in decode_entry(entry):
-                # What this broker published is what it has stored; what a client published here is judged as any other's.
+                # This broker's own events are stored already; an event of a client here is treated like those of other
+                # clusters.
                 if own and not entry.origin:
                     continue
                 self._machine.read(batch, message, origin)
@@ -394,7 +395,7 @@ class MetadataSync(TopicPart):
         self._apply(pieces[0], (lambda: self._apply_all(rest, then, again)) if rest else then, again)
 
     def topic_removed(self, topic: Topic) -> None:
-        """A topic is gone: what was only kept for it goes too."""
+        """A topic is gone: documents that were kept only for it are removed."""
         if not self._on:
             return
         name = topic.name
@@ -408,7 +409,7 @@ class MetadataSync(TopicPart):
             return
         paths = [f"{NAMESPACE_PREFIX}{name.namespace_name}", partitioned_key(name.base)]
         if any(path in self._machine.projector.projected for path in paths):
-            # After this event: the deletion that is happening now has a transaction of its own.
+            # After this event: the deletion in progress has a transaction of its own.
             self._later(0, lambda: self._again(paths))
 
     def _later(self, delay_ms: int, then: Callable[[], None]) -> None:
@@ -435,7 +436,7 @@ class MetadataSync(TopicPart):
         self._outbox.put(Note(level, text))
 
     def describe(self) -> dict[str, Any]:
-        """What `GET /geo/v1/metadata` shows."""
+        """The data of `GET /geo/v1/metadata`."""
         machine = self.machine
         if machine is None:
             return {"enabled": False}
