@@ -1,10 +1,14 @@
 """The frame decoder: any split gives the same, and any bytes give frames or a ProtocolError."""
 
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import BUFFER_BYTES_MIN, READ_BYTES_MIN, Frame, FrameDecoder, FrameError
-from tests.property.wire_strategies import FRAMES, only_documented_errors, wire
+from magnetar.wire.text import text_is_valid
+from magnetar.wire.varint import varint
+from tests.property.wire_strategies import COMMANDS, FRAMES, only_documented_errors, wire
 
 LIMIT = 100_000
 
@@ -77,6 +81,43 @@ def test_any_bytes_give_only_frames_or_a_protocol_error(data, cuts):
             at += length
 
     only_documented_errors(feed)
+
+
+PARTS = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields if field.name != "type"}
+BODIES = st.one_of(
+    COMMANDS.map(lambda command: getattr(command, PARTS.get(command.type, "ping")).SerializeToString()),
+    st.binary(max_size=12),
+)
+"""Bytes of a part: whole, without its required fields, or no protobuf at all."""
+
+
+@given(
+    st.one_of(st.none(), st.sampled_from([6, 5, 10, 11, 18]), st.integers(0, 2**31 - 1)),
+    st.lists(st.tuples(st.sampled_from(sorted(PARTS)), BODIES), max_size=4),
+    st.booleans(),
+)
+@example(18, [(18, b""), (6, b"")], False)  # another part lacks what it requires
+@example(6, [(6, b"\x08\x01"), (18, b"")], False)  # the named part does
+@example(5, [(5, b"\x0a\x01t\x10\x01\x18\x01"), (4, b"\x0a\x01\xff")], False)  # another part holds text that is none
+@example(None, [(18, b"")], False)
+def test_a_command_that_comes_out_has_every_required_field_of_the_part_that_its_type_names(kind, parts, whole):
+    if whole and kind in PARTS:
+        parts = [*parts, (kind, b"")]
+    raw = (b"" if kind is None else b"\x08" + varint(kind)) + b"".join(
+        varint(number << 3 | 2) + varint(len(body)) + body for number, body in parts
+    )
+    frames, error = outcome((4 + len(raw)).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw, [])
+    try:
+        command = pb.BaseCommand.FromString(raw)
+    except DecodeError:
+        assert error
+        return
+    name = PARTS.get(command.type)
+    part = getattr(command, name) if name else None
+    right = command.HasField("type") if part is None else (
+        command.HasField(name) and part.IsInitialized() and text_is_valid(part)
+    )  # fmt: skip
+    assert right == (not error) == bool(frames)
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=3), st.data())

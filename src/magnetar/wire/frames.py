@@ -10,9 +10,10 @@ The decoder guarantees:
 - a payload is copied once, out of the receive buffer;
 - memory is taken for bytes that came, not for sizes that a peer declared;
 - the only exception is `FrameError` (a `ProtocolError`); whole frames before the fault are in its `frames`;
-- a command that comes out has every required field, and text where the protocol says text; if its type is one this
-  file knows, the sub-message of that type is there. An unknown type comes out too: what to do with it is the caller's
-  matter;
+- a command that comes out has its type, and the part that its type names. That part has every required field, and text where
+  the protocol says text. An unknown type comes out too: what to do with it is the caller's matter;
+- a command may hold other parts as well. They are not checked, so nothing may read them, and no command that came in is
+  written out again (`tests/unit/broker/session/test_other_parts.py`);
 - a broker's decoder (`FrameDecoder.limit`) decodes no command that breaks a limit of `wire.limits`: it comes out as
   `Refused`, and decoding continues with the next frame. Long lists of message ids come out in portions
   (`wire.dividing`).
@@ -199,7 +200,6 @@ class FrameDecoder:
             return
         view, start, end = self._view, self._start, self._end
         unpack, parse = _HEADER.unpack_from, pb.BaseCommand.FromString
-        fields, no_text = _FIELD_OF_TYPE, _NO_TEXT
         free = FREE_BYTES if self._fields_max else sys.maxsize
         try:
             while end - start >= _HEADER_BYTES:
@@ -221,17 +221,7 @@ class FrameDecoder:
                         break
                     continue
                 command = parse(raw)
-                kind = command.type
-                field = fields.get(kind)
-                if field is not None and not command.HasField(field):  # type: ignore[arg-type]
-                    raise FrameError(f"command of type {kind} without its '{field}' part")
-                if not command.IsInitialized():
-                    raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
-                if kind not in no_text and not raw.isascii():
-                    # Only the part that is named by the type is ever read; to ask the command for all its parts costs more.
-                    part = command if field is None else getattr(command, field)
-                    if not text_is_valid(part):
-                        raise FrameError(f"command of type {kind} holds text that is not UTF-8")
+                check_command(command, raw)
                 frames.append(Frame(command, view[behind:stop].tobytes() if behind != stop else b""))
                 start = stop
             else:
@@ -272,10 +262,7 @@ class FrameDecoder:
             command = pb.BaseCommand.FromString(raw)
         except DecodeError:
             raise FrameError("command is not a protobuf BaseCommand") from None
-        if not command.IsInitialized():
-            raise FrameError(f"command of type {command.type} lacks {missing_fields(command)}")
-        if not raw.isascii() and not text_is_valid(command):
-            raise FrameError(f"command of type {command.type} holds text that is not UTF-8")
+        check_command(command, raw)
         frames.append(Frame(command, b""))
         return True
 
@@ -348,24 +335,26 @@ def bad_sizes(total: int, size: int, most: int) -> FrameError:
 
 
 def check_command(command: pb.BaseCommand, raw: bytes) -> None:
-    """Check a command that a broker sent, as `FrameDecoder` checks what clients send; only the part that its type names.
+    """Check the part that the type of a command names; the others are not looked at: to ask for all of them costs 1 us.
 
     Args:
         command: what `raw` holds.
         raw: its bytes.
 
     Raises:
-        FrameError: it lacks a required field, or holds text that is not UTF-8.
+        FrameError: the type or its part is missing, the part lacks a required field, or holds text that is not UTF-8.
     """
     kind = command.type
     field = _FIELD_OF_TYPE.get(kind)
     if field is None:
+        if not command.HasField("type"):
+            raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
         return
     if not command.HasField(field):  # type: ignore[arg-type]
         raise FrameError(f"command of type {kind} without its '{field}' part")
     part = getattr(command, field)
     if not part.IsInitialized():
-        raise FrameError(f"command of type {kind} lacks {missing_fields(command)}")
+        raise FrameError(f"command of type {kind} lacks {missing_fields(part, f'{field}.')}")
     if kind not in _NO_TEXT and not raw.isascii() and not text_is_valid(part):
         raise FrameError(f"command of type {kind} holds text that is not UTF-8")
 

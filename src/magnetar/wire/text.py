@@ -13,11 +13,6 @@ from google.protobuf.message import Message
 _TEXT: Final = FieldDescriptor.TYPE_STRING
 _MESSAGE: Final = FieldDescriptor.TYPE_MESSAGE
 
-_PARTS_MAX: Final = 8
-"""For a kind of message with more sub-messages than this, only those that are set are checked: asking for each one
-costs more.
-"""
-
 
 @cache
 def _holds_text(descriptor: Descriptor | None) -> bool:
@@ -50,23 +45,19 @@ class _Plan(NamedTuple):
 
 
 @cache
-def _plan(kind: type[Message]) -> _Plan | None:
-    """None for a kind with many parts (BaseCommand), of which hardly any is set: those are listed, not asked for."""
+def _plan(kind: type[Message]) -> _Plan:
     fields = [field for field in kind.DESCRIPTOR.fields if field.type == _TEXT or _holds_text(field.message_type)]
-    plan = _Plan(
+    return _Plan(
         tuple(field.name for field in fields if field.type == _TEXT and not field.is_repeated),
         tuple(field.name for field in fields if field.type == _TEXT and field.is_repeated),
         tuple(field.name for field in fields if field.type == _MESSAGE and not field.is_repeated),
         tuple(field.name for field in fields if field.type == _MESSAGE and field.is_repeated),
     )
-    return plan if len(plan.parts) <= _PARTS_MAX else None
 
 
 def text_is_valid(message: Message) -> bool:
     """Whether every text field of the message, at any depth, is UTF-8."""
     plan = _plan(type(message))  # type: ignore[arg-type]  # classes can be hashed, whatever the stub says of their instances
-    if plan is None:
-        return _all_parts(message)
     for name in plan.texts:
         if type(getattr(message, name)) is not str:
             return False
@@ -84,26 +75,13 @@ def text_is_valid(message: Message) -> bool:
     return True
 
 
-def _all_parts(message: Message) -> bool:
-    for field, value in message.ListFields():
-        if field.type == _TEXT:
-            values = value if field.is_repeated else (value,)
-            if not all(type(item) is str for item in values):
-                return False
-        elif field.type == _MESSAGE and _holds_text(field.message_type):
-            items = value if field.is_repeated else (value,)
-            if not all(text_is_valid(item) for item in items):
-                return False
-    return True
-
-
-def missing_fields(message: Message) -> str:
-    """The first required fields that a message lacks, for an error's text.
+def missing_fields(message: Message, path: str = "") -> str:
+    """The first required fields that a message lacks, for an error's text; `path` stands in front of each name.
 
     Protobuf's own `FindInitializationErrors` names all of them: 5 s for a command of millions of empty parts.
     """
     names: list[str] = []
-    _missing(message, "", names)
+    _missing(message, path, names)
     return "the required " + ", ".join(names)
 
 
