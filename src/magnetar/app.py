@@ -21,7 +21,7 @@ from aiohttp import web
 from magnetar import __version__
 from magnetar.admin import make_app
 from magnetar.admin.http.answers import Answers
-from magnetar.admin.http.connection import Connection, Room
+from magnetar.admin.http.connection import Connection
 from magnetar.admin.http.gate import Gate
 from magnetar.admin.http.turns import Turns
 from magnetar.admin.metrics.runtime_settings import runtime_settings
@@ -55,7 +55,7 @@ from magnetar.runtime.log.recovery import (
     place_of,
 )
 from magnetar.runtime.log.reserve import Reserve
-from magnetar.runtime.network.connection_places import per_address
+from magnetar.runtime.network.connection_places import Places, per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
 from magnetar.runtime.network.listener import Listener
 from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed
@@ -178,7 +178,7 @@ class BrokerApp:
         self._stack.callback(self._answers.close)
         broker = config.broker
         self._connections_max, http_max = fitting(files, broker.connections_max, broker.http_connections_max)
-        self._room = Room(
+        self._room = Places(
             http_max,
             self._http_full,
             per_address=per_address(http_max, broker.http_connections_per_address_max),
@@ -226,8 +226,6 @@ class BrokerApp:
         self._stack.callback(self.store.close)
         stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
-        # The log thread needs to know its driver before the driver exists; it reports nothing before the first append.
-        told: list[Driver] = []
         ledgers = LedgerFile(OsFiles(), folder.path / LEDGER_FILE, threading.Lock())
         discarder = Discarder()
         self._stack.callback(discarder.close)
@@ -235,9 +233,10 @@ class BrokerApp:
             OsFiles(folder.lock.lost),
             folder.path / "log",
             config,
-            on_appended=lambda batch: told[0].appended(batch),  # noqa: PLW0108 - told is filled later
-            on_failed=lambda batch, error: told[0].append_failed(batch, error),  # noqa: PLW0108
-            on_healed=lambda: told[0].healed(),  # noqa: PLW0108
+            # The driver is made further down, before the first append.
+            on_appended=lambda batch: self.driver.appended(batch),  # noqa: PLW0108
+            on_failed=lambda batch, error: self.driver.append_failed(batch, error),  # noqa: PLW0108
+            on_healed=lambda: self.driver.healed(),  # noqa: PLW0108
             discard=discarder.discard,
             ledgers=ledgers,
         )
@@ -298,7 +297,6 @@ class BrokerApp:
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
-        told.append(self.driver)
         self._stack.callback(self.driver.shut_down)
         self.server = PulsarServer(
             loop,

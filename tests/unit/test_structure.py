@@ -21,8 +21,9 @@ from tests.support.sources import PACKAGE, PACKAGES, RANKS, ROOT, SIMULATOR, mod
 CIRCLE_MAX = 4
 """Modules of the largest circle: the registry, topics and machines of replicated subscriptions."""
 
-HALVES_MAX = 10
-"""Bases with exactly one subclass. The aim is none that only splits a file: 5."""
+HALVES_MAX = 4
+"""Bases with exactly one subclass. None splits a class, each is used by itself as well: an Exclusive subscription, a log thread
+(the simulator's has no thread), a frame (a refused one carries a reason), a world (a plain one makes two modes comparable)."""
 
 DRAINS_MAX = 1
 """Loops over effects outside production but for the one interpreter: the simulator's cluster still has its own."""
@@ -90,18 +91,48 @@ def circles() -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
+def bases() -> dict[str, list[str]]:
+    """Class -> the classes that it derives from, each as `module.Class`; what is not ours by its name alone."""
+    imported = {
+        module: {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for module, tree in modules().items()
+    }
+    own = {
+        module: {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        for module, tree in modules().items()
+    }
+
+    def defined(module: str, name: str) -> str:
+        """Where a name of a module comes from, through packages that pass it on."""
+        if name in own.get(module, {}):
+            return f"{module}.{name}"
+        source = imported.get(module, {}).get(name)
+        return defined(*source.rsplit(".", 1)) if source is not None else name
+
+    return {
+        f"{module}.{name}": [defined(module, base.id) for base in node.bases if isinstance(base, ast.Name)]
+        for module, classes in own.items()
+        for name, node in classes.items()
+    }
+
+
 def halves() -> list[str]:
     """Bases of ours with exactly one subclass; protocols, structs and errors are not meant to be halves."""
-    bases: dict[str, list[str]] = {}
-    for tree in modules().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
-    count = Counter(base for names in bases.values() for base in names if base in bases)
+    found = bases()
+    count = Counter(base for derived in found.values() for base in derived)
+
+    def is_error(name: str) -> bool:
+        return name.endswith(("Error", "Exception")) or any(map(is_error, found.get(name, ())))
+
     return sorted(
         name
-        for name, number in count.items()
-        if number == 1 and not {"Protocol", "Struct"} & set(bases[name]) and not name.endswith("Error")
+        for name, derived in found.items()
+        if count[name] == 1 and not {"Protocol", "Struct"} & set(derived) and not is_error(name)
     )
 
 

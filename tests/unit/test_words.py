@@ -36,7 +36,7 @@ PRIVATE: Final = {
     "teller": "CommitSender",
     "greeter": "HandshakeWorker",
     "seat": "the host of a machine",
-    "cover": "the verb: contains, includes; the position up to which states contain all markers is in the glossary",
+    "cover": "the verb: contains, includes; or the checkpoint",
     "waters": "low-water marks",
     "lives": "incarnations, or the verb: runs, is, lies",
     "place": "position",
@@ -44,8 +44,8 @@ PRIVATE: Final = {
 CEILINGS: Final = dict.fromkeys(UNCLEAR | PRIVATE, 0)
 """How often each may stand there. A ceiling only falls."""
 
-ALLOWED: Final = re.compile(r"takes? place|in place of|low-water|\| cover \||\(the cover\)")
-"""The field's phrases, and the glossary's own line."""
+ALLOWED: Final = re.compile(r"takes? place|in place of|low-water")
+"""The field's phrases."""
 
 
 def prose(page: Path) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from magnetar.admin.http.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection, Room
+from magnetar.admin.http.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection
+from magnetar.runtime.network.connection_places import Places
 from tests.web.conftest import World, raw_answer
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -191,7 +192,7 @@ def test_requests_that_come_together_wait_as_bytes(monkeypatch: pytest.MonkeyPat
 
 def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -> None:
     refused: list[str] = []
-    room = Room(2, refused.append)
+    room = Places(2, refused.append)
 
     async def story() -> None:
         async with listening(IDLE_S, room=room) as port, asyncio.timeout(WAIT_S):
@@ -219,15 +220,15 @@ def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -
 
 def test_handshakes_of_tls_have_a_place_among_the_connections() -> None:
     refused: list[str] = []
-    room = Room(2, refused.append)
+    room = Places(2, refused.append)
     a, b, c, d = (asyncio.Protocol() for _ in "abcd")
     assert room.begin(a, "a") and room.begin(b, "b") and not room.begin(c, "c")
-    assert not room.enter(d, "d")
-    assert room.enter(a, "a"), "its place is that of its handshake"
+    assert not room.take(d, "d")
+    assert room.take(a, "a"), "its place is that of its handshake"
     room.end(a)
     assert room.open == 1 and not room.begin(c, "c")
     room.end(b)
-    assert room.enter(d, "d") and room.open == 2
+    assert room.take(d, "d") and room.open == 2
     assert refused == ["c", "d", "c"]
 
 
@@ -254,7 +255,7 @@ def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_strangers_do_not_keep_an_administrator_out(sent: bytes) -> None:
     made_room: list[str] = []
-    room = Room(40, lambda peer: None, made_room=made_room.append)
+    room = Places(40, lambda peer: None, made_room=made_room.append)
 
     async def refuse(_request: web.Request) -> web.Response:
         return web.Response(status=401, text="who?")

@@ -59,7 +59,7 @@ def observe(machine: AckedSets, observer: EpochObserver) -> None:
     machine.sought = observed_sought  # type: ignore[method-assign]
 
 
-class SimMachines(Machines):
+class SimMachines:
     """Makes the machines of one broker.
 
     Args:
@@ -67,14 +67,14 @@ class SimMachines(Machines):
     """
 
     def __init__(self, observer: EpochObserver) -> None:
-        super().__init__()
+        self._make = Machines()
         self._observer = observer
 
     def __call__(
         self, registry: "ReplicatedSubscriptions", host: ReplicatedTopic
     ) -> tuple[ExactMachine, SnapshotMachine]:
         """As production makes them, and observed."""
-        exact, snapshot = super().__call__(registry, host)
+        exact, snapshot = self._make(registry, host)
         assert isinstance(exact, AckedSets)
         observe(exact, self._observer)
         return exact, snapshot

@@ -137,7 +137,7 @@ class Acks(Observer):
         It does not while no link concerns the topic. When it begins to, the subscription starts where the cursor stands.
         """
         host = cluster.broker.replicated_subscriptions.topics.get(topic) if cluster.broker is not None else None
-        return host is not None and (host.ready or subscription in host.known)
+        return host is not None and (host.ready or subscription in host.states.known)
 
     @staticmethod
     def key(state: SubscriptionState) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.broker.replicated_subscriptions.state_store import StoredStates
+from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets
@@ -312,7 +312,7 @@ def _in_order(_: MarkerReader, key: OriginKey, next_indexes: Mapping[OriginKey, 
 # ------------------------------------------------------------------------------------------------------ of whole brokers
 
 
-def _only_when_asked(_host: StoredStates) -> None:
+def _only_when_asked(_host: ReplicatedTopic) -> None:
     """Acknowledgements are noted, and nothing but their number makes anybody report them to the machines."""
 
 
@@ -387,7 +387,7 @@ EXACT: dict[str, Patches | Dropping] = {
         "magnetar.broker.replicated_subscriptions.registry.ReplicatedSubscriptions.heard_in": _nothing,
         f"{WRITER}.request": _nothing,
     },
-    "never_caught_up": {"magnetar.broker.replicated_subscriptions.state_store.StoredStates.catch_up": _only_when_asked},
+    "never_caught_up": {"magnetar.broker.replicated_subscriptions.topic.ReplicatedTopic.catch_up": _only_when_asked},
     "fence_dispatches": {"magnetar.broker.subscriptions.subscription.Subscription.hold": _nothing},
     "activates_unmerged": {
         "magnetar.broker.failover.fencing.Fences.merged": lambda *_: {"merged": True, "exists": True, "watermark": ""},

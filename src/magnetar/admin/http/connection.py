@@ -52,14 +52,6 @@ body before they read find the answer then. For a longer body the connection is 
 """
 
 
-class Room(Places):
-    """The slots for connections of all HTTP ports."""
-
-    def enter(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None] | None = None) -> bool:
-        """Count one in, unless there are too many."""
-        return self.take(connection, peer, drop)
-
-
 class Connection(web.RequestHandler):
     """One client. Its requests are parsed one at a time: bytes after a request wait until it is answered.
 
@@ -100,7 +92,7 @@ class Connection(web.RequestHandler):
         server: web.Server,
         malformed: Malformed,
         idle_s: float = IDLE_S,
-        room: Room | None = None,
+        room: Places | None = None,
         turns: Turns | None = None,
         answers: Answers | None = None,
         dropped: Callable[[str, str], None] = lambda _peer, _reason: None,
@@ -139,7 +131,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, or refuse when there are too many."""
         peer = shown(transport.get_extra_info("peername"))
-        if self._room is not None and not self._room.enter(self, peer, cast("asyncio.Transport", transport).abort):
+        if self._room is not None and not self._room.take(self, peer, cast("asyncio.Transport", transport).abort):
             cast("asyncio.Transport", transport).abort()
             return
         self._inside = True

@@ -123,7 +123,7 @@ class MachineHost:
         self.cluster, self.log = topic.cluster, topic.log
         self.latest_incarnation_of = topic.latest_incarnation_of
         self.incarnation_of, self.append_marker, self.cursor = topic.incarnation_of, topic.append_marker, topic.cursor
-        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.dirty
+        self.subscriptions, self.apply, self.dirty = topic.subscriptions, topic.apply, topic.states.dirty
         self.timer, self.note, self.interval_ms = topic.timer, topic.note, topic.interval_ms
 
     @property

@@ -17,7 +17,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.links import Links
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.progress import Progress
-from magnetar.broker.replicated_subscriptions.state_store import Leftover, TopicShare, decode_cover
+from magnetar.broker.replicated_subscriptions.state_store import Leftover, decode_checkpoint
 from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher, Share
 from magnetar.broker.subscriptions.subscription import REPLICATED, Subscription
@@ -138,8 +138,8 @@ class ReplicatedSubscriptions(TopicPart):
         if topic.log.last != NONE:
             # A link that leads here without this cluster's policy naming its source is known by what it brought.
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
-        covered = decode_cover(states.pop("", b""))
-        made = self.topics[topic.text] = ReplicatedTopic(self, topic, covered)
+        checkpoint = decode_checkpoint(states.pop("", b""))
+        made = self.topics[topic.text] = ReplicatedTopic(self, topic, checkpoint)
         topic.switch_replicated_subscriptions(made)
         self.links.follow_durability(topic)  # docs/design/links.md#synced-only
         made.load(states)
@@ -164,7 +164,7 @@ class ReplicatedSubscriptions(TopicPart):
         found = self.of(topic)
         if found is None:
             return []
-        keys = [replicated_key(topic.text, name) for name in ["", *found.known]]
+        keys = [replicated_key(topic.text, name) for name in ["", *found.states.known]]
         for key in keys:
             self.flusher.forget(key)
         return keys
@@ -350,7 +350,7 @@ class ReplicatedSubscriptions(TopicPart):
         found.created(subscription)
         if not found.ready:
             return {}
-        key, data = found.taken(subscription.name)
+        key, data = found.states.take(subscription.name)
         return {key: data} if data else {}
 
     def creation_failed(self, topic: Topic, subscription: Subscription) -> None:
@@ -364,9 +364,9 @@ class ReplicatedSubscriptions(TopicPart):
         if found is None or not subscription.durable:
             return {}, ()
         found.deleted(subscription)
-        if not found.ready or subscription.name not in found.known:
+        if not found.ready or subscription.name not in found.states.known:
             return {}, ()
-        key, data = found.taken(subscription.name)
+        key, data = found.states.take(subscription.name)
         self.flusher.forget(key)
         return ({key: data}, ()) if data else ({}, (key,))
 
@@ -401,11 +401,11 @@ class ReplicatedSubscriptions(TopicPart):
             else:
                 continue
             found = self.topics.get(text)
-            if found is not None and (not name or name in found.known):
+            if found is not None and (not name or name in found.states.known):
                 concerned.setdefault(text, {})[key] = name
             elif key.startswith(REPLICATED_PREFIX):
                 shares.append(Leftover(key))
-        shares += [TopicShare(self.topics[text], names) for text, names in concerned.items()]
+        shares += [self.topics[text].states.transaction(names) for text, names in concerned.items()]
         return shares
 
     def tick(self, topic: Topic, now_ms: int) -> None:
@@ -414,14 +414,14 @@ class ReplicatedSubscriptions(TopicPart):
             topic.replicated_subscriptions.tick(now_ms, now_ms - self.context.config.retention_interval_ms)
 
     def flush(self) -> None:
-        """Before the end: covers are stored, so that the next start has nothing to replay."""
+        """Before the end: checkpoints are stored, so that the next start has nothing to replay."""
         for found in self.topics.values():
-            found.want_cover()
+            found.states.want_checkpoint()
 
     def durable_low(self, topic: Topic) -> Position | None:
         """Retention may delete up to here as far as markers go; None: everything."""
         found = self.of(topic)
-        return found.durable_low() if found is not None else None
+        return found.states.durable_low() if found is not None else None
 
     # --------------------------------------------------------------------------------------------------------- watching
 

@@ -1,38 +1,35 @@
-"""What is stored of a topic's replicated subscriptions, and the cover: how far all of it has taken in the topic's markers.
+"""What is stored of a topic's replicated subscriptions, and the checkpoint: up to where all of it contains the topic's markers.
 
-A state goes into the transaction of its cursor; one without a cursor (unsubscribed here) and the cover itself go with whatever
-is stored next. The cover moves when a flush of the `CursorFlusher` holds every state that changed since, and none is under way
-before it: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
+A state goes into the transaction of its cursor. A state without a cursor (unsubscribed here) and the checkpoint go with what is
+stored next. The checkpoint moves when a flush of the cursors holds every state that changed since, and no earlier flush is under
+way: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from magnetar.broker.replicated_subscriptions.ack_collector import AckCollector
-from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.ids import NONE, Position
 from magnetar.effects.store_batches import Piece
 from magnetar.metadata.topic_records import cursor_key, replicated_key
-from magnetar.replication.marker_host import Acked
 
-COVER_MARKERS: Final = 100
-"""The cover is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
+CHECKPOINT_MARKERS: Final = 100
+"""The checkpoint is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
 milliseconds."""
 
 _DIGITS: Final = 20
 
 
-def encode_cover(position: Position) -> bytes:
-    """The cover as stored: `ledger:entry`."""
+def encode_checkpoint(position: Position) -> bytes:
+    """The checkpoint as stored: `ledger:entry`."""
     return str(position).encode()
 
 
-def decode_cover(data: bytes) -> Position:
-    """Read what `encode_cover` wrote; NONE for anything else, which only means a longer replay."""
+def decode_checkpoint(data: bytes) -> Position:
+    """Read what `encode_checkpoint` wrote; NONE for anything else, which only means a longer replay."""
     ledger, separator, entry = data.decode(errors="replace").partition(":")
     numbers = [part.removeprefix("-") for part in (ledger, entry)]
     if not separator or not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in numbers):
@@ -40,8 +37,23 @@ def decode_cover(data: bytes) -> Position:
     return Position(int(ledger), int(entry))
 
 
-class _Beside:
-    """A key of ours in the cursors' transactions, whose value `TopicShare` supplies."""
+def encode_state(exact: bytes, snapshot: bytes) -> bytes:
+    """The states of both machines as stored; b"" when there is nothing to keep."""
+    return msgspec.msgpack.encode((exact, snapshot)) if exact or snapshot else b""
+
+
+def decode_state(data: bytes) -> tuple[bytes | None, bytes | None]:
+    """Read what `encode_state` wrote; None for a machine that had nothing to keep.
+
+    Raises:
+        msgspec.DecodeError: it is something else.
+    """
+    exact, snapshot = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
+    return exact or None, snapshot or None
+
+
+class _NoCursor:
+    """Stands for a cursor where only what `StateTransaction` supplies is stored."""
 
     durable_mark_delete = NONE
     mark_delete = NONE
@@ -51,63 +63,58 @@ class _Beside:
         return b""
 
 
-_BESIDE: Final = _Beside()
+_NO_CURSOR: Final = _NoCursor()
 
 
-class StoredStates:
-    """The storing half of `broker.replicated_subscriptions.topic.ReplicatedTopic`.
+class StateHost(Protocol):
+    """Has the states that are stored (`broker.replicated_subscriptions.topic.ReplicatedTopic`).
+
+    Attributes:
+        ready: loading and replay are over.
+        closed: the topic is gone.
+    """
+
+    ready: bool
+    closed: bool
+
+    def catch_up(self) -> None:
+        """Report to the machines what was acknowledged so far."""
+
+    def encode_state(self, subscription: str) -> bytes:
+        """The states of both machines; b"" when there is nothing to keep."""
+
+
+class StateStore:
+    """Stores the states of one topic's replicated subscriptions with their cursors, and the checkpoint.
 
     Args:
         topic: whose.
-        flusher: the broker's.
-        covered: the stored cover.
+        flusher: stores the broker's cursors.
+        host: has the states.
+        checkpoint: as stored.
 
     Attributes:
-        reached: all states are stored that have taken in the markers up to here, but not yet that they have.
+        known: subscriptions of which the machines hold a state, also those that were deleted here.
+        dirty_names: whose state changed since it was last handed to the store.
+        checkpoint: the durable one.
+        reached: all states that are stored contain the markers up to here; the checkpoint does not say so yet.
         storing: flushes with states of this topic that are under way.
     """
 
-    def __init__(self, topic: Topic, flusher: CursorFlusher, covered: Position) -> None:
-        self._topic = topic
-        self._flusher = flusher
-        self.log = topic.log
-        self.covered = self.reached = covered
-        self.ready = False
-        self.closed = False
+    def __init__(self, topic: Topic, flusher: CursorFlusher, host: StateHost, checkpoint: Position) -> None:
+        self._topic, self._flusher, self._host = topic, flusher, host
+        self._log = topic.log
+        self.checkpoint = self.reached = checkpoint
         self.known: set[str] = set()
         self.dirty_names: set[str] = set()
         self.storing = 0
-        self._wants_cover = False
+        self._wants_checkpoint = False
         self._handing = False
-        self._acks = AckCollector(self._tell)
-
-    @property
-    def exact(self) -> ExactMachine:
-        """The machine of exact mode."""
-        raise NotImplementedError
-
-    @property
-    def snapshot(self) -> SnapshotMachine:
-        """The machine of snapshot mode."""
-        raise NotImplementedError
-
-    def note(self, level: str, text: str) -> None:
-        """One line for the broker's log."""
-        raise NotImplementedError
-
-    def _tell(self, name: str, acked: Acked) -> None:
-        """Tell the machines of an acknowledgement."""
-        raise NotImplementedError
-
-    def catch_up(self) -> None:
-        """The machines are told of all acknowledgements so far."""
-        if self._acks:
-            self._acks.flush()
 
     @property
     def _may_store(self) -> bool:
         """Not before everything is loaded, and nothing behind the topic's deletion."""
-        return self.ready and not self.closed and not self._topic.deleting
+        return self._host.ready and not self._host.closed and not self._topic.deleting
 
     def dirty(self, subscription: str) -> None:
         """The machines' state changed: it is stored soon, with the cursor."""
@@ -119,109 +126,117 @@ class StoredStates:
         if found is not None and found.durable:
             self._flusher.dirty(cursor_key(self._topic.text, subscription), found)
         else:
-            self._flusher.dirty(replicated_key(self._topic.text, subscription), _BESIDE)
+            self._flusher.dirty(replicated_key(self._topic.text, subscription), _NO_CURSOR)
 
-    def deletion_failed(self) -> None:
-        """The topic's deletion failed: what was not stored meanwhile, or was forgotten for its sake, is stored soon."""
-        for name in sorted(self.known):
+    def dirty_again(self, names: Collection[str]) -> None:
+        """Store states that could not be stored when they changed: before the start was over, or while the topic was deleted."""
+        for name in sorted(names):
             self.dirty(name)
 
-    def state(self, subscription: str) -> bytes:
-        """Both machines' state of a subscription; b"" when there is nothing to keep."""
-        pair = (self.exact.encode(subscription), self.snapshot.encode(subscription))
-        return msgspec.msgpack.encode(pair) if any(pair) else b""
-
-    def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
-        if data is None:
-            return None, None
-        try:
-            exact, snapshot = msgspec.msgpack.decode(data, type=tuple[bytes, bytes])
-        except msgspec.DecodeError as error:
-            self.note("error", f"the stored state of subscription {name} of {self._topic.text} is damaged: {error}")
-            return None, None
-        return exact or None, snapshot or None
-
-    def taken(self, subscription: str) -> tuple[str, bytes]:
+    def take(self, subscription: str) -> tuple[str, bytes]:
         """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
-        self._handing = True  # whatever the machines have yet to be told of is dirty at the flusher already
-        self.catch_up()
+        self._handing = True  # what the machines are told here is dirty at the flusher already
+        self._host.catch_up()
         self._handing = False
         self.dirty_names.discard(subscription)
-        data = self.state(subscription)
+        data = self._host.encode_state(subscription)
         if data:
             self.known.add(subscription)
         else:
             self.known.discard(subscription)
         return replicated_key(self._topic.text, subscription), data
 
-    def cover_now(self, *, alone: bool) -> Position | None:
-        """The cover that may be stored with, or behind, every state that was dirty; None: the old one will do.
+    def begin(self) -> Position | None:
+        """A flush took states; the checkpoint that may be stored with, or behind, them. None: the old one will do."""
+        alone = self.storing == 0
+        self.storing += 1
+        if not self._host.ready or self.dirty_names or not alone:
+            return None
+        behind = self._log.markers_between(self.checkpoint, self._log.last)
+        if not behind or (behind < CHECKPOINT_MARKERS and not self._wants_checkpoint):
+            return None
+        self._wants_checkpoint = False
+        return self._log.last
+
+    def checkpoint_stored(self, checkpoint: Position) -> None:
+        """A checkpoint is durable."""
+        self.checkpoint = max(self.checkpoint, checkpoint)
+
+    def end(self, reached: Position | None, *, split: bool) -> None:
+        """All transactions of a flush have an outcome.
 
         Args:
-            alone: no earlier transaction of this topic's states is under way.
+            reached: up to where all states that are stored contain the markers; None: no further than before.
+            split: there were several, so that the checkpoint is not stored yet.
         """
-        if not self.ready or self.dirty_names or not alone:
-            return None
-        behind = self.log.markers_between(self.covered, self.log.last)
-        if not behind or (behind < COVER_MARKERS and not self._wants_cover):
-            return None
-        self._wants_cover = False
-        return self.log.last
+        self.storing -= 1
+        if reached is not None:
+            self.reached = max(self.reached, reached)
+            if split:
+                self.want_checkpoint()
+            else:
+                self.checkpoint_stored(reached)
 
-    def want_cover(self) -> None:
-        """Let the cover be stored soon, if there is any marker behind it."""
-        if self._may_store and self.log.markers_between(self.covered, self.log.last):
-            self._wants_cover = True
-            self._flusher.dirty(replicated_key(self._topic.text), _BESIDE)
+    def want_checkpoint(self) -> None:
+        """Let the checkpoint be stored soon, if there is any marker behind it."""
+        if self._may_store and self._log.markers_between(self.checkpoint, self._log.last):
+            self._wants_checkpoint = True
+            self._flusher.dirty(replicated_key(self._topic.text), _NO_CURSOR)
 
     def durable_low(self) -> Position | None:
         """Retention may delete up to here as far as markers go; None: everything."""
-        if not self.log.markers_between(self.covered, self.log.last):
+        if not self._log.markers_between(self.checkpoint, self._log.last):
             return None
-        self.want_cover()
-        return self.covered
+        self.want_checkpoint()
+        return self.checkpoint
+
+    def transaction(self, names: Mapping[str, str]) -> "StateTransaction":
+        """What one flush stores of this topic.
+
+        Args:
+            names: by the flusher's key: a subscription, or "" for the checkpoint.
+        """
+        return StateTransaction(self, replicated_key(self._topic.text), names, ready=self._host.ready)
 
 
-class TopicShare:
-    """What one flush stores of one topic in addition to its cursors (`cursor_flusher.Share`).
+class StateTransaction:
+    """What one flush of the cursors stores of one topic in addition to them (`cursor_flusher.Share`).
 
     Args:
-        host: of the topic.
-        names: by the flusher's key: a subscription, or "" for the cover.
+        store: of the topic.
+        own: the key of its checkpoint.
+        names: see `StateStore.transaction`.
+        ready: loading and replay are over.
     """
 
-    def __init__(self, host: StoredStates, names: Mapping[str, str]) -> None:
-        self._host = host
-        self._names = names
-        self._own = replicated_key(host.log.name)
+    def __init__(self, store: StateStore, own: str, names: Mapping[str, str], *, ready: bool) -> None:
+        self._store, self._own, self._names, self._ready = store, own, names, ready
         self._left = set(names)
         self._split = True
         self._failed = False
-        self._cover: Position | None = None
-        self._reached = host.reached
-        self._ready = host.ready
-        if not self._ready:
-            # A state before the end of the replay would claim to cover markers that it has not taken in.
-            self.parts = {key: Piece((), {}, () if name else (self._own,)) for key, name in names.items()}
+        self._checkpoint: Position | None = None
+        self._reached = store.reached
+        if not ready:
+            # A state before the end of the replay would claim to contain markers that it has not taken in.
+            self.parts = {key: Piece((), {}, () if name else (own,)) for key, name in names.items()}
             return
         self.parts = {key: self._part(name) for key, name in names.items()}
-        self._cover = host.cover_now(alone=host.storing == 0)
-        host.storing += 1
+        self._checkpoint = store.begin()
 
     def _part(self, name: str) -> Piece:
         if not name:
-            return Piece((), {self._own: encode_cover(self._reached)})
-        key, data = self._host.taken(name)
+            return Piece((), {self._own: encode_checkpoint(self._reached)})
+        key, data = self._store.take(name)
         return Piece((), {key: data}) if data else Piece((), {}, (key,))
 
     def whole(self) -> Mapping[str, bytes]:
-        """All is in one transaction, so that the cover may be, too."""
+        """All is in one transaction, so that the checkpoint may be, too."""
         self._split = False
-        return {} if self._cover is None else {self._own: encode_cover(self._cover)}
+        return {} if self._checkpoint is None else {self._own: encode_checkpoint(self._checkpoint)}
 
     def stored(self, keys: Collection[str], error: str) -> None:
         """The outcome for some of the parts."""
-        host = self._host
+        store = self._store
         if not self._ready:
             return
         self._left.difference_update(keys)
@@ -229,22 +244,15 @@ class TopicShare:
         if error:
             self._failed = True
             for name in filter(None, names):
-                host.dirty(name)
+                store.dirty(name)
         elif "" in names:
-            host.covered = max(host.covered, self._reached)
-        if self._left:
-            return
-        host.storing -= 1
-        if self._cover is not None and not self._failed:
-            host.reached = max(host.reached, self._cover)
-            if self._split:
-                host.want_cover()
-            else:
-                host.covered = max(host.covered, self._cover)
+            store.checkpoint_stored(self._reached)
+        if not self._left:
+            store.end(None if self._failed else self._checkpoint, split=self._split)
 
 
 class Leftover:
-    """A key of ours whose topic is gone, or what was to be kept of it (`cursor_flusher.Share`)."""
+    """A key of ours whose topic is gone, or what was to be kept of it (`keeper.Share`)."""
 
     def __init__(self, key: str) -> None:
         self.parts = {key: Piece((), {}, (key,))}
@@ -254,4 +262,4 @@ class Leftover:
         return {}
 
     def stored(self, keys: Collection[str], error: str) -> None:
-        """The flusher tries again."""
+        """The keeper tries again."""

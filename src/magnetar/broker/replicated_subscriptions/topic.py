@@ -1,11 +1,11 @@
 """The replicated subscriptions of one topic: the two machines, what they learn and what they ask for (`replication.marker_host`).
 
-    start     load each stored state -> read the markers behind what is covered -> started
+    start     load each stored state -> read the markers behind the checkpoint -> started
     later     confirmed entries -> stored -> dispatch; acknowledgements, seeks, creations, deletions as they happen
-    stores    a subscription's state goes into the transaction of its cursor; the topic's cover with the last dirty one
+    stores    a subscription's state goes into the transaction of its cursor; the topic's checkpoint with the last dirty one
 
-The *cover* is a position: every state that is stored, or need not be, has taken in all markers at or below it. Replay begins
-there, and retention keeps markers behind it. A state that did not change since needs no new version for the cover to move.
+The *checkpoint* is a position: every state that is stored, or need not be, has taken in all markers at or below it. Replay begins
+there, and retention keeps markers behind it. A state that did not change since needs no new version for the checkpoint to move.
 
 Whatever a machine asks for takes effect at once on the cursor; nothing is sent to consumers before the end of the event, so
 that a message which another cluster's consumer acknowledged is never sent in between.
@@ -16,10 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from magnetar.broker.replicated_subscriptions.ack_collector import AckCollector
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, ModalMachine, SnapshotMachine, figures
 from magnetar.broker.replicated_subscriptions.progress import Lag, Progress, told_by
 from magnetar.broker.replicated_subscriptions.replay import Replay
-from magnetar.broker.replicated_subscriptions.state_store import StoredStates
+from magnetar.broker.replicated_subscriptions.state_store import StateStore, decode_state, encode_state
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
@@ -47,25 +50,29 @@ _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
 _origin_of = attrgetter("origin")
 
 
-class ReplicatedTopic(StoredStates):
+class ReplicatedTopic:
     """Hosts the two machines of a topic; each sees it through its `MachineHost`.
 
     Args:
         registry: of the broker.
         topic: whose.
-        covered: the stored cover.
+        checkpoint: as stored.
 
     Attributes:
         exact, snapshot: the machines.
         ready: loading and replay are over.
-        known: subscriptions of which the machines hold a state, also those that were deleted here.
-        dirty_names: whose state changed since it was last handed to the store.
-        covered: the durable cover.
+        closed: the topic is gone.
+        states: stores what the machines know.
     """
 
-    def __init__(self, registry: "ReplicatedSubscriptions", topic: Topic, covered: Position = NONE) -> None:
-        super().__init__(topic, registry.flusher, covered)
+    def __init__(self, registry: "ReplicatedSubscriptions", topic: Topic, checkpoint: Position = NONE) -> None:
         self._registry = registry
+        self._topic = topic
+        self.log = topic.log
+        self.ready = False
+        self.closed = False
+        self.states = StateStore(topic, registry.flusher, self, checkpoint)
+        self._acks = AckCollector(self._tell)
         self._outbox = registry.context.outbox
         self.cluster: str = registry.context.cluster
         self.markers_written = self.markers_failed = self.not_made = 0
@@ -131,20 +138,38 @@ class ReplicatedTopic(StoredStates):
             self.exact.learn_own(marks)
             self._settle()
 
+    def catch_up(self) -> None:
+        """The machines are told of all acknowledgements so far."""
+        if self._acks:
+            self._acks.flush()
+
+    def encode_state(self, subscription: str) -> bytes:
+        """Both machines' state of a subscription; b"" when there is nothing to keep."""
+        return encode_state(self.exact.encode(subscription), self.snapshot.encode(subscription))
+
+    def _decode(self, name: str, data: bytes | None) -> tuple[bytes | None, bytes | None]:
+        if data is None:
+            return None, None
+        try:
+            return decode_state(data)
+        except msgspec.DecodeError as error:
+            self.note("error", f"the stored state of subscription {name} of {self._topic.text} is damaged: {error}")
+            return None, None
+
     # ------------------------------------------------------------------------------------------------------- beginning
 
     def load(self, states: Mapping[str, bytes]) -> None:
         """Take the stored states, read what they do not cover, and start; `ready` may be true only later.
 
         Args:
-            states: by subscription, as `state` encoded them.
+            states: by subscription, as `encode_state` gave them.
         """
         fresh = []
-        after = self.covered
+        after = self.states.checkpoint
         for name in sorted({*states, *self.subscriptions()}):
             exact, snapshot = self._decode(name, states.get(name))
             if name in states:
-                self.known.add(name)
+                self.states.known.add(name)
             else:
                 fresh.append(name)
             self.exact.load(name, exact)
@@ -174,8 +199,7 @@ class ReplicatedTopic(StoredStates):
             machine.started()
         self._begun(fresh)
         self._settle()
-        for name in list(self.dirty_names):
-            self.dirty(name)
+        self.states.dirty_again(self.states.dirty_names)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
@@ -231,7 +255,7 @@ class ReplicatedTopic(StoredStates):
             # Markers are reached by the replay, in their order; messages are there from now on, for older markers too.
             entries = [entry for entry in entries if not entry.flags & _MARKER]
         # A machine remembers of what could not be made here that it has missed something.
-        idle = not self.known and not self._refused and self.ready
+        idle = not self.states.known and not self._refused and self.ready
         if idle and not any(entry.flags & _MARKER for entry in entries):
             if self._made is not None:
                 self._counted.update(figures(*self._made, levels=False))  # what was counted stays counted
@@ -252,7 +276,7 @@ class ReplicatedTopic(StoredStates):
             self._waiting.append(lambda: self.acknowledged(name, acked))
         elif not self._acks.add(name, acked):
             if self.mode == "exact" and self._made is not None and self._made[0].collects(name):
-                self.dirty(name)
+                self.states.dirty(name)
                 self._acks.begin(name, acked)
             else:
                 self._tell(name, acked)
@@ -288,7 +312,7 @@ class ReplicatedTopic(StoredStates):
     def _created(self, name: str) -> None:
         for machine in self._both():
             machine.created(name)
-        self.dirty(name)
+        self.states.dirty(name)
 
     def _is(self, subscription: Subscription) -> bool:
         return self._topic.subscriptions.get(subscription.name) is subscription
@@ -309,7 +333,7 @@ class ReplicatedTopic(StoredStates):
 
         def tell() -> None:
             self._event(lambda machine: machine.sought(subscription.name, one))
-            self.dirty(subscription.name)
+            self.states.dirty(subscription.name)
 
         self.when_ready(tell)
 
@@ -322,7 +346,7 @@ class ReplicatedTopic(StoredStates):
         def tell() -> None:
             if self._is(subscription) and not subscription.replicated:
                 self._event(lambda machine: machine.unreplicated(subscription.name))
-                self.dirty(subscription.name)
+                self.states.dirty(subscription.name)
 
         self.when_ready(tell)
 
@@ -344,9 +368,9 @@ class ReplicatedTopic(StoredStates):
 
         def tell() -> None:
             self._event(lambda machine: machine.deleted(subscription.name))
-            self.dirty(subscription.name)
+            self.states.dirty(subscription.name)
 
-        if subscription.name in self.known or subscription.replicated:
+        if subscription.name in self.states.known or subscription.replicated:
             self.when_ready(tell)
 
     def trimmed(self) -> None:
@@ -378,7 +402,7 @@ class ReplicatedTopic(StoredStates):
 
     def deletion_failed(self) -> None:
         """The topic's deletion failed: markers that were refused for its sake are written now, too."""
-        super().deletion_failed()
+        self.states.dirty_again(self.states.known)
         self.healed()
 
     def healed(self) -> None:
@@ -482,7 +506,7 @@ class ReplicatedTopic(StoredStates):
         made = self._registry.heard_of(self._topic, subscription, cursor)
         self._names = None
         self._connect(made)
-        self.dirty(subscription)
+        self.states.dirty(subscription)
         self._later.append(lambda: self._adopted(subscription, asker))
         self.note("info", f"{self._topic.text}: subscription {subscription} was made because another cluster has it")
 

@@ -66,9 +66,9 @@ def test_what_a_replay_found_is_known_after_the_next_restart_too() -> None:
     world.advance(2_000)
     node.restart()
     node.hold_stores = False
-    world.advance(66_000)  # a round of retention, which moves the cover
+    world.advance(66_000)  # a round of retention, which moves the checkpoint
     host, log = node.topic.replicated_subscriptions, node.topic.log
-    assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
+    assert host is not None and not log.markers_between(host.states.checkpoint, log.last), "no replay reads it again"
     node.restart()
     world.advance(1_000)
     assert activate(node, token) is None

@@ -310,9 +310,9 @@ def test_what_a_replay_took_in_is_known_after_the_next_restart_too() -> None:
     world.advance(500)
     node.restart()
     node.hold_stores = False
-    world.advance(66_000)  # a round of retention, which moves the cover
+    world.advance(66_000)  # a round of retention, which moves the checkpoint
     host, log = node.topic.replicated_subscriptions, node.topic.log
-    assert host is not None and not log.markers_between(host.covered, log.last), "no replay reads it again"
+    assert host is not None and not log.markers_between(host.states.checkpoint, log.last), "no replay reads it again"
     node.restart()
     world.advance(1_000)
     world.cut.clear()
@@ -426,7 +426,7 @@ def test_the_cover_follows_so_that_replays_stay_short() -> None:
     assert markers(node, own=False) > 120
     host = node.topic.replicated_subscriptions
     assert host is not None
-    assert node.topic.log.markers_between(host.covered, node.topic.log.last) <= 101
+    assert node.topic.log.markers_between(host.states.checkpoint, node.topic.log.last) <= 101
     node.restart()
     world.advance(500)
     assert node.topic.subscriptions["s"].backlog_entries() == 0
@@ -911,13 +911,13 @@ def test_no_state_is_stored_that_the_replay_did_not_reach() -> None:
     assert got(*consumer(node)) == [b"0", b"2"]
 
 
-def test_position_none_is_no_cover() -> None:
-    from magnetar.broker.replicated_subscriptions.state_store import decode_cover, encode_cover
+def test_position_none_is_no_checkpoint() -> None:
+    from magnetar.broker.replicated_subscriptions.state_store import decode_checkpoint, encode_checkpoint
 
     for position in (NONE, Position(5, 0), Position(1 << 60, 7)):
-        assert decode_cover(encode_cover(position)) == position
+        assert decode_checkpoint(encode_checkpoint(position)) == position
     for damaged in (b"", b"x:y", b"1", b"\xff:3", b"9" * 40 + b":1"):
-        assert decode_cover(damaged) == NONE
+        assert decode_checkpoint(damaged) == NONE
 
 
 # ------------------------------------------------------------------------------------------------------ snapshot mode

@@ -61,7 +61,7 @@ def test_what_machines_counted_that_were_let_go_stays_counted() -> None:
     before = events(world["a"])
     assert any(value for name, value in before.items() if name.startswith("exact_"))
     # Without subscriptions a topic has no machines; the next message finds that out.
-    world["a"].broker.topics[TOPIC].replicated_subscriptions.known.clear()  # type: ignore[union-attr]
+    world["a"].broker.topics[TOPIC].replicated_subscriptions.states.known.clear()  # type: ignore[union-attr]
     world["a"].publish(b"x")
     world.settle()
     assert world["a"].broker.topics[TOPIC].replicated_subscriptions._made is None  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.replicated_subscriptions.state_store import decode_cover
+from magnetar.broker.replicated_subscriptions.state_store import decode_checkpoint
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.core.ids import NONE, Position
 from magnetar.effects import store_batches as batching
@@ -207,7 +207,7 @@ def _many(monkeypatch: pytest.MonkeyPatch, keys: int) -> tuple[World, Client, di
 
 
 def _acknowledge(node: Node, client: Client, consumers: dict[str, int], position: Position) -> list[Store]:
-    """Everybody acknowledges, and covers are wanted; the flush's transactions, which nobody answers."""
+    """Everybody acknowledges, and checkpoints are wanted; the flush's transactions, which nobody answers."""
     node.hold_stores = True
     for number in consumers.values():
         client.ack(number, position)
@@ -241,38 +241,41 @@ def test_states_stay_with_their_cursors_however_their_topic_is_cut(monkeypatch: 
     assert all(len(store.puts) <= 4 for store in stores)
 
 
-def test_the_cover_of_a_topic_that_is_cut_follows_when_all_of_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_of_a_topic_that_is_cut_follows_when_all_of_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world, client, consumers, positions = _many(monkeypatch, 4)
     node = world["a"]
     own = replicated_key(TOPIC)
-    before, last = decode_cover(node.meta.get(own, b"")), node.topic.log.last
+    before, last = decode_checkpoint(node.meta.get(own, b"")), node.topic.log.last
     assert before < last, "there is no marker to cover, or this tests nothing"
     stores = _acknowledge(node, client, consumers, positions[0])
-    assert all(decode_cover(store.puts.get(own, b"")) <= before for store in stores), "one of them may still fail"
+    assert all(decode_checkpoint(store.puts.get(own, b"")) <= before for store in stores), "one of them may still fail"
     _answer(node, stores)
-    assert decode_cover(node.meta.get(own, b"")) <= before
+    assert decode_checkpoint(node.meta.get(own, b"")) <= before
     _release(node)
-    assert decode_cover(node.meta[own]) >= last
-    host = node.topic.replicated_subscriptions
-    assert host is not None and host.covered == decode_cover(node.meta[own])
+    assert decode_checkpoint(node.meta[own]) >= last
+    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.states.checkpoint == decode_checkpoint(
+        node.meta[own]
+    )
 
 
-def test_the_cover_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     world, client, consumers, positions = _many(monkeypatch, 4)
     node = world["a"]
     own = replicated_key(TOPIC)
-    before, last = decode_cover(node.meta.get(own, b"")), node.topic.log.last
+    before, last = decode_checkpoint(node.meta.get(own, b"")), node.topic.log.last
     stores = _acknowledge(node, client, consumers, positions[0])
     _answer(node, stores, failing=1)
-    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.covered <= before
-    assert node.topic.replicated_subscriptions.reached <= before, "a state that is not stored has yet to cover them"
+    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.states.checkpoint <= before
+    assert node.topic.replicated_subscriptions.states.reached <= before, "a state that is not stored has yet to cover them"
     _release(node)
     for name in consumers:
         assert {cursor_key(TOPIC, name), replicated_key(TOPIC, name)} <= node.meta.keys()
     node.broker.replicated_subscriptions.flush()
     node.run(node.broker.flusher.flush)
     world.advance(1_000)
-    assert decode_cover(node.meta[own]) >= last
+    assert decode_checkpoint(node.meta[own]) >= last
 
 
 def test_a_topic_that_fits_is_stored_with_its_cover_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +283,7 @@ def test_a_topic_that_fits_is_stored_with_its_cover_at_once(monkeypatch: pytest.
     node = world["a"]
     last = node.topic.log.last
     (store,) = _acknowledge(node, client, consumers, positions[0])
-    assert decode_cover(store.puts[replicated_key(TOPIC)]) >= last
+    assert decode_checkpoint(store.puts[replicated_key(TOPIC)]) >= last
 
 
 def test_a_clean_stop_stores_what_changed_while_a_commit_was_under_way() -> None:

@@ -91,7 +91,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Throttled:
+class ThrottleCounts:
     """The number of waits of a subscription for a rate of dispatch (messages, bytes): its own, its topic's, its
     broker's.
     """
@@ -135,7 +135,7 @@ class DispatchContext:
     own_rate: Rate | None = None
     delays: bool = True
     served: bool = False
-    throttled: Throttled = field(default_factory=Throttled)
+    throttled: ThrottleCounts = field(default_factory=ThrottleCounts)
 
     def follow(
         self,
