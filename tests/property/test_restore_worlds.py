@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.admin.draining import describe
 from magnetar.broker.links.restores import Restores
 from magnetar.core.ids import NONE, Identity
 from magnetar.core.names import NamespaceName
@@ -128,7 +127,8 @@ def tell(seed: int) -> None:
         if consumed and chance.random() < 0.4:
             story.consume(chance.choice("bc"))
     world.advance(3_000)
-    assert describe(world["a"].broker)["safe"], describe(world["a"].broker)
+    state = world["a"].control.links.drain()
+    assert state["safe"], state
     old = {peer: identities(world[peer], "a") for peer in "bc"}
     wipe(world, "a")
     world.advance(3_000)

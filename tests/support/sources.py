@@ -45,7 +45,7 @@ RANKS = (
     {"statistics"},
     {"session"},
     {"broker"},
-    {"admin", "statistics.stats"},
+    {"admin"},
 )
 """Rooms of `broker/`, from left to right; the longest name that fits a module counts."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magnetar import cli
-from magnetar.broker.statistics.stats import broker_stats
+from magnetar.broker.admin.controller import Controller
 from magnetar.core.errors import StorageError
 from magnetar.runtime.log.recovery import LEDGER_FILE, MARK_FILE
 from tests.support.folders import CLUSTER, Life, live, name_of, segments
@@ -32,7 +32,7 @@ async def all_texts(life: Life) -> dict[str, list[str]]:
 
 
 async def figures(life: Life) -> tuple[int, int]:
-    stats = broker_stats(life.app.broker)
+    stats = Controller(life.app.broker, life.app.driver.run).statistics.broker()
     return stats["unknownTopics"], stats["lostEntries"]
 
 

@@ -21,7 +21,7 @@ from magnetar.broker.context import Done, DonePosition
 from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.broker.statistics.cardinality import Series, Shown, SubscriptionKey, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency
-from magnetar.broker.statistics.stats import Steps
+from magnetar.broker.statistics.topic_stats import Steps
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName

@@ -11,6 +11,7 @@ Rules of all parts:
 - Errors are `BrokerError` or one of `metadata.errors.Refused`; admin turns either into a status code.
 """
 
+from magnetar.broker.admin.draining import Drain
 from magnetar.broker.admin.events import AdminEvents, Run
 from magnetar.broker.admin.failovers import FailoverControl
 from magnetar.broker.admin.links import LinkControl
@@ -23,6 +24,7 @@ from magnetar.broker.admin.statistics import StatisticsControl
 from magnetar.broker.admin.subscriptions import SubscriptionControl
 from magnetar.broker.admin.topics import TopicControl
 from magnetar.broker.broker import Broker
+from magnetar.broker.statistics.topic_stats import TopicStatistics
 
 
 class Controller:
@@ -37,14 +39,23 @@ class Controller:
     """
 
     def __init__(self, broker: Broker, run: Run) -> None:
-        events = AdminEvents(broker, run)
+        events = AdminEvents(broker.topics, broker.loaded, broker.replicated_subscriptions, run)
         self.topics = TopicControl(broker, events)
         self.subscriptions = SubscriptionControl(broker.outbox, broker.catalog, broker.nonpersistent, events)
         self.messages = MessageControl(broker.outbox, broker.damage, events)
         self.replicated = ReplicatedControl(broker.replicated_subscriptions, broker.resources, broker.fences, events)
-        self.links = LinkControl(broker, self.topics, events)
+        drain = Drain(broker.context, broker.topics, broker.links, broker.fences)
+        self.links = LinkControl(broker.links, drain, broker.catalog.deleted, broker.fences, self.topics, events)
         self.failovers = FailoverControl(broker.fences, events)
         self.metadata = MetadataControl(broker.metasync, broker.resources, events)
         self.schemas = SchemaControl(broker.schemas, events)
-        self.statistics = StatisticsControl(broker, events)
-        self.policies = PolicyControl(broker, self.topics, events)
+        topics = TopicStatistics(
+            broker.context,
+            broker.clients,
+            broker.access,
+            broker.links.reports,
+            broker.replicated_subscriptions,
+            broker.compactions,
+        )
+        self.statistics = StatisticsControl(broker, topics, events)
+        self.policies = PolicyControl(broker.context, broker.changes, broker.deduplications, self.topics, events)

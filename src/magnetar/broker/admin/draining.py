@@ -9,9 +9,13 @@ Read-only: draining changes nothing, and a cluster that is safe now is so until 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.failover.fencing import Fences
+from magnetar.broker.links.links import Links
 from magnetar.broker.links.states import LinkState, LinkTopicState
+from magnetar.broker.topics.topic import Topic
 from magnetar.core.hints import command
 from magnetar.core.ids import NONE, Position
 from magnetar.replication.failover import Phase
@@ -19,10 +23,6 @@ from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.policy import MAY_GO, local_messages
 from magnetar.replication.link.source import LinkSource
 from magnetar.storage.topiclog import TopicLog
-
-if TYPE_CHECKING:
-    from magnetar.broker.broker import Broker
-    from magnetar.broker.topics.topic import Topic
 
 LISTED_MAX: Final = 100
 """A ceiling on what is named of each kind: an answer of a page; the counts are complete."""
@@ -92,52 +92,98 @@ def entries_to_go(log: TopicLog, after: Position, up_to: Position) -> int:
     return total
 
 
-def describe(broker: "Broker") -> DrainState:
-    """Look at everything now."""
-    links = [_link(broker, source) for source in broker.links.sources.values() if source.linked]
-    producers = [
-        {"topic": topic.text, "producer": producer.name, "address": producer.address}
-        for topic in broker.topics.values()
-        for producer in topic.producers.live.values()
-    ]
-    waiting = unwritten(broker)
-    writes = sum(topic.in_flight for topic in broker.topics.values())
-    topics, messages = _only_here(broker)
-    return DrainState(
-        cluster=broker.cluster,
-        uuid=broker.uuid,
-        safe=not (producers or waiting or writes or any(link["topics_waiting"] for link in links)),
-        links=links,
-        producers_connected=len(producers),
-        producers=producers[:LISTED_MAX],
-        writes=writes,
-        subscriptions_waiting=len(waiting),
-        subscriptions=waiting[:LISTED_MAX],
-        only_here_topics=topics,
-        only_here_messages=messages,
-        unlinked=broker.links.reports.unlinked(),
-    )
+class Drain:
+    """What keeps one cluster from being switched off.
 
+    Args:
+        context: of the broker.
+        topics: every persistent topic, by name.
+        links: of the broker.
+        fences: planned failovers.
+    """
 
-def _link(broker: "Broker", source: LinkSource) -> DrainLink:
-    # Thousands of topics have nothing to wait for: of these nothing is worked out.
-    link, states = broker.links.reports.state_alone(source), source.topics
-    topics = [
-        _topic(link, broker.links.reports.topic_state(state, source.to), state)
-        for _, state in sorted(states.items())
-        if state.wanted and _waits(state)
-    ]
-    topics.sort(key=lambda one: (not one["blocked"], -one["messages"], one["topic"]))
-    return DrainLink(
-        target=link["target"],
-        state=link["state"],
-        detail=link["detail"],
-        topics_linked=sum(state.wanted for state in states.values()),
-        topics_waiting=len(topics),
-        messages=sum(topic["messages"] for topic in topics),
-        entries=sum(topic["entries"] for topic in topics),
-        topics=topics[:LISTED_MAX],
-    )
+    def __init__(self, context: BrokerContext, topics: Mapping[str, Topic], links: Links, fences: Fences) -> None:
+        self._context, self._topics, self._links, self._fences = context, topics, links, fences
+
+    def describe(self) -> DrainState:
+        """Look at everything now."""
+        links = [self._link(source) for source in self._links.sources.values() if source.linked]
+        producers = [
+            {"topic": topic.text, "producer": producer.name, "address": producer.address}
+            for topic in self._topics.values()
+            for producer in topic.producers.live.values()
+        ]
+        waiting = self._unwritten()
+        writes = sum(topic.in_flight for topic in self._topics.values())
+        topics, messages = self._only_here()
+        return DrainState(
+            cluster=self._context.cluster,
+            uuid=self._context.uuid,
+            safe=not (producers or waiting or writes or any(link["topics_waiting"] for link in links)),
+            links=links,
+            producers_connected=len(producers),
+            producers=producers[:LISTED_MAX],
+            writes=writes,
+            subscriptions_waiting=len(waiting),
+            subscriptions=waiting[:LISTED_MAX],
+            only_here_topics=topics,
+            only_here_messages=messages,
+            unlinked=self._links.reports.unlinked(),
+        )
+
+    def _link(self, source: LinkSource) -> DrainLink:
+        # Thousands of topics have nothing to wait for: of these nothing is worked out.
+        link, states = self._links.reports.state_alone(source), source.topics
+        topics = [
+            _topic(link, self._links.reports.topic_state(state, source.to), state)
+            for _, state in sorted(states.items())
+            if state.wanted and _waits(state)
+        ]
+        topics.sort(key=lambda one: (not one["blocked"], -one["messages"], one["topic"]))
+        return DrainLink(
+            target=link["target"],
+            state=link["state"],
+            detail=link["detail"],
+            topics_linked=sum(state.wanted for state in states.values()),
+            topics_waiting=len(topics),
+            messages=sum(topic["messages"] for topic in topics),
+            entries=sum(topic["entries"] for topic in topics),
+            topics=topics[:LISTED_MAX],
+        )
+
+    def _unwritten(self) -> list[dict[str, str]]:
+        """Replicated subscriptions that their topic does not hold yet as they are, in topics that some link takes anywhere."""
+        found: list[dict[str, str]] = []
+        for topic in self._topics.values():
+            host = topic.replicated_subscriptions
+            if host is None or not any(source.wants(topic.text) for source in self._links.sources.values()):
+                continue
+            for name in host.subscriptions():
+                state = host.to_tell(name)
+                reason = _to_tell(state) or (self._snapshot_to_pass(topic, name) if state.get("toTell") else "")
+                if reason:
+                    found.append({"topic": topic.text, "subscription": name, "reason": reason})
+        return found
+
+    def _snapshot_to_pass(self, topic: Topic, name: str) -> str:
+        """Why snapshot mode has not told all of a subscription; "" for one that a failover moved, with the whole of its state."""
+        if self._fences.fence(topic.text, name).phase is Phase.MOVED:
+            return ""
+        if topic.subscriptions[name].backlog_entries():
+            return (
+                "snapshot mode tells what is acknowledged when everything before it is: consume that, or take the subscription "
+                "along as it is with magnetar failover"
+            )
+        return "acknowledgements wait for the next snapshot"
+
+    def _only_here(self) -> tuple[int, int]:
+        """(topics, messages) that no link takes anywhere."""
+        topics = messages = 0
+        for topic in self._topics.values():
+            if not any(source.wants(topic.text) for source in self._links.sources.values()):
+                count = local_messages(topic.log, NONE, topic.log.last)
+                topics, messages = topics + bool(count), messages + count
+        return topics, messages
 
 
 def _waits(state: LinkTopic) -> bool:
@@ -169,21 +215,6 @@ def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopi
     )
 
 
-def unwritten(broker: "Broker") -> list[dict[str, str]]:
-    """Replicated subscriptions that their topic does not hold yet as they are, in topics that some link takes anywhere."""
-    found: list[dict[str, str]] = []
-    for topic in broker.topics.values():
-        host = topic.replicated_subscriptions
-        if host is None or not any(source.wants(topic.text) for source in broker.links.sources.values()):
-            continue
-        for name in host.subscriptions():
-            state = host.to_tell(name)
-            reason = _to_tell(state) or (_snapshot_to_pass(broker, topic, name) if state.get("toTell") else "")
-            if reason:
-                found.append({"topic": topic.text, "subscription": name, "reason": reason})
-    return found
-
-
 def _to_tell(state: Mapping[str, Any]) -> str:
     """What of a subscription's state (`marker_host.Machine.describe`) the other clusters cannot have yet; "": nothing."""
     if not state["ready"]:
@@ -195,25 +226,3 @@ def _to_tell(state: Mapping[str, Any]) -> str:
     if state.get("unsent"):
         return f"{state['unsent']:,} acknowledgements are not written yet"
     return ""
-
-
-def _snapshot_to_pass(broker: "Broker", topic: "Topic", name: str) -> str:
-    """Why snapshot mode has not told all of a subscription; "" for one that a failover moved, with the whole of its state."""
-    if broker.fences.fence(topic.text, name).phase is Phase.MOVED:
-        return ""
-    if topic.subscriptions[name].backlog_entries():
-        return (
-            "snapshot mode tells what is acknowledged when everything before it is: consume that, or take the subscription "
-            "along as it is with magnetar failover"
-        )
-    return "acknowledgements wait for the next snapshot"
-
-
-def _only_here(broker: "Broker") -> tuple[int, int]:
-    """(topics, messages) that no link takes anywhere."""
-    topics = messages = 0
-    for topic in broker.topics.values():
-        if not any(source.wants(topic.text) for source in broker.links.sources.values()):
-            count = local_messages(topic.log, NONE, topic.log.last)
-            topics, messages = topics + bool(count), messages + count
-    return topics, messages

@@ -1,10 +1,11 @@
 """How administration enters a broker: its calls come from outside the driver's events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from magnetar.broker.broker import Broker
+from magnetar.broker.catalog.loaded_topics import LoadedTopics
 from magnetar.broker.context import Done
+from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
@@ -22,13 +23,21 @@ class AdminEvents:
     """Finds what a call of administration is about, and runs its changes as events of the broker.
 
     Args:
-        broker: the machine.
+        topics: every persistent topic, by name.
+        loaded: stores what is changed of them.
+        replicated_subscriptions: of the broker.
         run: handles an event: sets the clock, and carries out the effects.
     """
 
-    def __init__(self, broker: Broker, run: Run) -> None:
-        self._broker = broker
-        self._run = run
+    def __init__(
+        self,
+        topics: Mapping[str, Topic],
+        loaded: LoadedTopics,
+        replicated_subscriptions: ReplicatedSubscriptions,
+        run: Run,
+    ) -> None:
+        self._topics, self._loaded, self._run = topics, loaded, run
+        self._replicated_subscriptions = replicated_subscriptions
 
     def enter(self, event: Callable[[], None]) -> None:
         """Run an event. A refusal inside it is raised here; the driver does not see it."""
@@ -48,9 +57,7 @@ class AdminEvents:
         """Run an event on a subscription; on a replicated one not before its state is complete (after a start)."""
 
         def enter() -> None:
-            self._broker.replicated_subscriptions.when_ready(
-                topic, subscription.name, act, replicated=subscription.replicated
-            )
+            self._replicated_subscriptions.when_ready(topic, subscription.name, act, replicated=subscription.replicated)
 
         self.enter(enter)
 
@@ -60,7 +67,7 @@ class AdminEvents:
         Raises:
             BrokerError: TOPIC_NOT_FOUND.
         """
-        topic = self._broker.topics.get(text)
+        topic = self._topics.get(text)
         if topic is None:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {text} does not exist")
         return topic
@@ -84,7 +91,7 @@ class AdminEvents:
             done(BrokerError(ErrorCode.METADATA, error) if error else None)
 
         if subscription.durable:
-            self._broker.loaded.when_cursor_durable(subscription, stored)
+            self._loaded.when_cursor_durable(subscription, stored)
         else:
             done(None)
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from magnetar.broker.admin.draining import describe
+from magnetar.broker.admin.draining import Drain, DrainState
 from magnetar.broker.admin.events import AdminEvents
 from magnetar.broker.admin.topics import TopicControl
-from magnetar.broker.broker import Broker
+from magnetar.broker.catalog.deletion_marks import Deletions
 from magnetar.broker.context import Done
+from magnetar.broker.failover.fencing import Fences
+from magnetar.broker.links.links import Links
 from magnetar.broker.links.states import LinkState, SkipPreview
 from magnetar.core.ids import Position
 
@@ -15,28 +17,38 @@ class LinkControl:
     """Links to other clusters, and what of other clusters is held here.
 
     Args:
-        broker: the machine.
-        topics: of the same broker.
+        links: of the broker.
+        drain: what keeps the cluster from being switched off.
+        deleted: the deletion marks of topics.
+        fences: planned failovers.
+        topics: their administration.
         events: how changes enter the broker.
     """
 
-    def __init__(self, broker: Broker, topics: TopicControl, events: AdminEvents) -> None:
-        self._broker = broker
-        self._topics = topics
-        self._events = events
+    def __init__(
+        self,
+        links: Links,
+        drain: Drain,
+        deleted: Deletions,
+        fences: Fences,
+        topics: TopicControl,
+        events: AdminEvents,
+    ) -> None:
+        self._links, self._drain, self._deleted, self._fences = links, drain, deleted, fences
+        self._topics, self._events = topics, events
 
     def states(self) -> list[LinkState]:
         """Every outgoing link, by target name; topics by name."""
-        return self._broker.links.reports.states()
+        return self._links.reports.states()
 
     def status(self) -> dict[str, Any]:
         """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
         blocked), `gaps`, `deleted` (topics with a deletion mark), `unlinked` (namespace -> clusters that its policy names
         without a link), as plain JSON values.
         """
-        return self._broker.links.reports.status() | {
-            "deleted": sorted(text for text in self._broker.catalog.deleted if self._topics.partitions(text) is None),
-            "failovers": self._broker.fences.held(),
+        return self._links.reports.status() | {
+            "deleted": sorted(text for text in self._deleted if self._topics.partitions(text) is None),
+            "failovers": self._fences.held(),
         }
 
     def held(self, origin: str) -> list[dict[str, Any]]:
@@ -45,11 +57,11 @@ class LinkControl:
         `messages`, `entries`, `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by retention since). Of
         another cluster only topics that hold something; of this one all.
         """
-        return self._broker.links.restores.held(origin)
+        return self._links.restores.held(origin)
 
-    def drain(self) -> dict[str, Any]:
-        """What keeps this cluster from being switched off (`broker.admin.draining.DrainState`)."""
-        return dict(describe(self._broker))
+    def drain(self) -> DrainState:
+        """What keeps this cluster from being switched off."""
+        return self._drain.describe()
 
     def pause(self, target: str, topic: str | None, done: Done) -> None:
         """Stop sending on a link, or in one of its topics; survives a restart.
@@ -57,19 +69,19 @@ class LinkControl:
         Raises:
             NotFound: no such link, or the topic is not on it. So do the other link methods.
         """
-        self._events.enter(lambda: self._broker.links.pause(target, topic, True, done))
+        self._events.enter(lambda: self._links.pause(target, topic, True, done))
 
     def resume(self, target: str, topic: str | None, done: Done) -> None:
         """Take a pause back; a blocked topic is tried again at once."""
-        self._events.enter(lambda: self._broker.links.pause(target, topic, False, done))
+        self._events.enter(lambda: self._links.pause(target, topic, False, done))
 
     def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
         """Limit a link's rate (None: no limit); survives a restart."""
-        self._events.enter(lambda: self._broker.links.throttle(target, bytes_per_s, done))
+        self._events.enter(lambda: self._links.throttle(target, bytes_per_s, done))
 
     def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
         """What `skip` with the same arguments would lose, per topic; topics losing nothing are left out."""
-        return self._broker.links.skip_preview(target, topic, through)
+        return self._links.skip_preview(target, topic, through)
 
     def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:
         """Settle entries without sending them: C moves, S does not.
@@ -84,7 +96,7 @@ class LinkControl:
         Raises:
             PreconditionFailed: nothing to skip.
         """
-        self._events.enter(lambda: self._broker.links.skip(target, topic, through, done))
+        self._events.enter(lambda: self._links.skip(target, topic, through, done))
 
     def delete_orphan_cursor(self, target: str, topic: str, done: Done) -> None:
         """Give up the data that a cursor without link or policy still holds.
@@ -92,4 +104,4 @@ class LinkControl:
         Raises:
             PreconditionFailed: the cursor is in use.
         """
-        self._events.enter(lambda: self._broker.links.delete_orphan(target, topic, done))
+        self._events.enter(lambda: self._links.delete_orphan(target, topic, done))

@@ -9,16 +9,7 @@ from magnetar.broker.catalog.maintenance import CacheRates, Totals
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Told
-from magnetar.broker.statistics.stats import (
-    Steps,
-    at_once,
-    broker_stats,
-    compacted_entries,
-    internal_stats,
-    nonpersistent_stats,
-    topic_stats,
-    unopened_stats,
-)
+from magnetar.broker.statistics.topic_stats import Steps, TopicStatistics, at_once, compacted_entries
 from magnetar.broker.topics.compaction_runs import State
 from magnetar.broker.topics.topic import Topic
 from magnetar.core.names import TopicName
@@ -94,12 +85,14 @@ class StatisticsControl:
     """Statistics of topics and of the broker.
 
     Args:
-        broker: the machine.
+        broker: the machine; whole, because it is counted whole.
+        topics: describes its topics.
         events: how changes enter the broker.
     """
 
-    def __init__(self, broker: Broker, events: AdminEvents) -> None:
+    def __init__(self, broker: Broker, topics: TopicStatistics, events: AdminEvents) -> None:
         self._broker = broker
+        self._topics = topics
         self._events = events
 
     def topic(self, topic: str) -> dict[str, Any]:
@@ -118,11 +111,11 @@ class StatisticsControl:
         """
         nonpersistent = self._broker.nonpersistent.topics.get(topic)
         if nonpersistent is not None:
-            return nonpersistent_stats(self._broker, nonpersistent, publishers=publishers, consumers=consumers)
+            return self._topics.nonpersistent(nonpersistent, publishers=publishers, consumers=consumers)
         name = TopicName.parse(topic)
         if not name.persistent and 0 <= name.partition < (self._broker.resources.partitions(name.base) or 0):
-            return _known(unopened_stats(self._broker, name))
-        return topic_stats(self._broker, self._events.topic(topic), publishers=publishers, consumers=consumers)
+            return self._topics.unopened(name)
+        return self._topics.stored(self._events.topic(topic), publishers=publishers, consumers=consumers)
 
     def internal(self, topic: str) -> dict[str, Any]:
         """Pulsar's internal stats of one topic or partition.
@@ -134,7 +127,7 @@ class StatisticsControl:
 
     def internal_steps(self, topic: str) -> Steps:
         """The same in steps, as `topic_steps`."""
-        return internal_stats(self._broker, self._events.topic(topic))
+        return self._topics.internal(self._events.topic(topic))
 
     def broker(self) -> dict[str, Any]:
         """Whole-broker figures: `connections`, `producers`, `consumers`, `topics`, `subscriptions` (counts),
@@ -143,7 +136,34 @@ class StatisticsControl:
         `unknownTopics` (in the log and not in the metadata store), `lostEntries` (stored once and not in the log),
         `ready` (bool), `state` (one line, such as that the disk is full; "" when all is well).
         """
-        return broker_stats(self._broker)
+        broker = self._broker
+        topics = broker.topics.values()
+        subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
+        return {
+            "connections": len(broker.sessions),
+            "producers": sum(len(topic.producers.live) for topic in topics),
+            "consumers": sum(len(subscription.consumers) for subscription in subscriptions),
+            "topics": len(broker.topics),
+            "subscriptions": len(subscriptions),
+            "msgInCounter": sum(topic.messages_in for topic in topics),
+            "bytesInCounter": sum(topic.bytes_in for topic in topics),
+            "msgOutCounter": sum(subscription.messages_out for subscription in subscriptions),
+            "bytesOutCounter": sum(subscription.bytes_out for subscription in subscriptions),
+            "pendingPublishBytes": broker.pending_bytes,
+            "cacheSize": broker.cache.bytes,
+            "cacheEntries": broker.cache.entries,
+            "storageSize": sum(topic.log.bytes_retained for topic in topics),
+            "cursorRangesLeftOut": broker.loaded.ranges_left_out,
+            "unknownTopics": len(broker.proofs.unknown),
+            "lostEntries": broker.lost_entries,
+            "damagedGivenUp": broker.damage.given_up,
+            "deduplication": broker.deduplications.stats(),
+            "idempotency": broker.idempotencies.stats(),
+            "schemas": broker.schemas.stats(),
+            "security": broker.access.stats(),
+            "ready": broker.healthy,
+            "state": "" if broker.healthy else "the log cannot be written; publishing waits until it can",
+        }
 
     def broker_figures(self) -> BrokerFigures:
         """Of the whole broker."""
@@ -213,9 +233,3 @@ class StatisticsControl:
             for name, subscription in topic.subscriptions.items()
         }
         return broker.series.show(traffic, sent, topics_max, subscriptions_max)
-
-
-def _known(stats: dict[str, Any]) -> Steps:
-    """Statistics that are there already, in no steps."""
-    yield from ()
-    return stats

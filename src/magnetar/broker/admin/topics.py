@@ -28,7 +28,7 @@ class TopicControl:
     """Topics of both domains: names, creation, deletion, partitions, retention, compaction, properties.
 
     Args:
-        broker: the machine.
+        broker: the machine; whole, because what is done with topics touches thirteen of its parts.
         events: how changes enter the broker.
     """
 

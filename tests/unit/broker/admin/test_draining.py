@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from magnetar.broker.admin.draining import DrainState, describe
+from magnetar.broker.admin.draining import DrainState
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.snapshots.machine import Snapshots
 from magnetar.wire import pulsar_pb2 as pb
@@ -12,7 +12,7 @@ from tests.support.geoworld import TOPIC, World
 
 
 def look(world: World, name: str = "a") -> DrainState:
-    return describe(world[name].broker)
+    return world[name].control.links.drain()
 
 
 def made() -> World:

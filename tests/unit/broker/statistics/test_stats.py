@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.statistics.stats import CLIENTS_A_STEP, Steps, at_once
+from magnetar.broker.statistics.topic_stats import CLIENTS_A_STEP, Steps, at_once
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
