@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+from magnetar.core.addresses import is_host
 from magnetar.core.errors import MagnetarError, NameNotValid
-from magnetar.core.hosts import is_host
 from magnetar.core.names import TopicName
 
 TIMEOUT_S: Final = 30.0

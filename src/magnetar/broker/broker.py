@@ -48,8 +48,8 @@ from magnetar.broker.topics.damaged_entries import Damage
 from magnetar.broker.topics.part import TopicPart
 from magnetar.broker.topics.schemas import Schemas
 from magnetar.broker.topics.topic import Topic
+from magnetar.core.addresses import SQLITE
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
-from magnetar.core.places import SQLITE
 from magnetar.core.security import Security
 from magnetar.core.settings import BrokerConfig, DeduplicationConfig, MetadataConfig, SubscriptionsConfig
 from magnetar.effects.outbox import Close, Drop, Note, Outbox

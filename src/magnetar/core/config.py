@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Meta, Struct
 
+from magnetar.core.addresses import SQLITE, parse_zookeeper
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster
-from magnetar.core.places import SQLITE, parse_zookeeper
 from magnetar.core.security import Security
 from magnetar.core.security import build as build_security
 from magnetar.core.settings import (

@@ -8,9 +8,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
+from magnetar.core.addresses import SQLITE, is_host, port_of
 from magnetar.core.errors import ConfigError
-from magnetar.core.hosts import is_host, port_of
-from magnetar.core.places import SQLITE
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

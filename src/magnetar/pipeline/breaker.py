@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from magnetar.core.backoff import pause
+
 PAUSE_MS_MIN: Final = 200
 """First pause after a failure: about one micro-batch, so that a broker's restart costs little."""
 
@@ -37,9 +39,7 @@ class BreakerState(Enum):
 
 def backoff_ms(failures: int, rng: random.Random, least_ms: int = PAUSE_MS_MIN, most_ms: int = PAUSE_MS_MAX) -> int:
     """The pause after so many failures in a row (>= 1): doubling, bounded, jittered; never under half of `least_ms`."""
-    doubled: int = least_ms << min(max(failures - 1, 0), 20)
-    pause = min(doubled, most_ms)
-    return max(1, round(pause * rng.uniform(1 - JITTER, 1 + JITTER)))
+    return max(1, round(pause(failures, least_ms, most_ms) * rng.uniform(1 - JITTER, 1 + JITTER)))
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from magnetar.core.backoff import pause
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
 from magnetar.core.secret_file import read_link_token
@@ -44,8 +45,9 @@ FORMAT: Final = f"entries {offsets.VERSION} spark 4"
 STOP_MS: Final = 10_000
 """How long a batch may take to end after SIGTERM; then it is abandoned, which is harmless."""
 
+RESTART_MS_MIN: Final = 1_000
 RESTART_MS_MAX: Final = 10_000
-"""Longest pause before a failed query is started again."""
+"""The first and the longest pause before a failed query is started again."""
 
 ONCE_FAILURES_MAX: Final = 3
 """With `once`: a query that ended so often, each time after Spark's own attempts, does not work here."""
@@ -245,7 +247,7 @@ class Queries:
     def _pause(self, name: str, what: str) -> None:
         """A query is to be started again, later each time."""
         self._failures[name] += 1
-        self._again_at[name] = time.monotonic() + min(RESTART_MS_MAX, 500 << min(self._failures[name], 5)) / 1000
+        self._again_at[name] = time.monotonic() + pause(self._failures[name], RESTART_MS_MIN, RESTART_MS_MAX) / 1000
         self._say(f"query {name} {what}")
 
     def renew(self) -> None:

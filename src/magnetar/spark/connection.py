@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from magnetar.core.addresses import is_host, port_of
 from magnetar.core.errors import ConfigError, ErrorCode, MagnetarError
-from magnetar.core.hosts import is_host, port_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import ClientConnection, ClientFault, ConnectRefused, Event, Push, Response
 from magnetar.wire.connection import NO_REQUEST

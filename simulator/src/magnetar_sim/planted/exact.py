@@ -18,7 +18,7 @@ from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.low_water import LowWaterMarks
 from magnetar.replication.acked_sets.marker_reader import MarkerReader, Outcome
 from magnetar.replication.acked_sets.message_set import MessageSet
-from magnetar.replication.acked_sets.seek_clock import HybridClock
+from magnetar.replication.acked_sets.seek_clock import SeekClock
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of
 from magnetar.replication.acked_sets.topic_state import TopicState
 from magnetar.replication.marker_host import Acked
@@ -40,7 +40,7 @@ _begin, _started, _stored, _merge = AckedSets._begin, AckedSets.started, AckedSe
 _acknowledged, _of_acked = AckedSets.acknowledged, LogIndex.of_acked
 _tidy, _floor = TopicState.tidy, TopicState.floor
 _parse, _learn_marks, _merge_part = MarkerReader.parse, MarkerReader.learn_marks, MarkerReader.merge
-_learn_low, _next_epoch = LowWaterMarks.learn_low, HybridClock.next_epoch
+_learn_low, _next_epoch = LowWaterMarks.learn_low, SeekClock.next_epoch
 _seek, _begin_again = SubscriptionState.seek, SubscriptionState.begin_again
 
 
@@ -111,13 +111,13 @@ def _first_with_base(subscription: str, state: SubscriptionState, *, full: bool,
 # ----------------------------------------------------------------------------------------------------------------- seeks
 
 
-def _epoch_without_incarnation(self: HybridClock, now_ms: int, cluster: str, incarnation: int) -> Epoch:
+def _epoch_without_incarnation(self: SeekClock, now_ms: int, cluster: str, incarnation: int) -> Epoch:
     return _next_epoch(self, now_ms, cluster, incarnation)._replace(incarnation=0)
 
 
-def _counted_epoch(self: HybridClock, _now_ms: int, cluster: str, _incarnation: int) -> Epoch:
+def _counted_epoch(self: SeekClock, _now_ms: int, cluster: str, _incarnation: int) -> Epoch:
     """Epochs are counted."""
-    self.time_ms += 1
+    self.see(self.time_ms + 1)
     return Epoch(1, self.time_ms, cluster, 0)
 
 
@@ -352,8 +352,8 @@ EXACT: dict[str, Patches | Dropping] = {
     "delta_without_base": {f"{HERE}.marker_writer.sets_of": _first_with_base},
     "begins_expired": {f"{MACHINE}._begin": _begins_expired},
     "latest_is_ack": {f"{MACHINE}._begin": _latest_is_ack},
-    "epoch_no_incarnation": {f"{HERE}.seek_clock.HybridClock.next_epoch": _epoch_without_incarnation},
-    "epoch_counter": {f"{HERE}.seek_clock.HybridClock.next_epoch": _counted_epoch},
+    "epoch_no_incarnation": {f"{HERE}.seek_clock.SeekClock.next_epoch": _epoch_without_incarnation},
+    "epoch_counter": {f"{HERE}.seek_clock.SeekClock.next_epoch": _counted_epoch},
     "seek_forgets_foreign": {f"{STATE}.SubscriptionState.seek": _seek_forgets_foreign},
     "seek_is_final": {f"{STATE}.SubscriptionState._kept": lambda *_: MessageSet()},
     "floor_own": {f"{TOPIC}.floor": lambda self: _floor_over(self, (self.host.cluster,))},

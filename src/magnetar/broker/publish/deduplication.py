@@ -28,6 +28,7 @@ from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
 from magnetar.core.errors import BrokerError, ErrorCode, NameNotValid, ProtocolError
 from magnetar.core.ids import NONE, Position
 from magnetar.core.names import check_producer
+from magnetar.core.ready_gate import ReadyGate
 from magnetar.effects.outbox import Note, Outbox, Read
 from magnetar.metadata.topic_records import cursor_key
 from magnetar.storage.cursor import Cursor
@@ -162,7 +163,7 @@ class TopicDeduplication:
         self._settings = settings
         self._counters = counters
         self._when_drained = when_drained
-        self._ready: list[Callable[[], None]] = []
+        self._ready = ReadyGate(lambda: self.status is not Status.RECOVERING)
         self._since = 0
         self._taken = 0
         """Entries that were taken into account since it began."""
@@ -224,9 +225,7 @@ class TopicDeduplication:
         self.status = Status.ENABLED
         if self._since >= self._settings.snapshot_entries or self.durable_mark_delete == NONE:
             self.snapshot()
-        waiting, self._ready = self._ready, []
-        for then in waiting:
-            then()
+        self._ready.release()
 
     def _failed(self, error: str) -> None:
         self.status = Status.FAILED
@@ -237,16 +236,11 @@ class TopicDeduplication:
                 "skipped or deduplication is switched off for this topic",
             )
         )
-        waiting, self._ready = self._ready, []
-        for then in waiting:
-            then()
+        self._ready.release()
 
     def when_ready(self, then: Callable[[], None]) -> None:
         """Call `then` when producers may be let in (at once if they may); see `check`."""
-        if self.status is Status.RECOVERING:
-            self._ready.append(then)
-        else:
-            then()
+        self._ready.when_open(then)
 
     def check(self) -> None:
         """Refuse producers when nothing can be judged.
@@ -273,9 +267,7 @@ class TopicDeduplication:
         self.status = Status.DISABLED
         self._flusher.forget(self.key)
         self.numbers.clear()
-        waiting, self._ready = self._ready, []
-        for then in waiting:
-            then()
+        self._ready.release()
 
     # -------------------------------------------------------------------------------------------------------- judging
 
@@ -457,4 +449,4 @@ class TopicDeduplication:
         """Check what must hold after every step."""
         self.numbers.validate()
         assert self.durable_mark_delete <= self._log.last, "the stored snapshot covers more than there is"
-        assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"
+        self._ready.validate()

@@ -28,6 +28,7 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, NameNotValid
 from magnetar.core.ids import EARLIEST, NONE, Position
 from magnetar.core.names import check_subscription
+from magnetar.core.ready_gate import ReadyGate
 from magnetar.effects.outbox import Note, Timer
 from magnetar.replication.link.policy import index_after
 from magnetar.replication.marker_host import Acked, Machine
@@ -84,7 +85,7 @@ class ReplicatedTopic:
         self._routes: frozenset[tuple[str, str]] | None = None
         self._touched: dict[str, None] = {}
         self._later: list[Callable[[], None]] = []
-        self._waiting: list[Callable[[], None]] = []
+        self._gate = ReadyGate(lambda: self.ready or self.closed)
         self._refused: set[str] = set()
         self._replay: Replay | None = None
         self._made: tuple[ExactMachine, SnapshotMachine] | None = None
@@ -200,9 +201,7 @@ class ReplicatedTopic:
         self._begun(fresh)
         self._settle()
         self.states.dirty_again(self.states.dirty_names)
-        waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then()
+        self._gate.release()
 
     def _begun(self, fresh: list[str]) -> None:
         """Flagged, but nothing was ever stored of these: by an earlier version, or before a link concerned the topic.
@@ -215,17 +214,12 @@ class ReplicatedTopic:
 
     def when_ready(self, then: Callable[[], None]) -> None:
         """Call `then` when the replay is over, at once if it is."""
-        if self.ready or self.closed:
-            then()
-        else:
-            self._waiting.append(then)
+        self._gate.when_open(then)
 
     def close(self) -> None:
         """The topic is gone: whoever waits finds that out."""
         self.closed = True
-        waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then()
+        self._gate.release()
         if self._made is not None:
             self.exact.closed(f"topic {self._topic.text} was deleted")
 
@@ -273,7 +267,8 @@ class ReplicatedTopic:
     def acknowledged(self, name: str, acked: Acked) -> None:
         """A consumer or an operator here acknowledged something (see `subscription.AckListener`)."""
         if not self.ready:
-            self._waiting.append(lambda: self.acknowledged(name, acked))
+            if not self.closed:
+                self._gate.when_open(lambda: self.acknowledged(name, acked))
         elif not self._acks.add(name, acked):
             if self.mode == "exact" and self._made is not None and self._made[0].collects(name):
                 self.states.dirty(name)
@@ -306,8 +301,8 @@ class ReplicatedTopic:
         if self.ready:
             self._created(subscription.name)
             self._settle()
-        else:
-            self._waiting.append(lambda: self.created(subscription) if self._is(subscription) else None)
+        elif not self.closed:
+            self._gate.when_open(lambda: self.created(subscription) if self._is(subscription) else None)
 
     def _created(self, name: str) -> None:
         for machine in self._both():
@@ -656,6 +651,7 @@ class ReplicatedTopic:
             machine.validate()
         assert not self._touched, "consumers were not woken"
         assert not self._later, "something put off was forgotten"
+        self._gate.validate()
         for subscription in self._topic.subscriptions.values():
             wired = subscription.listener is not None
             assert wired == (subscription.durable and subscription.replicated), f"{subscription.name} is not connected"

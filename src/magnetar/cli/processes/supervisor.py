@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from magnetar.core.backoff import pause
 from magnetar.core.errors import MagnetarError
 
 LINE_BYTES_MAX: Final = 64 * 1024
@@ -58,8 +59,7 @@ class Backoff:
             ends: how often it ended in a row, from 1 on.
             chance: random, so that children that died together do not start together.
         """
-        full = min(self.most_s, self.first_s * 2.0 ** min(ends - 1, 32))
-        return full * (0.5 + chance / 2)
+        return pause(ends, self.first_s, self.most_s) * (0.5 + chance / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Stored:
     Attributes:
         state: None: unsubscribed here.
         covered: markers up to here are in it.
-        low, own, next, clock_ms: of the topic (`low_water.LowWaterMarks`, `seek_clock.HybridClock`); kept with each subscription.
+        low, own, next, clock_ms: of the topic (`low_water.LowWaterMarks`, `seek_clock.SeekClock`); kept with each subscription.
     """
 
     state: SubscriptionState | None

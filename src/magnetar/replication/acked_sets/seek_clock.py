@@ -1,4 +1,4 @@
-"""The clock that orders seeks: hybrid, never behind what it has seen, never the same time twice.
+"""The clock that orders seeks: a hybrid clock (`core.hybrid_clock`) whose times, in ms, name epochs.
 
 A clock far ahead in another cluster is followed, with a warning, and never parked or refused, as metadata events are
 (docs/design/metadata.md#ahead-of-the-clock): a parked marker would hold back the acknowledgements behind it in the same log
@@ -10,23 +10,28 @@ for later times is passed over (`wire.acksets.believable`).
 
 from typing import Final
 
+from magnetar.core.hybrid_clock import HybridClock
 from magnetar.wire.acksets import Epoch
 
 AHEAD_MS_MAX: Final = 60_000
 """A clock of another cluster that is further ahead is worth a warning: ten times what a badly kept clock is off by."""
 
 
-class HybridClock:
+class SeekClock:
     """Of one topic; recovered from stored states and replayed markers, both of which it is shown by `see`.
 
     Attributes:
-        time_ms: the latest that was given or seen.
         ahead: how often a time was seen that was too far ahead.
     """
 
     def __init__(self) -> None:
-        self.time_ms = 0
+        self._clock = HybridClock()
         self.ahead = 0
+
+    @property
+    def time_ms(self) -> int:
+        """The latest that was given or seen."""
+        return self._clock.latest
 
     def next_epoch(self, now_ms: int, cluster: str, incarnation: int) -> Epoch:
         """The epoch of a seek made now: later than all before.
@@ -36,12 +41,11 @@ class HybridClock:
             cluster: where the seek is made.
             incarnation: of the topic there. A clock may repeat a time after a lost disk; the incarnation tells the two apart.
         """
-        self.time_ms = max(self.time_ms + 1, now_ms)
-        return Epoch(1, self.time_ms, cluster, incarnation)
+        return Epoch(1, self._clock.next(now_ms), cluster, incarnation)
 
     def see(self, time_ms: int) -> None:
         """A time that was given elsewhere, or here before a restart."""
-        self.time_ms = max(self.time_ms, time_ms)
+        self._clock.see(time_ms)
 
     def see_epoch(self, epoch: Epoch, now_ms: int) -> str:
         """An epoch of another cluster; what to warn of, "" for nothing."""

@@ -10,7 +10,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.replication.acked_sets.log_index import LogIndex
 from magnetar.replication.acked_sets.low_water import LowWaterMarks, Routing
 from magnetar.replication.acked_sets.message_set import Marks, MessageSet
-from magnetar.replication.acked_sets.seek_clock import HybridClock
+from magnetar.replication.acked_sets.seek_clock import SeekClock
 from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
@@ -55,7 +55,7 @@ class TopicState:
         self.loading = True
         self.log_index = LogIndex(host.log, host.cluster)
         self.low_water = LowWaterMarks()
-        self.clock = HybridClock()
+        self.clock = SeekClock()
         self.routing = Routing(host.cluster, host.routes)
         self.notices = Notices(host, COUNTERS)
 

@@ -14,6 +14,7 @@ for this link's cluster (`replicate_to`), so it is an upper bound.
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.core.backoff import pause
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.core.rates import Rate
 from magnetar.replication.link import chain
@@ -416,11 +417,11 @@ class LinkTopic:
         before = self.blocked
         same = before is not None and before.kind == kind
         failures = before.failures + 1 if before is not None and same else 1
-        pause = min(RETRY_MS_MIN << min(failures - 1, 10), RETRY_MS_MAX)
+        retry_ms = now_ms + int(pause(failures, RETRY_MS_MIN, RETRY_MS_MAX)) if here else 0
         since = before.since_ms if before is not None and same else now_ms
         if position == NONE and before is not None and same:
             position = before.position
-        self.blocked = Blocked(kind, reason, since, position, now_ms + pause if here else 0, failures, conflict)
+        self.blocked = Blocked(kind, reason, since, position, retry_ms, failures, conflict)
         return not same or (before is not None and before.reason != reason)
 
     def unblock(self) -> bool:

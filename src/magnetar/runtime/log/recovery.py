@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from magnetar.broker.catalog.deletion_proofs import Loss, Unknown, begin_proving, deletion_key, missing, sort_out
+from magnetar.core.addresses import SQLITE
 from magnetar.core.config import Config
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
-from magnetar.core.places import SQLITE
 from magnetar.metadata.keys import cluster_key
 from magnetar.metadata.policies.namespace import ClusterData, Policies, TenantInfo
 from magnetar.metadata.resources import Resources

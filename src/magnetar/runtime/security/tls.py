@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
+from magnetar.core.addresses import is_host, port_of
 from magnetar.core.errors import ConfigError
-from magnetar.core.hosts import is_host, port_of
 from magnetar.core.secret_file import read_file
 from magnetar.core.security import TlsConfig
 from magnetar.core.tls import client_context, load_certificate, load_trust

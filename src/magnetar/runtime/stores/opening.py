@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from magnetar.core.addresses import SQLITE, parse_zookeeper
 from magnetar.core.errors import StorageError
-from magnetar.core.places import SQLITE, parse_zookeeper
 from magnetar.metadata.store import Store
 from magnetar.runtime.log.reserve import Reserve
 from magnetar.runtime.stores.sqlite import SqliteStore

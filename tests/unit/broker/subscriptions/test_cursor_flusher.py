@@ -255,9 +255,8 @@ def test_the_checkpoint_of_a_topic_that_is_cut_follows_when_all_of_it_is_durable
     assert decode_checkpoint(node.meta.get(own, b"")) <= before
     _release(node)
     assert decode_checkpoint(node.meta[own]) >= last
-    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.states.checkpoint == decode_checkpoint(
-        node.meta[own]
-    )
+    host = node.topic.replicated_subscriptions
+    assert host is not None and host.states.checkpoint == decode_checkpoint(node.meta[own])
 
 
 def test_the_checkpoint_stays_where_a_part_of_its_topic_was_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +266,13 @@ def test_the_checkpoint_stays_where_a_part_of_its_topic_was_not_stored(monkeypat
     before, last = decode_checkpoint(node.meta.get(own, b"")), node.topic.log.last
     stores = _acknowledge(node, client, consumers, positions[0])
     _answer(node, stores, failing=1)
-    assert node.topic.replicated_subscriptions is not None and node.topic.replicated_subscriptions.states.checkpoint <= before
-    assert node.topic.replicated_subscriptions.states.reached <= before, "a state that is not stored has yet to cover them"
+    assert (
+        node.topic.replicated_subscriptions is not None
+        and node.topic.replicated_subscriptions.states.checkpoint <= before
+    )
+    assert node.topic.replicated_subscriptions.states.reached <= before, (
+        "a state that is not stored has yet to cover them"
+    )
     _release(node)
     for name in consumers:
         assert {cursor_key(TOPIC, name), replicated_key(TOPIC, name)} <= node.meta.keys()

@@ -1,19 +1,19 @@
 """The clock that orders seeks, and the broker's pace of markers."""
 
 from magnetar.replication.acked_sets.pacer import MarkerPacer
-from magnetar.replication.acked_sets.seek_clock import AHEAD_MS_MAX, HybridClock
+from magnetar.replication.acked_sets.seek_clock import AHEAD_MS_MAX, SeekClock
 from magnetar.wire.acksets import Epoch
 
 
 def test_times_grow_whatever_the_wall_clock_does():
-    clock = HybridClock()
+    clock = SeekClock()
     assert [clock.next_epoch(now, "a", 1).time_ms for now in (100, 100, 50, 200)] == [100, 101, 102, 200]
     clock.see(1000)
     assert clock.next_epoch(201, "a", 1).time_ms == 1001
 
 
 def test_a_clock_that_is_ahead_is_followed_with_a_warning():
-    clock = HybridClock()
+    clock = SeekClock()
     assert clock.see_epoch(Epoch(1, 1000 + AHEAD_MS_MAX, "b", 1), 1000) == ""
     warning = clock.see_epoch(Epoch(1, 1001 + AHEAD_MS_MAX, "b", 1), 1000)
     assert "b is 60 s ahead" in warning

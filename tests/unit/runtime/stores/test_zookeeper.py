@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
-from magnetar.core.places import parse_zookeeper
 from magnetar.metadata.store import Store, VersionConflict
 from magnetar.runtime.stores import zookeeper
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX

@@ -28,6 +28,7 @@ from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
 from magnetar.broker.publish.opening import Openings
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import NONE, Position
+from magnetar.core.ready_gate import ReadyGate
 from magnetar.effects.outbox import Note, Outbox, Read, Timer
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.storage.entries import Append, EntryFlags, NewEntry, StoredEntry
@@ -126,7 +127,7 @@ class TopicIdempotency:
         self._log = log
         self._counters = counters
         self._when_drained = when_drained
-        self._ready: list[Callable[[], None]] = []
+        self._ready = ReadyGate(lambda: self.status is not Status.RECOVERING)
         self.pending: dict[bytes, int] = {}
         self.taken: list[int] = []
         self._announced: tuple[list[bytes], list[int]] = ([], [])
@@ -268,7 +269,7 @@ class TopicIdempotency:
             self.staged(append)
         if self._saving.covered == NONE:
             self.save()  # from now on a start decides about everything after it
-        self._let_in()
+        self._ready.release()
 
     def _failed(self, error: str) -> None:
         self.status = Status.FAILED
@@ -276,19 +277,11 @@ class TopicIdempotency:
             f"the idempotency keys of {self.topic} cannot be recovered: {error}; producers are refused until the entry "
         )
         self._outbox.put(Note("error", text + "is skipped or idempotency keys are switched off for this topic"))
-        self._let_in()
-
-    def _let_in(self) -> None:
-        waiting, self._ready = self._ready, []
-        for then in waiting:
-            then()
+        self._ready.release()
 
     def when_ready(self, then: Callable[[], None]) -> None:
         """Call `then` when producers may be let in (at once if they may); see `check`."""
-        if self.status is Status.RECOVERING:
-            self._ready.append(then)
-        else:
-            then()
+        self._ready.when_open(then)
 
     def check(self) -> None:
         """Refuse producers when nothing can be judged.
@@ -310,7 +303,7 @@ class TopicIdempotency:
     def stop(self) -> None:
         """Switch off; waiting producers are accepted. The stored keys are deleted."""
         self.status = Status.DISABLED
-        self._let_in()
+        self._ready.release()
         self._saving.delete()
 
     # -------------------------------------------------------------------------------------------------------- judging
@@ -579,7 +572,7 @@ class TopicIdempotency:
         assert not self.pending, "keys are pending that nobody stages"
         assert not self.taken, "keys were announced and never staged"
         assert not self._announced[0], "keys were announced and never staged"
-        assert self.status is Status.RECOVERING or not self._ready, "somebody waits for a recovery that is over"
+        self._ready.validate()
 
 
 def _table(window_ms: int, keys_max: int) -> "KeyTable":

@@ -1,0 +1,17 @@
+"""Back-off: how long to wait after failures in a row."""
+
+from typing import Final
+
+DOUBLINGS_MAX: Final = 32
+"""A ceiling on the exponent: a million failures in a row must not make a number of a million digits."""
+
+
+def pause(failures: int, least: float, most: float) -> float:
+    """The pause after so many failures in a row: it doubles and is bounded. Of integers it is one, too.
+
+    Args:
+        failures: from 1 on.
+        least: after the first one, in any unit.
+        most: never longer.
+    """
+    return min(least * (1 << min(max(failures - 1, 0), DOUBLINGS_MAX)), most)
