@@ -125,8 +125,8 @@ class Go(Suite):
     repository = "apache/pulsar-client-go"
     known_by = "pulsar/client_impl_test.go"
     about = (
-        "The broker has the settings that the suite brings for Pulsar: authentication, authorisation and TLS, messages of 1 MiB, "
-        "a look at the quotas every five seconds."
+        "The broker has the settings that the suite has for Pulsar: authentication, authorisation and TLS, messages of 1 MiB, "
+        "a check of quotas every five seconds."
     )
     reasons = (
         (r"^TestTxn_", "transactions are not served"),
@@ -136,7 +136,7 @@ class Go(Suite):
         ),
         (
             r"SchemaNotFound$",
-            "asserts that messages cannot be read after their schema was deleted; here they can",
+            "asserts that messages cannot be read after their schema was deleted; Magnetar keeps the schema",
         ),
         (r"^TestMessageSingleRouter$", "is empty"),
     )
@@ -188,29 +188,32 @@ class Cpp(Suite):
     repository = "apache/pulsar-client-cpp"
     known_by = "tests/BasicEndToEndTest.cc"
     about = (
-        "Two brokers have the settings that the suite brings for Pulsar: authentication, authorisation and TLS, messages of "
+        "Two brokers have the settings that the suite has for Pulsar: authentication, authorisation and TLS, messages of "
         "at most 1,024,000 bytes, schemas enforced in public/default, encryption required in public/default-4; one has a "
         "certificate for another name."
     )
     reasons = (
         (r"^AuthPluginTest\.(testOauth2|testOauth2CredentialFile|testInitialize)$", IDENTITY),
-        (r"^AuthPluginToken\.testNoAuth", "asserts the words of a refusal; ours name the role and the topic"),
+        (
+            r"^AuthPluginToken\.testNoAuth",
+            "asserts the text of a refusal; Magnetar's text names the role and the topic",
+        ),
         (
             r"^BasicEndToEndTest\.testMessageTooBig$",
-            "leaves 32 bytes of a message for what is said of it; names that this broker gives to producers are longer",
+            "expects at most 32 bytes of metadata per message; this broker gives producers longer names",
         ),
         (r"^ClientTest\.testConnectTimeout$", "asserts how a network without a route behaves; no broker is involved"),
         (
             r"^ClientTest\.testWrongListener$",
-            "asserts `ConnectError`; here it is [another](compatibility.md#errors)",
+            "asserts `ConnectError`; Magnetar answers [another error](compatibility.md#errors)",
         ),
         (
             r"^ClientTest\.testCloseClient$",
-            "asserts that a client can be closed while it closes a producer; it cannot, and producers open fast here",
+            "asserts that a client can be closed while it closes a producer; it cannot, and Magnetar opens producers fast",
         ),
         (
             r"^KeySharedConsumerTest\.(testMultiTopics|testKeyBasedBatching)$",
-            "asserts who has which key without consistent hashing, which is not Pulsar's default",
+            "asserts which consumer has which key without consistent hashing, which is not Pulsar's default",
         ),
         (
             r"^ReaderConfigurationTest\.",
@@ -293,8 +296,8 @@ class Node(Suite):
     repository = "apache/pulsar-client-node"
     known_by = "tests/end_to_end.test.js"
     about = (
-        "The broker has the settings that the suite brings for Pulsar: TLS, listeners with names. Containers that a test "
-        "starts are brokers of ours, too."
+        "The broker has the settings that the suite has for Pulsar: TLS, listeners with names. Containers that a test "
+        "starts are Magnetar brokers, too."
     )
     reasons = (
         (

@@ -121,7 +121,7 @@ class PulsarAdmin(GoTool):
     language = "pulsaradmin"
     repository = LIBRARY.removeprefix("github.com/")
     known_by = "pulsaradmin/pkg/admin/topic_test.go"
-    about = "The broker has the settings that the suite brings for Pulsar: authentication, authorisation and TLS."
+    about = "The broker has the settings that the suite has for Pulsar: authentication, authorisation and TLS."
     packages = ("pulsaradmin/pkg/admin", "pulsaradmin/pkg/utils", "pulsaradmin/pkg/rest")
     reasons = (
         (r"TestUpdateDynamicConfiguration(EscapedValueE2E|WithCustomURL)?$", NOT_DYNAMIC),
@@ -159,7 +159,7 @@ class Pulsarctl(GoTool):
     language = "pulsarctl"
     repository = "streamnative/pulsarctl"
     known_by = "pkg/ctl/topic/create_test.go"
-    about = "Left out are BookKeeper's commands, and what starts Pulsar in a container."
+    about = "BookKeeper's commands, and tests that start Pulsar in a container, are left out."
     packages = ()
     reasons = (
         (r"/(functions|functionsworker|sinks|sources|packages)::", NO_FUNCTIONS),
@@ -251,8 +251,8 @@ class Operator(GoTool):
     repository = "streamnative/pulsar-resources-operator"
     known_by = "pkg/admin/impl.go"
     about = (
-        "Its package `pkg/admin` makes all requests to a broker. The tests in it ask none, so a file of ours is compiled with "
-        "them: it has the package apply and take back everything that its resources can want (`TestBroker…`)."
+        "Its package `pkg/admin` makes all requests to a broker. Its own tests need no broker, so a file of Magnetar is "
+        "compiled with them: it applies and removes everything that the resources can have (`TestBroker…`)."
     )
     packages = ("pkg/admin",)
     reasons = (
