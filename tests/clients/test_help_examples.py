@@ -32,7 +32,7 @@ SAYS = {
     "subscriptions replicate": r"billing is replicated",
     "subscriptions rate": r"billing of persistent://public/default/orders: messages=1000",
     "subscriptions delete": r"deleted billing",
-    "subscriptions reset": r"billing goes on at 2026-01-31T12:00",
+    "subscriptions reset": r"billing continues at 2026-01-31T12:00",
     "subscriptions skip": r"billing skipped 1",
     "subscriptions expire": r"billing is up to date",
     "subscriptions peek": r"message 1",

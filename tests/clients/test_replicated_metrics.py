@@ -129,7 +129,7 @@ def test_what_others_tell_is_counted(make_world: Callable[[str, str], World]) ->
     assert counted["exact_malformed"] == counted["snapshot_malformed"] == counted["subscriptions_not_made"] == 1
     log = world["b"].log.read_text()
     assert "subscription too-many of another cluster is not made: 1 exist" in log
-    assert "from a is passed over" in log and "a marker of a at" in log
+    assert "from a is ignored" in log and "a marker of a at" in log
 
 
 def carry(world: World, entries: list[bytes]) -> None:

@@ -339,7 +339,7 @@ def test_the_page_escapes_names_and_loads_nothing(tell: Tell) -> None:
         assert "<script" not in text and "http://127.0.0.1:8080" not in text.replace("pulsar://", "")
         assert "src=" not in text.replace("img src=x", "") and "@import" not in text
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-        for shown in ("us-east", "down", "Topics that do not go on", "90 s"):
+        for shown in ("us-east", "down", "Stopped topics", "90 s"):
             assert shown in text
         world.control.ready = False
         assert "the disk is full" in (await world.ask("GET", "/")).data.decode()

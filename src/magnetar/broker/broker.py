@@ -506,7 +506,7 @@ class Broker:
         """The storage takes writes again."""
         self.healthy = True
         failed = [topic for topic in self.topics.values() if topic.write_failed]
-        self.outbox.put(Note("info", f"storage works again; {len(failed)} topics go on"))
+        self.outbox.put(Note("info", f"storage works again; {len(failed)} topics continue"))
         for topic in failed:
             topic.healed()
             self.replicated_subscriptions.healed(topic)

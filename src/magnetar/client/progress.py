@@ -131,5 +131,5 @@ class Progress:
         )
         if done.rowcount != 1:
             raise Displaced(
-                f"reader {name!r} of {topic} is not at {tuple(before)} any more: another process uses its name"
+                f"reader {name!r} of {topic} is no longer at {tuple(before)}: another process uses its name"
             )

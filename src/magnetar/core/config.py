@@ -301,7 +301,7 @@ def _path(text: str, relative_to: Path) -> Path:
         return relative_to / Path(text).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"path {text!a}: nobody here has that home directory: write ./{text} or a complete path"
+            f"path {text!a}: no user of this machine has that home directory: write ./{text} or a complete path"
         ) from None
 
 
@@ -351,10 +351,12 @@ def _named(table: dict[str, str] | None, where: str, key: str) -> dict[str, str]
     found = {}
     for name, text in (table or {}).items():
         if not _LISTENER.fullmatch(name):
-            raise ConfigError(f"{where}.{key}: {name!r} is no name: 1 to 64 letters, digits, '-', '_' and '.'")
+            raise ConfigError(f"{where}.{key}: {name!r} is not a valid name: 1 to 64 letters, digits, '-', '_' and '.'")
         address = _address(text, f"{where}.{key}.{name}")
         if address.wildcard:
-            raise ConfigError(f"{where}.{key}.{name}: nobody can connect to {address}: write this machine's name there")
+            raise ConfigError(
+                f"{where}.{key}.{name}: clients cannot connect to {address}: write this machine's name there"
+            )
         found[name] = str(address)
     return found
 
@@ -364,11 +366,11 @@ def _advertised(text: str | None, listen: Address, where: str, key: str) -> str:
     if text is not None:
         advertised = _address(text, f"{where}.{key}")
         if advertised.wildcard:
-            raise ConfigError(f"{where}.{key}: nobody can connect to {advertised}: write this machine's name")
+            raise ConfigError(f"{where}.{key}: clients cannot connect to {advertised}: write this machine's name")
         return str(advertised)
     if listen.wildcard:
         raise ConfigError(
-            f"{where}.{key}: missing, and nobody can connect to {listen}: "
+            f"{where}.{key}: missing, and clients cannot connect to {listen}: "
             f'write {key} = "this-machine.example:{listen.port}"'
         )
     return str(listen)

@@ -45,41 +45,43 @@ class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The `[authentication]` table: who somebody is. Without `methods` everybody may do everything."""
 
     methods: list[Method] = []
-    """How clients may prove who they are: `token` (JWT), `basic` (name and password), `tls` (a client certificate). Any of them
-    switches authentication and authorisation on."""
+    """How clients may authenticate: `token` (JWT), `basic` (name and password), `tls` (a client certificate). Any of
+    them switches authentication and authorisation on."""
     secret_key_files: list[Name] = []
-    """Keys of tokens signed by HS256/384/512: 32 bytes and more, raw or in base64, mode 0600. Several while one follows
-    another."""
+    """Keys of tokens signed by HS256/384/512: 32 bytes or more, raw or in base64, mode 0600. Name several while a new
+    key replaces an old one."""
     secret_key_env: str = ""
-    """Name of an environment variable that holds such a key in base64, instead of a file."""
+    """Name of an environment variable with such a key in base64, in place of a file."""
     public_key_files: list[Name] = []
     """Keys of tokens signed by RS, PS, ES or EdDSA: PEM, or DER as Pulsar's tools write it. The key's type decides the
     algorithms."""
     role_claim: Name = "sub"
-    """The claim that is the role; Pulsar's default."""
+    """The claim with the role; Pulsar's default."""
     audience: str = ""
-    """What the token's audience has to name, as Pulsar's `tokenAudience`; "" accepts tokens for any audience."""
+    """A value that the token's audience must contain, as Pulsar's `tokenAudience`; "" accepts tokens for any
+    audience."""
     audience_claim: Name = "aud"
-    """The claim that is the audience."""
+    """The claim with the audience."""
     expiry_required: bool = False
     """Whether tokens without `exp` are refused. Off, as in Pulsar."""
     clock_skew_s: Seconds = 0
-    """How far the clock of who made a token may be off, for `exp` and `nbf`. Pulsar's default."""
+    """Allowed difference from the clock of the token's issuer, for `exp` and `nbf`. Pulsar's default."""
     token_bytes_max: Annotated[int, Meta(ge=256, le=1 << 20)] = 16_384
-    """A ceiling on what a client may present: the largest tokens of identity providers are about 8 KiB."""
+    """Limit of the credentials that a client presents: the largest tokens of identity providers have about 8 KiB."""
     basic_file: str = ""
     """Names and passwords, as `htpasswd -B` writes them (bcrypt); the name is the role."""
     anonymous_role: str = ""
-    """The role of clients that present nothing; "": they are refused."""
+    """The role of clients without credentials; "": they are refused."""
     proxy_roles: list[Name] = []
-    """Roles that may speak for another (`original_principal`): both then need the permission."""
+    """Roles that may act for another role (`original_principal`); then both need the permission."""
     refresh_ms: Milliseconds = 30_000
     """How long before its token expires a client is asked for another: a token's issuer may take seconds."""
     failed_logins_max: Count = 20
-    """Wrong tokens from one address, or wrong passwords of one name from one, within `failed_logins_ms`; after so many these
-    wait. Ten times as many wrong passwords of any names let the address's passwords wait. Right tokens get in all the same."""
+    """Limit of wrong tokens from one address, and of wrong passwords of one name from one address, within
+    `failed_logins_ms`; above it further attempts are refused. Above ten times as many wrong passwords of any names,
+    passwords of unproved names from that address are refused. Correct tokens are always accepted."""
     failed_logins_ms: Milliseconds = 60_000
-    """The window of `failed_logins_max`, and how long the address or name then waits."""
+    """The window of `failed_logins_max`, and the time for which further attempts are refused."""
 
     @property
     def enabled(self) -> bool:
@@ -91,26 +93,29 @@ class AuthorizationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The `[authorization]` table: roles that no tenant can give. It counts when there is authentication."""
 
     superusers: list[Name] = []
-    """May do everything."""
+    """Roles that may do everything."""
     replicate_roles: list[Name] = []
-    """May act as links for all namespaces: read and write entries with their origin. `replicate` permissions do so for one."""
+    """Roles that may act as links for all namespaces: read and write entries with their origin. A `replicate`
+    permission allows this for one namespace or topic."""
     monitor_roles: list[Name] = []
-    """May read `/metrics`, the status page, `/geo/v1` and the state of brokers and clusters, and change nothing."""
+    """Roles that may read `/metrics`, the status page, `/geo/v1` and the state of brokers and clusters, and change
+    nothing."""
 
 
 class TlsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[tls]` table: the certificate of `pulsar_tls` and `https`. Files that change are read again while it runs."""
 
     certificate_file: str = ""
-    """PEM: the certificate and what leads from it to a root."""
+    """PEM: the certificate and its chain to a root."""
     key_file: str = ""
     """PEM: its private key, unencrypted, not readable by others."""
     ca_file: str = ""
-    """PEM: who may sign the certificates of clients. Also what this installation's own links and commands trust."""
+    """PEM: the authorities that may sign clients' certificates. Links and commands of this installation trust them,
+    too."""
     client_certificates: Literal["none", "optional", "required"] = "optional"
-    """Whether clients show one; only with `ca_file`. A wrong one ends the connection in any case."""
+    """Whether clients present a certificate; only with `ca_file`. A wrong certificate always ends the connection."""
     minimum_version: Literal["1.2", "1.3"] = "1.2"
-    """Older ones are broken."""
+    """The lowest version of TLS; older versions are not secure."""
 
 
 class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,9 +124,10 @@ class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     token_file: str = ""
     """A file with a token, mode 0600; `--token-file` and MAGNETAR_TOKEN come before it."""
     ca_file: str = ""
-    """PEM: what signs the brokers' certificates; default: `ca_file` of `[tls]`, else what the system trusts."""
+    """PEM: the authorities that sign the brokers' certificates; default: `ca_file` of `[tls]`, else those that the
+    system trusts."""
     certificate_file: str = ""
-    """PEM: a certificate of the command's own, for brokers that want one."""
+    """PEM: a certificate of the command, for brokers that ask for one."""
     key_file: str = ""
     """PEM: its private key."""
 

@@ -170,28 +170,31 @@ class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The `[replication.limits]` table: what networks, memory and patience differ in. Sizes in bytes, times in ms."""
 
     progress_ms: Milliseconds = 500
-    """A cluster that sends or takes no byte for so long is given up for this batch. Everything that shares the batch waits for
-    it: raise it only where the network itself pauses for longer."""
+    """A cluster that sends or accepts no byte for this time is left out of this batch. Everything in the batch waits
+    for it: raise it only if the network itself pauses for longer."""
     answer_ms: Milliseconds = 2_000
-    """For one answer outside batches: a handshake of 1,000 topics, a durable commit of as many cursors."""
+    """Time for one answer outside batches: a handshake of 1,000 topics, a durable commit of as many cursors."""
     window_bytes: Bytes = 8 * MIB
-    """Sent to a cluster and not yet answered, per task: bandwidth times round trip, as 8 MiB for 40 MB/s over 200 ms."""
+    """Bytes sent to a cluster and not yet answered, per task: bandwidth times round trip, such as 8 MiB for 40 MB/s
+    over 200 ms."""
     buffer_bytes_max: Bytes = 32 * MIB
-    """Held for one cluster beyond the window before a task waits for it: memory of each executor process."""
+    """Limit of the bytes held for one cluster beyond the window before a task waits for it: memory of each executor
+    process."""
     tail_batch_bytes_max: Bytes = 16 * MIB
-    """Of a batch while links are at their tail: about 100 ms of moving bytes, in addition to 160 ms of Spark's own."""
+    """Limit of a batch while links are at their tail: about 100 ms of moving bytes, in addition to 160 ms of Spark's
+    own."""
     bulk_batch_bytes_max: Bytes = 256 * MIB
-    """Of a batch that catches up: long enough that Spark's own 160 ms are a small part of it. After a kill so much is sent twice,
-    and dropped by its destination."""
+    """Limit of a batch that catches up: large enough that Spark's own 160 ms are a small part of it. After a kill this
+    much is sent twice, and ignored by its destination."""
     handshake_idle_ms: Milliseconds = 5_000
-    """How often an idle link shakes hands. Keep it below the brokers' `identity_silence_ms`: a living cluster has to be
-    heard of before its name may be given away."""
+    """How often an idle link makes a handshake. Keep it below the brokers' `identity_silence_ms`, so that a running
+    cluster does not lose its name."""
     blocked_retry_ms_max: Milliseconds = 60_000
     """A blocked topic is tried again after pauses of 1 s up to this: its cause ends only when an operator acts."""
     lease_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 10_000
-    """A pipeline that is silent for so long makes room for its stand-by; brokers grant 60 s at most."""
+    """After this time without a message from a pipeline, its stand-by takes over; brokers grant 60 s at most."""
     patience_ms: Milliseconds = 15_000
-    """How long `--once` waits for a cluster that does not answer, or for another pipeline's lease, before it gives up."""
+    """How long `--once` waits for a cluster that does not answer, or for another pipeline's lease."""
 
 
 class ReplicationConfig(Struct, frozen=True, kw_only=True):
@@ -218,21 +221,21 @@ class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Replicated subscriptions: the broker's defaults."""
 
     mode: Literal["exact", "snapshot"] = "exact"
-    """`exact` carries acknowledged sets, `snapshot` is PIP-33; a namespace may choose another."""
+    """`exact` replicates acknowledged sets, `snapshot` is PIP-33; a namespace may choose another mode."""
     snapshot_interval_ms: Milliseconds = 1_000
-    """Between two snapshots of a topic in use; Pulsar's default. Half of it and a round trip is what is behind on average."""
+    """Time between two snapshots of a topic in use; Pulsar's default. The mean lag is half of it plus a round trip."""
     snapshot_timeout_s: Count = 30
-    """A snapshot that is not answered by then is given up; Pulsar's default."""
+    """A snapshot that is not answered after this time is given up; Pulsar's default."""
     max_cached_snapshots: Count = 30
-    """A ceiling per subscription: a snapshot is a few positions, older ones only make an update coarser."""
+    """Limit per subscription: a snapshot is a few positions; fewer snapshots only make updates coarser."""
     ack_sync_interval_ms: Milliseconds = 100
-    """How long acknowledgements are collected before they are written: ten markers a second for a topic in use."""
+    """How long acknowledgements are collected before they are written: ten markers per second for a topic in use."""
     markers_per_s_max: CountOrZero = 500
-    """Back-pressure: markers of acknowledged sets that a broker writes a second, all topics together; above it topics collect for
-    longer. Ten busy topics never meet it, a thousand write every 2 s each. 0 for none."""
+    """Limit of the markers of acknowledged sets that a broker writes per second for all topics; above it topics collect
+    for longer. Ten busy topics stay below it; a thousand write one marker every 2 s each. 0: no limit."""
     set_bytes_max: Bytes = 16 * MIB
-    """A subscription whose stored set is larger is warned of, nothing is cut: 16 MiB are millions of single runs, many times what
-    a cursor stores."""
+    """Above this size of its stored set a subscription gets a warning, and the set is stored completely: 16 MiB are
+    millions of single runs, many times the limit of a cursor."""
 
 
 class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -241,68 +244,77 @@ class DeduplicationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     enabled: bool = False
     """The broker's default; namespaces and topics override it. Off, as in Pulsar."""
     producers_max: Count = 10_000
-    """Producer names whose numbers a topic keeps; beyond it the longest unused is forgotten. Pulsar's default."""
+    """Limit of the producer names whose numbers a topic keeps; beyond it the least recently used name is forgotten.
+    Pulsar's default."""
     producer_inactive_s: Count = 6 * 3600
-    """A producer name that is unused for so long is forgotten; Pulsar's default."""
+    """A producer name that is unused for this time is forgotten; Pulsar's default."""
     snapshot_entries: Count = 1_000
-    """The numbers are stored after so many entries: as many are replayed at most after a crash. Pulsar's default."""
+    """The numbers are stored after this many entries, which is the most that a start after a crash replays. Pulsar's
+    default."""
     snapshot_s: CountOrZero = 120
-    """And after so many seconds when there was anything new; 0: by entries alone. Pulsar's default."""
+    """The numbers are also stored after this time if they have changed; 0: only after `snapshot_entries`. Pulsar's
+    default."""
     replay_entries_max: Count = 1_000_000
-    """How many of the newest entries count when it is switched on for a topic that has some: producers wait for a few
-    seconds at most."""
+    """Limit of the newest entries that are read when deduplication is switched on for a topic with messages: producers
+    wait for a few seconds at most."""
     names_begin_with_role: bool = False
-    """Whether a producer's name has to begin with its role, as subscriptions do with `subscription-auth-mode` Prefix: then no
-    producer uses up the numbers of another role's name. It counts where there is authentication, in topics with deduplication.
-    Superusers and administrators are not held up. Off, as in Pulsar, whose producers may have any name."""
+    """Whether a producer's name must begin with its role, as subscriptions with `subscription-auth-mode` Prefix, so
+    that no producer can use the numbers of another role's name. It applies to topics with deduplication if there is
+    authentication. It does not apply to superusers and administrators. Off, as in Pulsar, whose producers may have any
+    name."""
 
 
 class MetadataConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[metadata]` table: tenants, namespaces and policies kept the same in clusters that share no store."""
 
     store: str = SQLITE
-    """Where this cluster keeps its metadata: `sqlite`, a file in the data folder, or `zookeeper://host:2181/path` (several hosts
-    with commas), where each cluster has a node of its own below the path. Moving from one to the other is not done for you."""
+    """Where this cluster keeps its metadata: `sqlite`, a file in the data folder, or `zookeeper://host:2181/path`
+    (several hosts with commas), where each cluster has a node of its own below the path. There is no automatic
+    migration between them."""
     metadata_sync_topic: str = ""
-    """The topic that carries changes, replicated to all clusters: `persistent://pulsar/system/metadata-sync`. Empty: every
-    cluster keeps to itself. The same topic in every cluster."""
+    """The topic for changes, which is replicated to all clusters: `persistent://pulsar/system/metadata-sync`. Use the
+    same topic in every cluster. Empty: metadata is not synchronised."""
     metadata_sync_snapshot_s: Count = 600
-    """How often each cluster publishes everything it knows, so that one that missed something catches up."""
+    """How often each cluster publishes all its metadata, so that a cluster that missed a change catches up."""
     metadata_clock_ahead_ms: Milliseconds = 60_000
-    """A change that is further ahead of this cluster's clock waits until the clock gets there; a cluster whose own clock is
-    further off refuses changes. Clocks that are kept by NTP are a thousand times closer."""
+    """A change that is further ahead of this cluster's clock waits until the clock reaches its time; a cluster whose
+    own clock is further ahead refuses changes. Clocks under NTP are a thousand times closer."""
     metadata_sync_exclude: tuple[str, ...] = ()
-    """Patterns of what stays local here, such as `namespaces/acme/*` or `namespaces/*:retention_policies`."""
+    """Patterns of documents and fields that stay local, such as `namespaces/acme/*` or
+    `namespaces/*:retention_policies`."""
 
 
 class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[broker]` table: every limit of a broker. Sizes in bytes, times in ms."""
 
     fsync: Literal["always", "interval", "never"] = "always"
-    """When a publish is answered: `always` after its bytes are on disk; `interval` loses up to `fsync_interval_ms` of
-    answered messages in a power cut, `never` what the kernel had not written. Replicated topics are always `always`."""
+    """When a publish is answered: `always` after its bytes are on disk. With `interval` a power cut loses up to
+    `fsync_interval_ms` of answered messages, with `never` all that the kernel had not written. Replicated topics always
+    use `always`."""
     fsync_interval_ms: Milliseconds = 1_000
-    """Between two syncs under `fsync = "interval"`."""
+    """Time between two syncs under `fsync = "interval"`."""
 
     message_bytes_max: Bytes = 5 * MIB
-    """A ceiling; Pulsar's default, which clients assume until CONNECTED tells them another."""
+    """Limit of one message. The default is Pulsar's; clients assume it until CONNECTED gives another value."""
     command_bytes_max: Annotated[int, Meta(ge=4 * KIB, le=64 * MIB)] = 512 * KIB
-    """A ceiling on a command without its message: twice a schema of the largest size, 256 kB. Lists of message ids are taken in
-    portions instead, and may fill a frame."""
+    """Limit of a command without its message: twice the largest schema, which has 256 kB. Lists of message ids may fill
+    a frame, because they are handled in portions."""
     client_metadata_bytes_max: Bytes = 16 * KIB
-    """A ceiling on the metadata (properties) of one producer or consumer, which is kept, and shown by `stats`, as long as it is
-    open."""
+    """Limit of the metadata (properties) of one producer or consumer, which the broker keeps, and shows in `stats`, as
+    long as it is open."""
     client_metadata_bytes_per_connection_max: Bytes = 4 * MIB
-    """The same of all producers and consumers of one connection; of each the first 512 bytes do not count."""
+    """Limit of this metadata for all producers and consumers of one connection; the first 512 bytes of each do not
+    count."""
     client_metadata_bytes_per_topic_max: Bytes = 8 * MIB
-    """The same of all of one topic, which one answer to `stats` shows."""
+    """Limit of this metadata for one topic, because one answer to `stats` shows all of it."""
     client_metadata_bytes_total_max: Bytes = 64 * MIB
-    """The same of the whole broker. Producers and consumers without much metadata are let in when it is used up."""
+    """Limit of this metadata for the whole broker. Above it, producers and consumers with up to 512 bytes are still
+    accepted."""
     segment_bytes: Bytes = 256 * MIB
-    """A segment file is closed at this size: small enough to rewrite in the background, large enough that 1 TB of
-    backlog is 4,000 files."""
+    """A segment file is closed at this size: small enough to rewrite in the background, and large enough that a backlog
+    of 1 TB has 4,000 files."""
     cache_bytes_max: Bytes = 64 * MIB
-    """Recent entries kept in memory for tailing readers; a few seconds of a busy broker's writes."""
+    """Limit of recent entries in memory for tailing readers: a few seconds of a busy broker's writes."""
     ledger_entries_max: Count = 50_000
     """A ledger is closed after this many entries; Pulsar's default."""
     ledger_bytes_max: Bytes = 2 * GIB
@@ -310,97 +322,102 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ledger_age_ms_max: Milliseconds = 4 * 3_600_000
     """A ledger is closed at this age, so that retention by time can delete it; Pulsar's default."""
     disk_free_bytes_min: CountOrZero | Bytes = 64 * MIB
-    """Publishes are refused below this much free room, so that cursors and metadata can still be written."""
+    """Publishes are refused below this much free space, so that cursors and metadata can still be written."""
 
     retention_unsubscribed_ms: Milliseconds = 7 * 24 * 3_600_000
     """How long a topic without durable subscriptions keeps its messages."""
     retention_unsubscribed_bytes: Bytes = 10 * GIB
     """How many bytes a topic without durable subscriptions keeps."""
     orphan_cursor_ms: Milliseconds = 7 * 24 * 3_600_000
-    """How long the cursor of a removed link goes on holding its messages."""
+    """How long the cursor of a removed link holds back deletion."""
     retention_interval_ms: Milliseconds = 60_000
-    """Between two searches for ledgers that are not needed."""
+    """Time between two searches for ledgers that can be deleted."""
     cursor_flush_ms: Milliseconds = 20
-    """Acknowledgements are made durable in batches of this long; an answered one is durable within 50 ms."""
+    """Acknowledgements of this time are stored together; an answered one is durable within 50 ms."""
     cursor_ranges_max: Count = 10_000
-    """Ranges of individually acknowledged messages written per cursor; Pulsar's default for what it persists."""
+    """Limit of the stored ranges of individually acknowledged messages per cursor; Pulsar's default."""
 
     keep_alive_ms: Milliseconds = 30_000
-    """A silent connection is pinged after, and closed after twice, this time; Pulsar's default."""
+    """A silent connection is pinged after this time, and closed after twice this time; Pulsar's default."""
     handshake_ms_max: Milliseconds = 10_000
-    """A connection that has not sent CONNECT by then is closed: open sockets must not pile up."""
+    """A connection that has not sent CONNECT after this time is closed, so that open sockets do not accumulate."""
     topic_migrated_to_cpp: bool = False
-    """Whether consumers that a failover moves are sent TOPIC_MIGRATED also when they use the C++ client (as Python and Node do).
-    With it they go on trying the new cluster when their connection breaks, without it they ask their own first. But up to
-    version 4.2 that client ends its process if it has a debug logger, or any `logging.Logger` of Python's."""
+    """Whether consumers that a failover moves get TOPIC_MIGRATED even if they use the C++ client (as Python and Node
+    do). With it they reconnect to the new cluster; without it they ask their own cluster first. Up to version 4.2 the
+    process of that client ends if it has a debug logger, or any `logging.Logger` of Python."""
     connections_max: Count = 10_000
-    """A ceiling per broker: each costs a socket and buffers. The hard limit of open files (`ulimit -Hn`), to which a
-    broker raises its own, has to be above this and `http_connections_max` together."""
+    """Limit per broker: each connection needs a socket and buffers. The hard limit of open files (`ulimit -Hn`), to
+    which a broker raises its own, must be above the sum of this and `http_connections_max`."""
     dispatch_messages_per_s: CountOrZero = 0
-    """Messages per second that all consumers of the broker are sent together (0: no limit): a small machine keeps room for its
+    """Messages per second for all consumers of the broker together (0: no limit), so that a small machine has time for
     publishers while consumers catch up. Pulsar's dispatchThrottlingRateInMsg."""
     dispatch_bytes_per_s: CountOrZero | Bytes = 0
-    """The same in bytes; Pulsar's dispatchThrottlingRateInByte."""
+    """As `dispatch_messages_per_s`, in bytes; Pulsar's
+    dispatchThrottlingRateInByte."""
     connections_per_address_max: CountOrZero = 0
-    """A ceiling on those of one address (of IPv6: of one /64), so that no machine takes all places; 0: four fifths of
-    `connections_max`. Behind one proxy or NAT all clients have one address: where no others come, make both equal."""
+    """Limit of the connections of one address (for IPv6: of one /64), so that one machine cannot use all; 0: four
+    fifths of `connections_max`. Behind one proxy or NAT all clients have one address: if there are no other clients,
+    make both limits equal."""
     pending_publish_bytes_max: Bytes = 64 * MIB
     """Back-pressure: above it a broker stops reading from publishers until the disk has caught up."""
 
     topics_max: Count = 100_000
-    """A ceiling per broker: a topic costs some kilobytes of memory when it is loaded."""
+    """Limit per broker: a loaded topic takes some kilobytes of memory."""
     auto_create_topics: bool = True
     """Whether a producer or consumer of an unknown topic creates it."""
     producers_per_topic_max: Count = 10_000
-    """A ceiling: a client in a loop must not fill the memory."""
+    """Limit per topic: a client in a loop must not fill the memory."""
     consumers_per_topic_max: Count = 10_000
-    """A ceiling, as for producers."""
+    """Limit per topic, as for producers."""
     subscriptions_per_topic_max: Count = 1_000
-    """A ceiling: each durable subscription holds back retention and has a cursor."""
+    """Limit per topic: each durable subscription holds back retention and has a cursor."""
     schema_versions_per_topic_max: Count = 10_000
-    """A ceiling, deletions included: ten times what a topic is to be fast with; more is a producer that makes them up."""
+    """Limit per topic, deletions included: ten times the number for which the broker is measured. More means that a
+    producer generates schemas."""
     schemas_bytes_max: Bytes = 512 * MIB
-    """A ceiling on the definitions of all schemas of a broker, which are in memory: two million of the usual size."""
+    """Limit of the definitions of all schemas of a broker, which are in memory: two million of the usual size."""
     handles_per_connection_max: Count = 10_000
-    """A ceiling on producers, and one on consumers, of one connection; those that are being opened count."""
+    """Limit of the producers, and separately of the consumers, of one connection; those that are being opened count."""
     topic_watchers_per_connection_max: Count = 1_000
-    """A ceiling on watchers of topic lists, of which a client has one for each of its pattern consumers. Those beyond it, and
-    those that the next two limits refuse, ask for the whole list again and again, as clients did before there were watchers."""
+    """Limit of watchers of topic lists; a client has one per pattern consumer. Beyond this and the next two limits,
+    clients ask for the whole list at intervals."""
     topic_patterns_max: Count = 1_000
-    """A ceiling per broker on different patterns that are watched: each new topic is matched with all of its namespace. What many
-    clients watch counts once, unless their roles see single topics alone."""
+    """Limit per broker of different watched patterns: each new topic is matched with all patterns of its namespace. A
+    pattern of many clients counts once, unless their roles may see only single topics."""
     topic_pattern_bytes_max: Count = 1_000
-    """A ceiling on such a pattern: twice the longest name of a topic. Pulsar's default is 50."""
+    """Limit of such a pattern: twice the longest name of a topic. Pulsar's default is 50."""
     unacked_messages_per_consumer_max: CountOrZero = 50_000
-    """Back-pressure on Shared and Key_Shared consumers; 0 for none. Pulsar's default."""
+    """Back-pressure on Shared and Key_Shared consumers; 0: no limit. Pulsar's default."""
     unacked_messages_per_subscription_max: CountOrZero = 200_000
-    """Back-pressure on a whole subscription; 0 for none. Pulsar's default."""
+    """Back-pressure on a whole subscription; 0: no limit. Pulsar's default."""
     redeliveries_max: Count = 100_000
-    """A ceiling on message ids waiting for redelivery per subscription; beyond it the subscription rereads."""
+    """Limit of message ids that wait for redelivery per subscription; beyond it the subscription reads the log
+    again."""
     delayed_messages_max: Count = 4_000_000
-    """Back-pressure: delayed messages that a subscription remembers until their time, 22 bytes each; what is behind them
-    waits until some are due."""
+    """Limit of delayed messages in a subscription's memory, 22 bytes each; later messages wait until some of these are
+    due."""
 
     link_read_bytes_max: Bytes = 8 * MIB
-    """A ceiling on one answer to a link's read."""
+    """Limit of one answer to a link's read."""
     link_poll_ms_max: Milliseconds = 20_000
-    """How long a link's question for news is held open at most: below every common idle timeout of networks."""
+    """The longest time for which a link's poll waits for news: below every common idle timeout of networks."""
     identity_silence_ms: Milliseconds = 10_000
-    """A new uuid under a known cluster name is believed after the old one was silent for this long."""
+    """A new uuid under a known cluster name is accepted after the old one was silent for this time."""
 
     http_connections_max: Count = 2_048
-    """A ceiling per broker, `http` and `https` together: beyond it connections are closed. Pulsar's default."""
+    """Limit per broker of `http` and `https` together: beyond it connections are closed. Pulsar's default."""
     http_connections_per_address_max: CountOrZero = 0
-    """A ceiling on those of one address, as `connections_per_address_max`; 0: four fifths of `http_connections_max`."""
+    """Limit of the connections of one address, as `connections_per_address_max`; 0: four fifths of
+    `http_connections_max`."""
     websocket: bool = True
-    """Whether producers, consumers and readers may come by WebSocket (docs/websocket.md)."""
+    """Whether producers, consumers and readers may connect by WebSocket (docs/websocket.md)."""
     websocket_origins: list[Origin] = []
-    """Web pages' origins (`https://app.example.com`; `*`: any) whose WebSockets are let in without a token in the URL. A browser
-    adds the password that its user gave it, for a page of any site."""
+    """Origins of web pages (`https://app.example.com`; `*`: any) whose WebSockets need no token in the URL. For a page
+    of any site, a browser adds the password that its user has entered."""
     http_body_bytes_max: Bytes = 1 * MIB
-    """A ceiling on the body of an admin request."""
+    """Limit of the body of an admin request."""
     http_answers_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * MIB
-    """A ceiling on the memory of all large answers of HTTP (over 16 KiB), from before they are made until they are taken; what is
-    over it waits. Twice the largest answer, so that one that is taken slowly leaves room for others."""
+    """Limit of the memory of all large HTTP answers (over 16 KiB), from before they are made until they are read;
+    others wait. It is twice the largest answer, so that one slow reader leaves room for others."""
     http_answer_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * MIB
-    """A ceiling on one answer: the names of 100,000 topics of 512 bytes are 50 MB. What would be larger is refused."""
+    """Limit of one answer: the names of 100,000 topics of 512 bytes are 50 MB. A larger answer is refused."""

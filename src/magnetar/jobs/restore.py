@@ -273,7 +273,7 @@ def _send(
     request.sizes.extend(map(len, data))
     answer = sending.restore(request, data)
     if answer.refused:
-        raise RestoreFailed(f"{report.topic}: {answer.reason}; the same command again goes on from there")
+        raise RestoreFailed(f"{report.topic}: {answer.reason}; run the same command again to continue")
     report.stored += answer.stored
     report.duplicates += answer.duplicates
     if answer.blocked:

@@ -43,7 +43,7 @@ class MetricsFile:
             self.close()
             if not self._failing:
                 why = error.strerror or error
-                self._on_line(f"metrics are not written, replication goes on: {self._path}: {why}")
+                self._on_line(f"metrics are not written, replication continues: {self._path}: {why}")
             self._failing = True
         else:
             self._failing = False

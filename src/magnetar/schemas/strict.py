@@ -45,7 +45,7 @@ def check_readable(data: bytes) -> None:
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _letter(character: str) -> bool:
@@ -157,7 +157,7 @@ class _Strict:
             _refuse(f"the order of field {_shown(name)} is {_shown(order)}: it is one of {', '.join(sorted(ORDERS))}")
         kind, default = self.type(field["type"], space), field.get("default")
         if kind in ("float", "double") and isinstance(default, str) and not _number(default):
-            _refuse(f"the default {_shown(default)} of field {_shown(name)} is no number")
+            _refuse(f"the default {_shown(default)} of field {_shown(name)} is not a number")
 
 
 def _number(text: str) -> bool:

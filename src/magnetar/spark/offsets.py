@@ -96,7 +96,8 @@ def _place(topic: str, value: Any, where: str) -> Place:
         except DecodeError:
             pass
     raise ConfigError(
-        f"{where}: {_shown(value)} is no place in {topic}: write [ledger, entry, batch index], or the bytes of a message id"
+        f"{where}: {_shown(value)} is not a valid position in {topic}: write [ledger, entry, batch index], "
+        "or the bytes of a message id"
     )
 
 

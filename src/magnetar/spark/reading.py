@@ -207,13 +207,13 @@ class Task:
             return
         if entry.ledger != after.ledger or entry.entry > after.entry + 1:
             self._lost(
-                f"{self._stretch.topic}: the message at {_shown(after)}, which was read last, is not there any more; "
+                f"{self._stretch.topic}: the message at {_shown(after)}, which was read last, no longer exists; "
                 f"the next one is at {entry.ledger}:{entry.entry}, and others may be missing between them"
             )
 
     def _lost(self, what: str) -> None:
         if self._fail:
-            raise DataLost(f"{what}; to go on all the same set failOnDataLoss=false")
+            raise DataLost(f"{what}; to continue without them set failOnDataLoss=false")
         logger.warning("%s (failOnDataLoss=false: going on)", what)
 
     def _take(self, entry: Entry) -> None:

@@ -265,7 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLost(
                 f"topic {gone[0]} was deleted, or is not read any more; what this query had not read of it is lost. "
-                "To go on without it set failOnDataLoss=false"
+                "To continue without it set failOnDataLoss=false"
             )
         logger.warning("topic %s is gone (failOnDataLoss=false: going on without it)", gone[0])
 
@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLost(
                 f"{topic} ends at {end.ledger}:{end.entry}, and this query has read it up to {begin.ledger}:{begin.entry}: "
-                "it was deleted and made anew. To read it from its beginning set failOnDataLoss=false"
+                "it was deleted and created again. To read it from its beginning set failOnDataLoss=false"
             )
         return end
 

@@ -164,7 +164,7 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         ("[clusters.a]\npulsar = 'x:0'\nhttp = 'y:1'", ["clusters.a.pulsar", "1 to 65535"]),
         ("[clusters.a]\npulsar = 'x:65536'\nhttp = 'y:1'", ["clusters.a.pulsar", "1 to 65535"]),
         ("[clusters.a]\npulsar = '0.0.0.0:5'\nhttp = 'y:1'", ["clusters.a.advertised", "missing"]),
-        (ONE + "advertised = '0.0.0.0:5'", ["clusters.a.advertised", "nobody can connect"]),
+        (ONE + "advertised = '0.0.0.0:5'", ["clusters.a.advertised", "clients cannot connect"]),
         ("[clusters.a]\npulsar = 'h:5'\nhttp = 'h:5'", ["clusters.a.http", "port 5", "clusters.a.pulsar"]),
         (
             ONE + "[clusters.b]\npulsar = 'localhost:8080'\nhttp = '127.0.0.1:9'",
@@ -236,7 +236,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"clusters\.toml: {key}: .*found a number with thousands of digits"):
             config.load(path)
     path.write_text('magnetar.data_dir = "~nobody-of-this-name/x"\n' + ONE)
-    with pytest.raises(ConfigError, match=r"path '~nobody-of-this-name/x': nobody here has that home directory"):
+    with pytest.raises(
+        ConfigError, match=r"path '~nobody-of-this-name/x': no user of this machine has that home directory"
+    ):
         config.load(path)
 
 

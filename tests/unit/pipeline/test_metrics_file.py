@@ -78,7 +78,7 @@ def test_a_full_disk_is_told_of_once_and_leaves_no_half_lines(path: Path) -> Non
     with room_for(15):
         for number in range(11, 15):
             file.write({"n": number})
-    told = [f"metrics are not written, replication goes on: {path}: No space left on device"]
+    told = [f"metrics are not written, replication continues: {path}: No space left on device"]
     assert (numbers(path), lines) == ([10], told)
     file.write({"n": 15})
     file.close()
@@ -99,7 +99,7 @@ def test_replication_needs_no_metrics(path: Path, why: str) -> None:
     file = MetricsFile(place, lines.append)
     file.write({"n": 10})
     file.write({"n": 11})
-    assert lines == [f"metrics are not written, replication goes on: {place}: {why}"]
+    assert lines == [f"metrics are not written, replication continues: {place}: {why}"]
     if why == "Is a directory":
         place.rmdir()
     elif why == "No space left on device":

@@ -34,7 +34,7 @@ READ_MISTAKES = [
     (BOTH | {"startingOffsets": "{"}, "option startingOffsets is '{'"),
     *((BOTH | {"startingOffsets": '{"t": ' + text}, "option startingOffsets is '{") for text in ("[" * 99_999, "9" * 5_000)),
     (BOTH | {"startingOffsets": '{"t": [9999999999999999999, 0, -1]}'}, "option startingOffsets: [9999999999999999999, 0, -"),
-    (BOTH | {"startingOffsets": '{"t": [1]}'}, "option startingOffsets: [1] is no place in t"),
+    (BOTH | {"startingOffsets": '{"t": [1]}'}, "option startingOffsets: [1] is not a valid position in t"),
     (BOTH | {"startingOffsets": "earliest", "startingTime": "1"}, "startingOffsets and startingTime contradict each other"),
     (BOTH | {"startingTime": "yesterday"}, "option startingTime is 'yesterday': allowed is a whole number, 0 or more"),
     (BOTH | {"maxMessagesPerTrigger": "0"}, "option maxMessagesPerTrigger is '0': allowed is a whole number, 1 or more"),

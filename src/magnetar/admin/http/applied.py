@@ -12,7 +12,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.namespace import BacklogQuota, BacklogQuotaType, Policies
 from magnetar.metadata.policies.table import BY_NAME, Policy
 
-APPLIED: Final = {"applied": "true answers with what holds: the most specific value, or the broker's default."}
+APPLIED: Final = {"applied": "true answers with the value in force: the most specific one, or the broker's default."}
 
 NO_QUOTAS: Final[dict[BacklogQuotaType, BacklogQuota]] = {
     "destination_storage": BacklogQuota(),

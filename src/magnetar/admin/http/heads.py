@@ -37,7 +37,7 @@ _REASONS: Final = {
     "invalid method": "its method is none of HTTP",
     "invalid http version": "its version is none of HTTP",
     "invalid header": "a header of it is none of HTTP",
-    "invalid content-length": "its Content-Length is no number",
+    "invalid content-length": "its Content-Length is not a number",
     "duplicate": "a header comes twice that may come once",
     "data after": "something comes behind its end",
     "too many headers": "it has too many headers",

@@ -94,7 +94,7 @@ async def _read_rows(call: Call, rows: Iterable[str], seen: Snapshot) -> None:
             seen.figures[name] = call.control.statistics.topic_figures(name)
 
 
-@site.add("GET", "/metrics", "Figures for Prometheus; docs/reference/metrics.md has them one by one.", reply="text")
+@site.add("GET", "/metrics", "Metrics for Prometheus; docs/reference/metrics.md lists them.", reply="text")
 async def metrics(call: Call) -> web.Response:
     """Text exposition format, compressed if the request says `Accept-Encoding: gzip`."""
     control = call.control

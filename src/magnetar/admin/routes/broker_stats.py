@@ -127,7 +127,7 @@ def _usage(usage: float, limit: float) -> dict[str, float]:
 @broker_stats.add(
     "GET",
     "/load-report",
-    "How much this broker and its machine have to do (Pulsar's LocalBrokerData).",
+    "Load of this broker and its machine (Pulsar's LocalBrokerData).",
     reply='{"cpu": {"usage": 7.0, "limit": 200.0}, "numTopics": 3, ...}',
 )
 async def load_report(call: Call) -> Any:
@@ -197,13 +197,13 @@ async def load_report(call: Call) -> Any:
     return report
 
 
-@broker_stats.add("GET", "/mbeans", "Measurements of a Java machine: there is none.", reply="[]")
+@broker_stats.add("GET", "/mbeans", "Measurements of a Java machine: none.", reply="[]")
 async def mbeans(call: Call) -> Any:
     """`/metrics` has this process's."""
     return []
 
 
-@broker_stats.add("GET", "/bookieops", "Operations that wait for bookies: there are none.", reply="{}")
+@broker_stats.add("GET", "/bookieops", "Operations that wait for bookies: none.", reply="{}")
 async def bookie_operations(call: Call) -> Any:
     """Messages are in the broker's own log."""
     return {}
@@ -222,9 +222,7 @@ ALLOCATOR: Final = {
 }
 
 
-@broker_stats.add(
-    "GET", "/allocator-stats/{allocator}", "Arenas of Netty's memory: there are none.", reply="AllocatorStats"
-)
+@broker_stats.add("GET", "/allocator-stats/{allocator}", "Arenas of Netty's memory: none.", reply="AllocatorStats")
 async def allocator(call: Call) -> Any:
     """Whichever allocator is asked for."""
     return ALLOCATOR

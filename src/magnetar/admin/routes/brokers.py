@@ -23,7 +23,7 @@ def _serving(call: Call) -> web.Response:
 
 
 @brokers.add(
-    "GET", "/health", "Whether the broker takes publishes; 503 with the reason when not.", errors=(503,), reply="ok"
+    "GET", "/health", "Whether the broker accepts publishes; 503 with the reason if not.", errors=(503,), reply="ok"
 )
 async def health(call: Call) -> web.Response:
     """Plain text, as Pulsar's."""
@@ -94,7 +94,7 @@ async def changed(call: Call) -> Any:
 @brokers.add(
     "GET",
     "/configuration/runtime",
-    "Settings that the broker runs with, by Pulsar's names, where the meaning is the same.",
+    "The broker's settings by Pulsar's names, if the meaning is the same.",
     reply='{"clusterName": "us-west", "maxMessageSize": "5242880", ...}',
     returns=dict[str, str],
 )
@@ -106,7 +106,7 @@ async def runtime(call: Call) -> Any:
 @brokers.add(
     "DELETE",
     "/configuration/{name}",
-    "Take back a setting that was changed while the broker runs: none can be.",
+    "Remove a setting that was changed while the broker runs: none can be.",
     ok=412,
     reply="always",
 )
@@ -120,7 +120,7 @@ async def remove_changed(call: Call) -> Any:
 @brokers.add(
     "GET",
     "/internal-configuration",
-    "Where Pulsar's brokers keep what they know: nothing of that kind is here.",
+    "The metadata stores of Pulsar's brokers: none.",
     reply='{"zookeeperServers": "", ...}',
     returns=dict[str, str],
 )
@@ -158,7 +158,7 @@ async def leader_of(call: Call) -> Any:
 @brokers.add(
     "GET",
     "/{cluster}/{broker}/ownedNamespaces",
-    "What a broker serves: all namespaces, each in one piece.",
+    "The namespaces of a broker: all, each with one bundle.",
     errors=(404,),
     reply=f'{{"public/default/{WHOLE_RANGE}": {{"broker_assignment": "shared", "is_controlled": false, "is_active": true}}}}',
 )
@@ -222,7 +222,9 @@ for _domain in ("persistent", "non-persistent"):
         errors=(404, 412),
         query={
             "authoritative": "accepted.",
-            "listenerName": "as a client's `listener_name`: one of `advertised_listeners`; or header X-Pulsar-ListenerName.",
+            "listenerName": (
+                "one of `advertised_listeners`, as a client's `listener_name`; or use the header X-Pulsar-ListenerName."
+            ),
         },
         reply='{"brokerUrl": "pulsar://...", "brokerUrlTls": null, "httpUrl": "http://...", "nativeUrl": "pulsar://..."}',
     )
@@ -233,7 +235,7 @@ for _domain in ("persistent", "non-persistent"):
     @lookup.add(
         "GET",
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/bundle",
-        "Which piece of its namespace a topic is in: there is one.",
+        "The bundle of a topic: its namespace has one.",
         errors=(404, 412),
         reply=WHOLE_RANGE,
     )

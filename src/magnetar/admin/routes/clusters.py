@@ -34,7 +34,9 @@ async def list_clusters(call: Call) -> Any:
     return call.resources.clusters()
 
 
-@clusters.add("GET", "/{cluster}", "How a cluster is reached.", errors=(404,), reply="ClusterData", returns=ClusterData)
+@clusters.add(
+    "GET", "/{cluster}", "The addresses of a cluster.", errors=(404,), reply="ClusterData", returns=ClusterData
+)
 async def get_cluster(call: Call) -> Any:
     """Includes the `uuid`, a field of ours, for the own cluster."""
     return call.resources.cluster_data(call.name("cluster"))
@@ -43,7 +45,7 @@ async def get_cluster(call: Call) -> Any:
 @clusters.add(
     "PUT",
     "/{cluster}",
-    "Make a cluster known, so that tenants and namespaces may name it. A link to it needs clusters.toml as well.",
+    "Register a cluster, so that tenants and namespaces may name it. A link to it also needs clusters.toml.",
     errors=(409, 412),
     body=ClusterData,
     reply="nothing",
@@ -67,7 +69,7 @@ async def update_cluster(call: Call) -> Any:
     return {}
 
 
-@clusters.add("DELETE", "/{cluster}", "Forget a cluster that nothing names any more.", ok=204, errors=(404, 412))
+@clusters.add("DELETE", "/{cluster}", "Forget a cluster that nothing names.", ok=204, errors=(404, 412))
 async def delete_cluster(call: Call) -> None:
     """Never the own one."""
     await call.apply(lambda: call.resources.delete_cluster(call.name("cluster")))
@@ -89,7 +91,7 @@ async def get_peers(call: Call) -> Any:
 @clusters.add(
     "POST",
     "/{cluster}/peers",
-    "Replace those clusters, which have to be known; without a body there are none any more.",
+    "Replace those clusters, which must be known; without a body, remove them.",
     ok=204,
     errors=(404, 412),
     body=Names,
@@ -135,7 +137,7 @@ async def update_tenant(call: Call) -> None:
 @own_tenants.add(
     "POST",
     "/{tenant}",
-    "Replace a tenant's administrators, or its clusters: what the body names, and nothing else.",
+    "Replace only those of a tenant's administrators and clusters that the body has.",
     ok=204,
     errors=(404, 412),
     body=TenantChange,

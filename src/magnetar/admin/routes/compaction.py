@@ -14,7 +14,7 @@ TOPIC = "/{tenant}/{namespace}/{topic}/compaction"
 @compaction.add(
     "PUT",
     TOPIC,
-    "Compact a topic, up to what it holds now; it goes on while the broker does other things.",
+    "Compact a topic up to its present end, in the background.",
     ok=204,
     errors=(404, 405, 409, 412),
     query={"authoritative": "accepted."},
@@ -28,7 +28,7 @@ async def trigger(call: Call) -> None:
 @compaction.add(
     "GET",
     TOPIC,
-    "How the last compaction since the broker's start went: NOT_RUN, RUNNING, SUCCESS or ERROR.",
+    "State of the last compaction since the broker's start: NOT_RUN, RUNNING, SUCCESS or ERROR.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
     reply='{"status": "SUCCESS", "lastError": ""}',

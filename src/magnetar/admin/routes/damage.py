@@ -15,7 +15,7 @@ TOPIC = "/persistent/{tenant}/{namespace}/{topic}/damaged"
 @damage.add(
     "GET",
     TOPIC,
-    "The subscriptions and readers that stand in front of an entry that cannot be read, by topic or partition.",
+    "The subscriptions and readers that have stopped at an entry that cannot be read, by topic or partition.",
     errors=(404, 412),
     reply='{"persistent://public/default/t": [{"subscription": "billing", "position": "7:41", "reason": "corrupt: ..."}]}',
 )
@@ -28,7 +28,8 @@ async def get(call: Call) -> Any:
 @damage.add(
     "DELETE",
     TOPIC + "/{ledger}/{entry}",
-    "Give up an entry that cannot be read: it counts as acknowledged in every subscription, also in later ones and in readers.",
+    "Give up an entry that cannot be read: it counts as acknowledged in every present and later subscription and "
+    "reader.",
     ok=204,
     errors=(400, 404, 412),
 )

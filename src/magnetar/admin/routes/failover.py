@@ -25,7 +25,7 @@ from magnetar.metadata.errors import BadRequest
 
 failover = Routes("Failover", "/geo/v1/failover/persistent/{tenant}/{namespace}/{topic}/{subscription}", own=True)
 
-WAIT = {"wait_ms": f"long poll: wait for it so long, at most {WAIT_MS_MAX} ms; default 0."}
+WAIT = {"wait_ms": f"time of a long poll, at most {WAIT_MS_MAX} ms; default 0."}
 
 
 class Begin(Struct):
@@ -84,7 +84,7 @@ async def state(call: Call) -> Any:
     "/wait",
     "One topic's or partition's row, when its version is above `since`.",
     errors=(400, 404, 412),
-    query={"since": "the version that is known; default 0."} | WAIT,
+    query={"since": "the known version; default 0."} | WAIT,
     reply="FailoverState",
 )
 async def wait(call: Call) -> Any:
@@ -129,7 +129,7 @@ async def merged(call: Call) -> Any:
 @failover.add(
     "POST",
     "/fence",
-    "At the source: stop dispatching, take the acknowledgements under way, write the final state.",
+    "At the source: stop dispatching, accept the last acknowledgements, write the final state.",
     errors=(400, 404, 409, 412),
     body=Begin,
     reply="[FailoverState, ...]",
@@ -165,13 +165,14 @@ def _step(name: Step, summary: str, errors: tuple[int, ...] = (400, 404, 409, 41
     failover.add("POST", f"/{name}", summary, errors=errors, body=OfToken, reply="[FailoverState, ...]")(take)
 
 
-_step("activate", "At the target, when it has merged the final state: go on with the subscription here.")
+_step("activate", "At the target, when it has merged the final state: activate the subscription here.")
 _step("complete", "At the source, when the target is active: send the consumers there.")
-_step("put-back", "At the source: call the failover off, everything is as before.")
-_step("give-up", "At the target: call the failover off; it can activate nothing here any more.")
+_step("put-back", "At the source: cancel the failover and restore the former state.")
+_step("give-up", "At the target: cancel the failover; it can no longer activate the subscription here.")
 _step(
     "call-off",
-    "At the source, when `fence` was not answered: this failover is put back, or refused when it comes; no other one ends.",
+    "At the source, if `fence` was not answered: cancel this failover, or refuse it when it arrives. Other "
+    "failovers continue.",
     errors=(400, 404, 412),  # whatever phase it is in
 )
 
@@ -227,7 +228,7 @@ async def acknowledged(call: Call) -> Any:
 @failover.add(
     "POST",
     "/unfence",
-    "End a fence by hand, whatever the other cluster does: both may be active then, and messages come twice.",
+    "End a fence regardless of the other cluster. Both may then be active, and messages are delivered twice.",
     errors=(404, 412),
     reply="[FailoverState, ...]",
 )

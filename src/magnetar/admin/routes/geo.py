@@ -70,7 +70,7 @@ async def get_link(call: Call) -> Any:
 @geo.add(
     "POST",
     "/links/{target}/pause",
-    "Stop sending on a link or in one of its topics; survives a restart.",
+    "Pause a link or one of its topics; survives a restart.",
     ok=204,
     errors=(404, 412),
     query=TOPIC_QUERY,
@@ -84,7 +84,7 @@ async def pause(call: Call) -> None:
 @geo.add(
     "POST",
     "/links/{target}/resume",
-    "Take a pause back; a blocked topic is tried again at once.",
+    "End a pause; a blocked topic is tried again at once.",
     ok=204,
     errors=(404, 412),
     query=TOPIC_QUERY,
@@ -116,12 +116,12 @@ async def throttle(call: Call) -> None:
 @geo.add(
     "POST",
     "/links/{target}/skip",
-    "Give up sending: the entry that blocks a topic, everything up to a position, or everything there is.",
+    "Give up the entry that blocks a topic, everything up to a position, or everything.",
     errors=(400, 404, 412),
     query=TOPIC_QUERY
     | {
         "through": "blocked (default), latest, or ledger:entry of one topic: the last position to skip.",
-        "preview": "true only tells what would be lost.",
+        "preview": "true only shows what would be lost.",
     },
     reply='{"messages": 3, "topics": [{"topic": "...", "through": "12:3", "messages": 3, "entries": 1, "bytes": 900}]}',
 )
@@ -208,7 +208,7 @@ add_policies(geo, "replication-start")
 @geo.add(
     "GET",
     "/namespaces/{tenant}/{namespace}/replicationPreview",
-    "What a change of the replication clusters would do; changes nothing.",
+    "The effect of a change of the replication clusters; changes nothing.",
     errors=(400, 403, 404, 409, 412),
     query={"clusters": "the new list, with commas."},
     reply='{"added": ["b"], "removed": [], "topics": 3, "entries": 120, "bytes": 90000}',

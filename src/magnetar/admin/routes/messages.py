@@ -26,7 +26,7 @@ def _one(call: Call, doing: str) -> str:
 @messages.add(
     "GET",
     TOPIC + "/ledger/{ledger}/entry/{entry}",
-    "Look at the message with an id.",
+    "Return the message with an id.",
     errors=(400, 404, 405, 412),
     query={"authoritative": "accepted."},
     reply=PAYLOAD,
@@ -43,11 +43,11 @@ async def get_message(call: Call) -> web.StreamResponse:
 @messages.add(
     "GET",
     TOPIC + "/examinemessage",
-    "Look at the n-th message that is stored, from the oldest or from the newest.",
+    "Return the n-th stored message, from the oldest or from the newest.",
     errors=(400, 404, 405, 412),
     query={
-        "initialPosition": "where counting begins: latest (the default) or earliest.",
-        "messagePosition": "which message, from 1 (the default).",
+        "initialPosition": "start of the count: latest (the default) or earliest.",
+        "messagePosition": "number of the message, from 1 (the default).",
         "authoritative": "accepted.",
     },
     reply=PAYLOAD,
@@ -63,7 +63,8 @@ async def examine(call: Call) -> web.StreamResponse:
 @messages.add(
     "GET",
     TOPIC + "/messageid/{timestamp}",
-    "Id of the first message published at or after a time (ms); without one, where the next will be at the earliest.",
+    "Id of the first message published at or after a time (ms); if there is none, the lowest possible id of the "
+    "next message.",
     errors=(400, 404, 405, 412),
     query={"authoritative": "accepted."},
     reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
@@ -77,7 +78,7 @@ async def find_message(call: Call) -> Any:
 @messages.add(
     "PUT",
     TOPIC + "/backlogSize",
-    "Bytes stored from a message on to the end, itself included.",
+    "Stored bytes from a message to the end, including the message.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
     body=MessageIdOrText,

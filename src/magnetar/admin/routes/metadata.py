@@ -27,7 +27,7 @@ metadata = Routes("Metadata of all clusters", "/geo/v1", own=True)
 @metadata.add(
     "GET",
     "/metadata",
-    "Whether metadata is synchronised, with whom it agrees, what waits for a clock, what is kept or refused.",
+    "Whether metadata is synchronised, the clusters that agree, and waiting, kept and refused changes.",
     reply="MetadataState",
 )
 async def state(call: Call) -> Any:
@@ -38,7 +38,7 @@ async def state(call: Call) -> Any:
 @metadata.add(
     "GET",
     "/metadata/fingerprints",
-    "A fingerprint of every document, to see which differ between two clusters.",
+    "A fingerprint of every document, to find those that differ between two clusters.",
     errors=(412,),
     reply='{"documents": {"namespaces/public/default": "9f...", ...}, "exclude": []}',
 )
@@ -50,7 +50,7 @@ async def fingerprints(call: Call) -> Any:
 @metadata.add(
     "GET",
     "/metadata/document",
-    "The fields of one document, and which cluster set each of them when.",
+    "The fields of one document, with the cluster and time of each.",
     errors=(400, 404, 412),
     query={"path": "of the document, such as namespaces/public/default or tenants/public."},
     reply='[{"field": "message_ttl_in_seconds", "value": 60, "set_by": "us-west", "set_ms": 1700000000000}, ...]',
@@ -68,7 +68,7 @@ async def document(call: Call) -> Any:
 @metadata.add(
     "POST",
     "/metadata/snapshot",
-    "Publish everything that this cluster knows; answered when it is durable here.",
+    "Publish all metadata of this cluster; answered when it is durable here.",
     ok=204,
     errors=(412,),
 )
@@ -80,7 +80,7 @@ async def snapshot(call: Call) -> None:
 @metadata.add(
     "POST",
     "/namespaces/{tenant}/{namespace}/preview",
-    "What setting policies of a namespace would change here, field by field; changes nothing.",
+    "The effect of setting policies of a namespace here, field by field; changes nothing.",
     errors=(400, 403, 404, 409, 412),
     body=Preview,
     reply='[{"field": "message_ttl_in_seconds", "now": 60, "then": 30, "set_by": "us-west", "set_ms": 1700000000000, '

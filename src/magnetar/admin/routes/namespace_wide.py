@@ -50,7 +50,7 @@ def _skip_all(call: Call, subscription: str, topic: str, done: Done) -> None:
 @namespacewide.add(
     "POST",
     f"/{WHOLE_RANGE}/clearBacklog",
-    "The same: a namespace is in one piece.",
+    "The same, because a namespace has one bundle.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -73,7 +73,7 @@ async def clear_backlog(call: Call) -> None:
 @namespacewide.add(
     "POST",
     f"/{WHOLE_RANGE}/clearBacklog/{{subscription}}",
-    "The same: a namespace is in one piece.",
+    "The same, because a namespace has one bundle.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -87,7 +87,7 @@ async def clear_backlog_of(call: Call) -> None:
 @namespacewide.add(
     "POST",
     "/unsubscribe/{subscription}",
-    "Delete this subscription of every topic that has it; refused where it has consumers.",
+    "Delete this subscription of every topic that has it; refused if it has consumers.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -95,7 +95,7 @@ async def clear_backlog_of(call: Call) -> None:
 @namespacewide.add(
     "POST",
     f"/{WHOLE_RANGE}/unsubscribe/{{subscription}}",
-    "The same: a namespace is in one piece.",
+    "The same, because a namespace has one bundle.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE,
@@ -117,7 +117,7 @@ async def unsubscribe(call: Call) -> None:
 @namespacewide.add(
     "PUT",
     f"/{WHOLE_RANGE}/unload",
-    "The same: a namespace is in one piece.",
+    "The same, because a namespace has one bundle.",
     ok=204,
     errors=(404, 412),
     query=AUTHORITATIVE | {"destinationBroker": "accepted: a cluster has one broker."},
@@ -131,7 +131,7 @@ async def unload(call: Call) -> None:
 @namespacewide.add(
     "GET",
     "/bundles",
-    "The pieces of a namespace that brokers share: one.",
+    "The bundles of a namespace: one.",
     errors=(404, 412),
     reply='{"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}',
 )
@@ -144,9 +144,9 @@ async def bundles(call: Call) -> Any:
 @namespacewide.add(
     "GET",
     f"/{WHOLE_RANGE}/topicHashPositions",
-    "Where its topics are in the piece: the hash of each name.",
+    "The hash of each topic's name.",
     errors=(404, 412),
-    query={"topics": "full names with commas; without it all that there are."},
+    query={"topics": "full names with commas; default: all."},
     reply='{"namespace": "public/default", "bundle": "0x00000000_0xffffffff", "topicHashPositions": {"persistent://...": 7}}',
 )
 async def hash_positions(call: Call) -> Any:

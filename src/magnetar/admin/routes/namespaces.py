@@ -81,7 +81,7 @@ def _known(roles: Mapping[str, frozenset[Action]]) -> dict[str, frozenset[Action
 @namespaces.add(
     "PUT",
     "/{tenant}/{namespace}",
-    "Create a namespace; without clusters it belongs to this cluster alone.",
+    "Create a namespace; without clusters it belongs to this cluster only.",
     ok=204,
     errors=(403, 404, 409, 412),
     body=NewNamespace,
@@ -119,7 +119,7 @@ async def delete_namespace(call: Call) -> None:
 @namespaces.add(
     "GET",
     "/{tenant}/{namespace}/topics",
-    "Topics of a namespace, each partition by itself.",
+    "Topics of a namespace, each partition separately.",
     errors=(400, 404, 412),
     query={
         "mode": "PERSISTENT (default), NON_PERSISTENT or ALL.",
@@ -147,7 +147,7 @@ add_policies(namespaces, "replication-clusters", "allowed-clusters", root="/{ten
 @namespaces.add(
     "GET",
     "/{tenant}/{namespace}/backlogQuotaMap",
-    "How far consumers may fall behind, by kind.",
+    "Backlog quotas, by kind.",
     errors=(404, 412),
     query=APPLIED,
     reply='{"destination_storage": BacklogQuota}',
@@ -167,7 +167,7 @@ QUOTA_QUERY = {"backlogQuotaType": "destination_storage (default) or message_age
 @namespaces.add(
     "POST",
     "/{tenant}/{namespace}/backlogQuota",
-    "Limit how far consumers may fall behind.",
+    "Set a backlog quota.",
     ok=204,
     errors=(400, 404, 412),
     query=QUOTA_QUERY,
@@ -184,7 +184,7 @@ async def set_quota(call: Call) -> None:
 @namespaces.add(
     "DELETE",
     "/{tenant}/{namespace}/backlogQuota",
-    "No limit of this kind.",
+    "Remove the quota of this kind.",
     ok=204,
     errors=(400, 404, 412),
     query=QUOTA_QUERY,

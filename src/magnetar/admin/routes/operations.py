@@ -14,7 +14,7 @@ operations = Routes("Operations", "/geo/v1", own=True)
 @operations.add(
     "GET",
     "/drain",
-    "What keeps this cluster from being switched off: undelivered messages, unwritten subscriptions, producers.",
+    "Reasons against switching this cluster off: undelivered messages, unwritten subscriptions, producers.",
     reply="DrainState",
 )
 async def drain(call: Call) -> Any:
@@ -25,7 +25,7 @@ async def drain(call: Call) -> Any:
 @operations.add(
     "GET",
     "/held/{origin}",
-    "Which messages of a cluster are held here, topic by topic, as runs of origin indexes.",
+    "The messages of a cluster that are held here, by topic, as runs of origin indexes.",
     errors=(412,),
     reply='[{"topic": "...", "partitions": 0, "incarnation": 7, "lives": [{"incarnation": 3, "runs": [[0, 9]], '
     '"messages": 9, "entries": 9, "bytes": 900}], "deleted": [[3, 9, 12]]}, ...]',

@@ -138,7 +138,7 @@ def _blocked(links: Sequence[LinkState]) -> str:
     ]
     if not rows:
         return ""
-    return _table("Topics that do not go on", ("to", "topic", "why", "#lag", "what to do"), rows, "")
+    return _table("Stopped topics", ("to", "topic", "why", "#lag", "what to do"), rows, "")
 
 
 def _topics(topics: dict[str, dict[str, Any]], total: int) -> str:

@@ -124,7 +124,7 @@ async def peeked(call: Call, read: Callable[[DonePeek], None], none: str) -> web
         # It is read again when there is memory: an entry that waits for memory must not be kept.
         del entry
         held.release()
-    raise BrokerError(ErrorCode.TOO_MANY_REQUESTS, "another message stood there each time; ask again")
+    raise BrokerError(ErrorCode.TOO_MANY_REQUESTS, "the message at this number changed during each attempt; try again")
 
 
 def _described(entry: StoredEntry, metadata: pb.MessageMetadata) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ async def _grant(call: Call, scope: Scope) -> None:
 @permissions.add(
     "GET",
     "/namespaces/{tenant}/{namespace}/permissions",
-    "Which roles may do what in a namespace.",
+    "Permissions of all roles in a namespace.",
     errors=(404, 412),
     reply=_SHOWN,
 )
@@ -43,7 +43,7 @@ async def of_namespace(call: Call) -> Any:
 @permissions.add(
     "POST",
     "/namespaces/{tenant}/{namespace}/permissions/{role}",
-    "Say what a role may do in a namespace, instead of what it might before.",
+    "Replace a role's permissions in a namespace.",
     ok=204,
     errors=(404, 412),
     body=list[Action],
@@ -56,7 +56,7 @@ async def grant_in_namespace(call: Call) -> None:
 @permissions.add(
     "DELETE",
     "/namespaces/{tenant}/{namespace}/permissions/{role}",
-    "Take back what a role may do in a namespace.",
+    "Revoke a role's permissions in a namespace.",
     ok=204,
     errors=(404, 412),
 )
@@ -68,7 +68,7 @@ async def revoke_in_namespace(call: Call) -> None:
 @permissions.add(
     "GET",
     "/namespaces/{tenant}/{namespace}/permissions/subscription",
-    "Subscriptions that only some roles may use, with these.",
+    "Reserved subscriptions, with the roles that may use them.",
     errors=(404, 412),
     reply='{"billing": ["app"]}',
 )
@@ -84,7 +84,7 @@ def _reserved(call: Call) -> SubscriptionScope:
 @permissions.add(
     "POST",
     "/namespaces/{tenant}/{namespace}/permissions/subscription/{subscription}",
-    "Say which roles alone may use a subscription in a namespace; an empty list: every role that may consume.",
+    "Reserve a subscription for some roles in a namespace; an empty list: every role that may consume.",
     ok=204,
     errors=(404, 412),
     body=list[str],
@@ -98,7 +98,7 @@ async def reserve_subscription(call: Call) -> None:
 @permissions.add(
     "DELETE",
     "/namespaces/{tenant}/{namespace}/permissions/{subscription}/{role}",
-    "Take a role from those that alone may use a subscription; without the last one, every role that may consume can use it.",
+    "Remove a role from a reserved subscription; after the last one, every role that may consume can use it.",
     ok=204,
     errors=(404, 412),
 )
@@ -115,7 +115,7 @@ for _domain in ("persistent", "non-persistent"):
     @permissions.add(
         "GET",
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions",
-        "Which roles may do what with a topic, by its namespace's permissions and its own together.",
+        "Permissions of all roles for a topic: its namespace's and its own.",
         errors=(404, 412),
         reply=_SHOWN,
     )
@@ -128,7 +128,7 @@ for _domain in ("persistent", "non-persistent"):
     @permissions.add(
         "POST",
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
-        "Say what a role may do with a topic, besides what its namespace allows.",
+        "Grant a role permissions for a topic, in addition to its namespace's.",
         ok=204,
         errors=(404, 412),
         body=list[Action],
@@ -140,7 +140,7 @@ for _domain in ("persistent", "non-persistent"):
     @permissions.add(
         "DELETE",
         f"/{_domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions/{{role}}",
-        "Take back what a role may do with a topic; what its namespace allows stays.",
+        "Revoke a role's permissions for a topic; its namespace's stay.",
         ok=204,
         errors=(404, 412),
     )

@@ -54,7 +54,7 @@ QUOTAS: Final[dict[str, Any]] = {
     "reply": '{"destination_storage": BacklogQuota}',
     "returns": dict[BacklogQuotaType, BacklogQuota],
 }
-QUOTAS_SUMMARY: Final = "How far consumers of this topic may fall behind, by kind."
+QUOTAS_SUMMARY: Final = "Backlog quotas of this topic, by kind."
 
 
 @non_persistent_policies.add("GET", NON_PERSISTENT_TOPIC + "backlogQuotaMap", QUOTAS_SUMMARY, **QUOTAS)
@@ -73,7 +73,7 @@ SET: Final[dict[str, Any]] = {
     "query": QUOTA_QUERY | GLOBAL,
     "body": BacklogQuotaBody,
 }
-SET_SUMMARY: Final = "Limit how far consumers of this topic may fall behind."
+SET_SUMMARY: Final = "Set a backlog quota of this topic."
 
 
 @non_persistent_policies.add("POST", NON_PERSISTENT_TOPIC + "backlogQuota", SET_SUMMARY, **SET)
@@ -85,7 +85,7 @@ async def set_quota(call: Call) -> None:
 
 
 REMOVED: Final[dict[str, Any]] = {"ok": 204, "errors": (400, 404, 412), "query": QUOTA_QUERY | GLOBAL}
-REMOVED_SUMMARY: Final = "Back to the namespace's limit of this kind."
+REMOVED_SUMMARY: Final = "Remove this topic's quota of this kind; its namespace's applies."
 
 
 @non_persistent_policies.add("DELETE", NON_PERSISTENT_TOPIC + "backlogQuota", REMOVED_SUMMARY, **REMOVED)
@@ -169,15 +169,15 @@ for _part in ("{subscription}/dispatchRate", "subscription/{subscription}/dispat
             query=GLOBAL,
             body=DispatchRate,
         )(set_rate)
-        _group.add(
-            "DELETE", _root + _part, f"Take {RATE_OF_SUBSCRIPTION} back.", ok=204, errors=(404, 412), query=GLOBAL
-        )(remove_rate)
+        _group.add("DELETE", _root + _part, f"Remove {RATE_OF_SUBSCRIPTION}.", ok=204, errors=(404, 412), query=GLOBAL)(
+            remove_rate
+        )
 
 
 # -------------------------------------------------------------------------------------------------- all of a topic's
 
 
-ALL_REMOVED: Final = "Take back every policy that the topic has of its own."
+ALL_REMOVED: Final = "Remove all policies of the topic's own."
 
 
 @non_persistent_policies.add(

@@ -23,7 +23,7 @@ from magnetar.metadata.policies.table import BY_NAME, Policy, RouteWords
 NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/"
 TOPIC: Final = "/persistent/{tenant}/{namespace}/{topic}/"
 
-GLOBAL: Final = {"isGlobal": "accepted; where policies travel is said by the synchronisation."}
+GLOBAL: Final = {"isGlobal": "accepted without effect; synchronisation decides which clusters get a policy."}
 
 REFUSALS: Final = (404, 412)
 """Statuses that every policy's routes may answer."""
@@ -134,7 +134,7 @@ def add_to_namespaces(policy: Policy, routes: Routes, root: str = NAMESPACE) -> 
         body_needed=not policy.namespace_nullable,
     )(put)
     if policy.removable:
-        routes.add("DELETE", path, words.remove or f"Take {title} back.", ok=204, errors=REFUSALS)(delete)
+        routes.add("DELETE", path, words.remove or f"Remove {title}.", ok=204, errors=REFUSALS)(delete)
 
 
 # ------------------------------------------------------------------------------------------------------------- topics
@@ -177,7 +177,7 @@ def add_to_topics(policy: Policy, routes: Routes, root: str, words: RouteWords |
         await call.apply(lambda: call.resources.change_topic_policies(topic, **{policy.topic: None}))
 
     path, title = root + policy.topic_path, f"{policy.name} of this topic"
-    values = {policy.query: "the value, instead of a body."} if policy.query else {}
+    values = {policy.query: "the value, in place of a body."} if policy.query else {}
     common = GLOBAL if words is None else {}
     nullable = policy.topic_nullable and words is not None
     words = words or RouteWords()
@@ -202,7 +202,7 @@ def add_to_topics(policy: Policy, routes: Routes, root: str, words: RouteWords |
         body=policy.kind | None if nullable else policy.kind,
         body_needed=not (values or nullable),
     )(put)
-    routes.add("DELETE", path, words.remove or f"Take {title} back.", ok=204, errors=REFUSALS, query=common | values)(
+    routes.add("DELETE", path, words.remove or f"Remove {title}.", ok=204, errors=REFUSALS, query=common | values)(
         delete
     )
 

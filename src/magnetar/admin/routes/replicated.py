@@ -37,7 +37,7 @@ async def get_status(call: Call) -> Any:
 @replicated.add(
     "POST",
     STATUS,
-    "Let a subscription follow to other clusters, or no longer.",
+    "Set whether a subscription is replicated.",
     ok=204,
     errors=(404, 412),
     body=bool,
@@ -72,12 +72,12 @@ def _chosen(call: Call) -> list[str]:
 @replicated_geo.add(
     "GET",
     "/subscriptions",
-    "Replicated subscriptions of this cluster: what is acknowledged, and how far every other cluster is behind.",
+    "Replicated subscriptions of this cluster: their acknowledgements, and the lag of every other cluster.",
     errors=(400, 412),
     query={
         "topic": "one topic, or a partitioned one with all its partitions.",
         "namespace": "one namespace.",
-        "limit": f"at most so many; {STATES_MAX} by default and at most.",
+        "limit": f"limit of the answer; {STATES_MAX} by default and at most.",
     },
     reply="[ReplicatedSubscription, ...]",
 )

@@ -72,7 +72,7 @@ async def get_schemas(call: Call) -> Any:
 @schemas.add(
     "POST",
     f"{TOPIC}/schema",
-    "Register a schema, also where automatic updates are off; an equal one keeps its version.",
+    "Register a schema, even if automatic updates are off; an equal one keeps its version.",
     errors=(404, 409, 412, 422),
     body=PostSchema,
     reply='{"version": 0}',
@@ -89,7 +89,11 @@ async def post_schema(call: Call) -> Any:
     f"{TOPIC}/schema",
     "Take all schemas of a topic out of force; by version they can still be read.",
     errors=(400, 404, 412),
-    query={"force": "true forgets them for good: messages written with them cannot be decoded, numbers begin again."},
+    query={
+        "force": (
+            "true forgets them permanently: messages written with them cannot be decoded, and numbers begin again."
+        )
+    },
     reply='{"version": 1}',
 )
 async def delete_schema(call: Call) -> Any:
@@ -102,7 +106,7 @@ async def delete_schema(call: Call) -> Any:
 @schemas.add(
     "POST",
     f"{TOPIC}/compatibility",
-    "Whether a schema could be registered, and if not, why (`reason`, ours).",
+    "Whether a schema can be registered; if not, `reason` (Magnetar's own) says why.",
     errors=(404, 412, 422),
     body=PostSchema,
     reply='{"compatibility": true, "schemaCompatibilityStrategy": "FULL"}',
@@ -116,7 +120,7 @@ async def post_compatibility(call: Call) -> Any:
 @schemas.add(
     "POST",
     f"{TOPIC}/version",
-    "The version of an equal schema; -1 when there is none.",
+    "The version of an equal schema; -1 if there is none.",
     errors=(404, 412, 422),
     body=PostSchema,
     reply='{"version": 0}',
@@ -130,7 +134,7 @@ async def post_version(call: Call) -> Any:
 @schemas.add(
     "GET",
     f"{TOPIC}/metadata",
-    "The numbers that a topic's schemas have, deletions left out (PIP-360); schemas are in no ledger here: -1.",
+    "The numbers of a topic's schemas, without deletions (PIP-360); their ledger is always -1.",
     errors=(404, 412),
     reply='{"info": {"ledgerId": -1, "entryId": -1, "version": 0}, "index": [...]}',
 )
@@ -160,7 +164,7 @@ async def list_schemas(call: Call) -> Any:
 @own_schemas.add(
     "GET",
     "/{tenant}/{namespace}/{topic}",
-    "All schemas of a topic that can be read by number: in force, deleted, or foreign (read by number alone, never in force).",
+    "All schemas of a topic that can be read by number: in force, deleted, or foreign (never in force).",
     errors=(404, 412),
     reply='[{"version": 0, "type": "AVRO", "timestamp": 0, "data": "{...}", "properties": {}, "state": "in force"}]',
 )
@@ -177,7 +181,7 @@ add_policies(schema_policies, "schema-strategy", root=NAMESPACE)
 @schema_policies.add(
     "GET",
     f"{NAMESPACE}schemaAutoUpdateCompatibilityStrategy",
-    "The same strategy by the name that it had before Pulsar 2.5.",
+    "The same strategy by its name before Pulsar 2.5.",
     errors=(404, 412),
     reply='"Full"',
 )
@@ -189,7 +193,7 @@ async def get_old_strategy(call: Call) -> Any:
 @schema_policies.add(
     "PUT",
     f"{NAMESPACE}schemaAutoUpdateCompatibilityStrategy",
-    "Say it by the name that it had before Pulsar 2.5.",
+    "Set it by its name before Pulsar 2.5.",
     ok=204,
     errors=(400, 404, 412),
     body=OldStrategy,

@@ -28,7 +28,7 @@ async def get(call: Call) -> Any:
 @sequence_ids.add(
     "DELETE",
     TOPIC + "/{producer}",
-    "Forget a producer name's sequence ids: whatever it sends next is new. Its producers reconnect once.",
+    "Forget a producer name's sequence ids: its next messages are new. Its producers reconnect once.",
     ok=204,
     errors=(404, 412),
 )

@@ -82,11 +82,11 @@ async def list_subscriptions(call: Call) -> Any:
 @subscriptions.add(
     "PUT",
     ONE,
-    "Create a durable subscription, at a message id, `latest` or `earliest`; without a body at the end. The topic too, where "
-    "clients may (`auto_create_topics`).",
+    "Create a durable subscription, at a message id, `latest` or `earliest`; without a body at the end. Creates "
+    "the topic, too, if `auto_create_topics` allows it.",
     ok=204,
     errors=(404, 405, 409, 412),
-    query={"replicated": "true: its state follows to every cluster that the topic is replicated to."},
+    query={"replicated": "true: it is replicated to every cluster of the topic."},
     body=MessageIdOrText,
     body_needed=False,
 )
@@ -136,7 +136,7 @@ async def delete_subscription(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/resetcursor/{timestamp}",
-    "Go on with the first message published at or after a time (ms).",
+    "Continue with the first message published at or after a time (ms).",
     ok=204,
     errors=(400, 404, 405, 412),
 )
@@ -150,7 +150,8 @@ async def reset_to_time(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/resetcursor",
-    "Go on with the message of an id, or behind it with excluded or isExcluded; an id that never was is refused.",
+    "Continue with the message of an id, or after it with excluded or isExcluded; an id that no message ever had "
+    "is refused.",
     ok=204,
     errors=(404, 405, 409, 412),
     body=MessageIdOrText,
@@ -172,7 +173,7 @@ async def reset_to_position(call: Call) -> None:
 
 
 @subscriptions.add(
-    "POST", ONE + "/skip/{count}", "Acknowledge the next so many entries.", ok=204, errors=(400, 404, 405, 412)
+    "POST", ONE + "/skip/{count}", "Acknowledge the given number of entries.", ok=204, errors=(400, 404, 405, 412)
 )
 async def skip(call: Call) -> None:
     """For one partition; a batch counts as one message, as in Pulsar."""
@@ -181,7 +182,7 @@ async def skip(call: Call) -> None:
     await call.done(lambda done: call.control.subscriptions.skip(topic, name, entries, done))
 
 
-@subscriptions.add("POST", ONE + "/skip_all", "Acknowledge everything there is.", ok=204, errors=(404, 405, 412))
+@subscriptions.add("POST", ONE + "/skip_all", "Acknowledge all messages.", ok=204, errors=(404, 405, 412))
 async def skip_all(call: Call) -> None:
     """Skip in every partition."""
     found, name = having(call, "skip_all")
@@ -191,7 +192,7 @@ async def skip_all(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/expireMessages/{seconds}",
-    "Acknowledge what was published more than so many seconds ago.",
+    "Expire messages published more than the given number of seconds ago.",
     ok=204,
     errors=(400, 404, 405, 412),
 )
@@ -205,7 +206,7 @@ async def expire(call: Call) -> None:
 @subscriptions.add(
     "POST",
     ONE + "/expireMessages",
-    "Give up everything up to the message of an id, itself included, or not with excluded or isExcluded.",
+    "Expire everything up to and including the message of an id; without it with excluded or isExcluded.",
     ok=204,
     errors=(404, 405, 409, 412),
     query={"authoritative": "accepted."},
@@ -241,7 +242,7 @@ async def expire_all(call: Call) -> None:
 @subscriptions.add(
     "GET",
     ONE + "/position/{number}",
-    "Look at the n-th unacknowledged message (from 1) without acknowledging it.",
+    "Return the n-th unacknowledged message (from 1) without acknowledging it.",
     errors=(400, 404, 405, 412),
     reply="the payload; X-Pulsar-* headers describe it",
 )
@@ -256,7 +257,7 @@ async def peek(call: Call) -> web.StreamResponse:
 @subscriptions.add(
     "POST",
     ONE + "/analyzeBacklog",
-    "Count what a subscription has not acknowledged, all of it or from the message of an id on.",
+    "Count the unacknowledged messages of a subscription, all or from the message of an id on.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
     body=MessageIdOrText,

@@ -128,7 +128,7 @@ def _absent(call: Call, topic: TopicName) -> None:
 @topics.add(
     "GET",
     "/{tenant}/{namespace}",
-    "Topics of a namespace, each partition by itself.",
+    "Topics of a namespace, each partition separately.",
     errors=(404, 412),
     query=SYSTEM_QUERY | BUNDLE_QUERY,
     reply='["persistent://...", ...]',
@@ -193,7 +193,7 @@ async def create_topic(call: Call) -> None:
     "Create a partitioned topic with all its partitions.",
     ok=204,
     errors=(404, 406, 409, 412),
-    query={"createLocalTopicOnly": "accepted; links create it elsewhere when they need it."},
+    query={"createLocalTopicOnly": "accepted; links create it in other clusters when they need it."},
     body=Int | NewPartitions,
 )
 async def create_partitioned(call: Call) -> None:
@@ -212,11 +212,14 @@ async def create_partitioned(call: Call) -> None:
 @topics.add(
     "GET",
     "/{tenant}/{namespace}/{topic}/partitions",
-    "How many partitions a topic has; 0 when it is not partitioned.",
+    "Number of partitions of a topic; 0 if it is not partitioned.",
     errors=(404, 412),
     query={
-        "checkAllowAutoCreation": "true: a topic that its first client would create counts as one without partitions; where the "
-        "policy `auto-topic-creation` says that new topics are partitioned, it is created."
+        "checkAllowAutoCreation": (
+            "true: a topic that its first client would create counts as one without "
+            "partitions; if the policy `auto-topic-creation` makes new topics partitioned, "
+            "it is created."
+        )
     },
     reply='{"partitions": 4, "deleted": false}',
 )
@@ -246,7 +249,7 @@ async def get_partitions(call: Call) -> Any:
     "Grow a partitioned topic; partitions never become fewer. New ones have the durable subscriptions of the first one.",
     ok=204,
     errors=(404, 409, 412, 422),
-    query={"updateLocalTopicOnly": "accepted; links carry the growth elsewhere.", "force": "accepted."},
+    query={"updateLocalTopicOnly": "accepted; links add the partitions in other clusters.", "force": "accepted."},
     body=Int,
 )
 async def update_partitions(call: Call) -> None:
@@ -266,7 +269,7 @@ async def update_partitions(call: Call) -> None:
 @topics.add(
     "POST",
     "/{tenant}/{namespace}/{topic}/createMissedPartitions",
-    "Create the partitions of a partitioned topic that are not there.",
+    "Create the missing partitions of a partitioned topic.",
     ok=204,
     errors=(404, 405, 412),
 )
@@ -285,7 +288,7 @@ own_topics = Routes("Topics, beyond Pulsar", "/geo/v1", own=True)
 @own_topics.add(
     "POST",
     "/persistent/{tenant}/{namespace}/{topic}/adoptPartitions",
-    "Give a topic without partitions some: it becomes the first one, with its messages and subscriptions.",
+    "Make a topic partitioned: it becomes the first partition, with its messages and subscriptions.",
     ok=204,
     errors=(404, 406, 409, 412),
     body=Int,
@@ -298,7 +301,10 @@ async def adopt_partitions(call: Call) -> None:
 
 
 DELETE_QUERY = {
-    "force": "true closes producers and consumers, and deletes a topic that is replicated elsewhere, too (422 without it)."
+    "force": (
+        "true closes producers and consumers, and also deletes a topic that links send to other clusters "
+        "(422 without it)."
+    )
 }
 
 
@@ -443,7 +449,7 @@ async def _by_partition(call: Call, topic: TopicName, tell: Callable[[str], Any]
 @topics.add(
     "GET",
     "/{tenant}/{namespace}/{topic}/internal-info",
-    "What is stored of ledgers and cursors; of a partitioned topic by partition.",
+    "Stored ledgers and cursors; of a partitioned topic by partition.",
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
     reply="ManagedLedgerInfo",
@@ -459,7 +465,7 @@ async def get_internal_info(call: Call) -> Any:
 @topics.add(
     "GET",
     "/{tenant}/{namespace}/{topic}/lastMessageId",
-    "Id of the last message; -1:-1 when there never was one.",
+    "Id of the last message; -1:-1 if there never was one.",
     errors=(404, 405, 412),
     reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1, "batchIndex": 9}',
 )
@@ -475,7 +481,7 @@ async def get_last_message_id(call: Call) -> Any:
 @topics.add(
     "PUT",
     "/{tenant}/{namespace}/{topic}/unload",
-    "Close its clients, which reconnect, and reopen it from what is stored.",
+    "Close the topic and its clients, and open it again from the store; clients reconnect.",
     ok=204,
     errors=(404, 412),
     query={"authoritative": "accepted."},
@@ -488,7 +494,7 @@ async def unload(call: Call) -> None:
 @topics.add(
     "DELETE",
     "/{tenant}/{namespace}/{topic}/truncate",
-    "Acknowledge everything in every subscription and delete what nothing else needs; the open ledger stays.",
+    "Acknowledge everything in every subscription and delete all ledgers that nothing else needs, except the open one.",
     ok=204,
     errors=(404, 405, 412),
 )
@@ -501,7 +507,7 @@ async def truncate(call: Call) -> None:
 @topics.add(
     "POST",
     "/{tenant}/{namespace}/{topic}/trim",
-    "Let retention delete now what it may, instead of within `retention_interval_ms`.",
+    "Delete now the ledgers that retention allows.",
     ok=204,
     errors=(404, 405, 412),
     query={"authoritative": "accepted."},
@@ -515,7 +521,7 @@ async def trim(call: Call) -> None:
 @topics.add(
     "POST",
     "/{tenant}/{namespace}/{topic}/terminate",
-    "No more publishing; answers with the id of the last message.",
+    "Terminate the topic; answers with the id of the last message.",
     errors=(404, 405, 412),
     reply='{"ledgerId": 12, "entryId": 3, "partitionIndex": -1}',
 )
@@ -529,7 +535,7 @@ async def terminate(call: Call) -> Any:
 @topics.add(
     "POST",
     "/{tenant}/{namespace}/{topic}/terminate/partitions",
-    "No more publishing to any partition; answers with the id of the last message of each.",
+    "Terminate all partitions; answers with the id of the last message of each.",
     errors=(404, 405, 412),
     reply='{"0": {"ledgerId": 12, "entryId": 3, "partitionIndex": 0}, ...}',
 )

@@ -134,7 +134,7 @@ def _add(row: NeverSet, path: str, removes: str, answers: tuple[int, ...], answe
         never_set.add(
             row.method,
             path,
-            f"Not built: {row.what}. Only what changes nothing is taken.",
+            f"Not supported: {row.what}. Only values that change nothing are accepted.",
             ok=204,
             errors=(404, 412, 501),
             body=Any,
@@ -193,7 +193,8 @@ async def get_group(call: Call) -> Any:
 @never_set.add(
     "POST",
     GROUP,
-    "Keep the name of a group of anti-affinity, the body, as JSON or bare. Without effect: a namespace has one bundle.",
+    "Store the name of a group of anti-affinity from the body, as JSON or bare. Without effect, because a "
+    "namespace has one bundle.",
     ok=204,
     errors=(400, 404, 412),
 )
@@ -210,7 +211,7 @@ async def set_group(call: Call) -> None:
     await call.apply(lambda: call.resources.change_policies(namespace, anti_affinity_group=group))
 
 
-@never_set.add("DELETE", GROUP, "Forget its group of anti-affinity.", ok=204, errors=(404, 412))
+@never_set.add("DELETE", GROUP, "Remove its group of anti-affinity.", ok=204, errors=(404, 412))
 async def remove_group(call: Call) -> None:
     """Succeeds, as if it was never set."""
     namespace = call.existing_namespace()
@@ -272,7 +273,7 @@ def _missing(path: str, what: str, methods: tuple[str, ...], said: Callable[[Cal
 
     errors = (412,) if path.startswith(CLUSTER) and not path.endswith("/namespaceIsolationPolicies") else ()
     for method in methods:
-        never_set.add(method, path, f"{what}: there is none.", ok=404, errors=errors, reply="always")(refuse)
+        never_set.add(method, path, f"{what}: none exists.", ok=404, errors=errors, reply="always")(refuse)
 
 
 def _refused(method: str, path: str, what: str) -> None:
@@ -285,7 +286,7 @@ def _refused(method: str, path: str, what: str) -> None:
         return refusal(501, reason(call.request.method, call.request.path))
 
     errors = (404, 412) if "{namespace}" in path else (404,) if path.endswith("/migrate") else (412,)
-    never_set.add(method, path, f"Not built: {what}.", ok=501, errors=errors, reply="always")(refuse)
+    never_set.add(method, path, f"Not supported: {what}.", ok=501, errors=errors, reply="always")(refuse)
 
 
 _refused("POST", CLUSTER + "migrate", "sending clients to another cluster")
@@ -331,7 +332,7 @@ _missing(
 @never_set.add(
     "GET",
     "/persistent" + TOPIC + "offload",
-    "Whether it is being offloaded: it never is.",
+    "Whether it is being offloaded: never.",
     errors=(404, 412),
     reply='{"status": "NOT_RUN", "lastError": ""}',
 )
@@ -367,10 +368,8 @@ async def _no_quota(call: Call) -> None:
     call.existing_namespace()
 
 
-never_set.add("GET", QUOTAS, "What a bundle is taken to need, for balancing: Pulsar's default.", reply="ResourceQuota")(
-    _quota
-)
+never_set.add("GET", QUOTAS, "The assumed load of a bundle: Pulsar's default.", reply="ResourceQuota")(_quota)
 never_set.add("GET", QUOTAS + BUNDLE, "The same.", errors=(404, 412), reply="ResourceQuota")(_quota)
-never_set.add("DELETE", QUOTAS + BUNDLE, "Back to the default, which it always has.", ok=204, errors=(404, 412))(
+never_set.add("DELETE", QUOTAS + BUNDLE, "Restore the default, which is always in force.", ok=204, errors=(404, 412))(
     _no_quota
 )

@@ -45,7 +45,7 @@ def _add(kind: str, what: str) -> None:
         no_io.add(
             method,
             f"/{kind}{NAMESPACE}/{{name}}{more}",
-            f"{what}: there is none.",
+            f"{what}: none exists.",
             ok=404,
             errors=(412,),
             reply="always",
@@ -60,10 +60,10 @@ BUILT_IN: Final = (
     *(f"/{kind}/builtin{kind.removesuffix('s')}s" for kind in ("sinks", "sink", "sources", "source")),
 )
 for _path in BUILT_IN:
-    no_io.add("GET", _path, "What is built in: nothing.", reply="[]")(_nothing_built_in)
+    no_io.add("GET", _path, "Built-in ones: none.", reply="[]")(_nothing_built_in)
 for _path, _text in ((PACKAGES, "Packages of a namespace"), (PACKAGES + "/{name}", "Versions of a package")):
     no_io.add("GET", _path, f"{_text}: none.", errors=(404, 412), reply="[]")(_none)
 for _method, _path in (("GET", VERSION), ("DELETE", VERSION), ("GET", VERSION + "/metadata")):
-    no_io.add(_method, _path, "A package: there is none.", ok=404, errors=(412,), reply="always")(
+    no_io.add(_method, _path, "A package: none exists.", ok=404, errors=(412,), reply="always")(
         _missing(lambda call: f"Package {call.name('name')}@{call.name('version')} does not exist")
     )

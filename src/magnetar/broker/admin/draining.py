@@ -171,8 +171,8 @@ class Drain:
             return ""
         if topic.subscriptions[name].backlog_entries():
             return (
-                "snapshot mode tells what is acknowledged when everything before it is: consume that, or take the subscription "
-                "along as it is with magnetar failover"
+                "snapshot mode reports acknowledgements when all earlier messages are acknowledged: consume those, or move "
+                "the subscription with magnetar failover"
             )
         return "acknowledgements wait for the next snapshot"
 
@@ -220,9 +220,9 @@ def _to_tell(state: Mapping[str, Any]) -> str:
     if not state["ready"]:
         return "its state is being read back"
     if state.get("inFlight"):
-        return "its state is on its way to the disk"
+        return "its state is being written to the disk"
     if state.get("fullStateDue"):
-        return "its whole state is about to be written"
+        return "its full state will be written"
     if state.get("unsent"):
         return f"{state['unsent']:,} acknowledgements are not written yet"
     return ""

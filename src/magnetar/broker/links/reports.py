@@ -72,7 +72,7 @@ class LinkReporter:
         wanted = [topic for topic in topics if not topic["orphan"]]
         state, detail = "up", ""
         if not source.linked:
-            state, detail = "idle", "no link is configured any more; orphaned cursors hold data"
+            state, detail = "idle", "the link is no longer configured; orphaned cursors hold data"
         elif source.record.paused:
             state, detail = "paused", "paused by an operator"
         elif not source.lease.live:

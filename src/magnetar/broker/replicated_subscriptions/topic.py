@@ -516,7 +516,7 @@ class ReplicatedTopic:
         try:
             check_subscription(subscription)
         except NameNotValid as error:
-            return f"another cluster tells of a subscription that cannot be: {error}"
+            return f"another cluster reports an impossible subscription: {error}"
         if self._topic.deleting:
             return f"subscription {subscription} is not made: the topic is being deleted"
         most = self._registry.context.config.subscriptions_per_topic_max

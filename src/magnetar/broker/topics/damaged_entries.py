@@ -55,7 +55,7 @@ class Damage:
             if entries:
                 done(PreconditionFailed(f"the entry at {position} of {topic.text} can be read: nothing is given up"))
             elif not topic.log.valid(position):
-                done(NotFound(f"{topic.text} has no entry at {position} any more"))
+                done(NotFound(f"{topic.text} no longer has an entry at {position}"))
             else:
                 self._withdraw(topic, position, error or "the log gave nothing", done)
 

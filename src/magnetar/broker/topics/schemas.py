@@ -301,7 +301,7 @@ class Schemas:
             try:
                 if not (foreign or rules.system or resources.schema_update_over_links(topic)):
                     raise SchemaIncompatible(
-                        "automatic updates are off (is_allow_auto_update_schema; for links alone they go on by: magnetar "
+                        "automatic updates are off (is_allow_auto_update_schema; to switch them on for links only: magnetar "
                         f"namespaces set {topic.namespace_name} schema-auto-update-over-links on)"
                     )
                 return self._prepare(id_, definition, rules.strategy, foreign=foreign, elsewhere=True)

@@ -16,18 +16,24 @@ EXAMPLE = "magnetar broker us-west -c clusters.toml"
 
 
 def broker(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Which cluster of the configuration to be.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster of the configuration to run.")],
     config: ConfigOption = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Without a file: where data goes.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Without a configuration file: the folder for data.")
+    ] = None,
     pulsar_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Without a file: port of the Pulsar protocol.")
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="PORT", help="Without a configuration file: port of the Pulsar protocol."
+        ),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Without a file: port of REST and metrics.")
+        int | None,
+        typer.Option(min=1, max=65535, metavar="PORT", help="Without a configuration file: port of REST and metrics."),
     ] = None,
     fsync: Annotated[
         Literal["always", "interval", "never"] | None,
-        typer.Option(help="When a publish is answered: after the disk has it (always), or earlier, at the named risk."),
+        typer.Option(help="When a publish is answered: once it is on disk (always), or earlier, with a risk of loss."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept connections from other machines without authentication.")

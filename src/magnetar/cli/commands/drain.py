@@ -62,12 +62,12 @@ NAMED_MAX: Final = 3
 
 
 def drain(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster that is to be switched off.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster to be switched off.")],
     config: ConfigOption = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="Give up after so long (exit code 1); 0: only look. Default: wait."
+            min=0, metavar="SECONDS", help="Give up after this time (exit code 1); 0: check once. Default: no limit."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -189,7 +189,7 @@ def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_
             ):
                 lines += _compare(here, there, cluster, target, link.get("topics_linked", 0), time_left)
         except MagnetarError as error:
-            lines.append(f"{cluster}:{target}: what {target} has cannot be asked: {error}")
+            lines.append(f"{cluster}:{target}: {target} cannot be asked what it has: {error}")
     return lines
 
 
@@ -300,7 +300,8 @@ def why(state: dict[str, Any]) -> str:
     lines = reasons(state)
     more = len(lines) - NAMED_MAX
     return (
-        "; ".join(lines[:NAMED_MAX]) + (f"; and {more} more reasons" if more > 0 else "") or "somebody just published"
+        "; ".join(lines[:NAMED_MAX]) + (f"; and {more} more reasons" if more > 0 else "")
+        or "a client has just published"
     )
 
 

@@ -79,10 +79,10 @@ def failover(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
     source: Annotated[str, typer.Option("--from", metavar="A", help="The cluster where it is consumed now.")],
-    target: Annotated[str, typer.Option("--to", metavar="B", help="The cluster where it shall be consumed.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    target: Annotated[str, typer.Option("--to", metavar="B", help="The cluster where it will be consumed.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, max=3600, metavar="SECONDS", help="When to give up and put A back.")
+        float, typer.Option(min=1, max=3600, metavar="SECONDS", help="Give up after this time and restore A.")
     ] = 30.0,
     grace_ms: Annotated[
         int,
@@ -95,7 +95,7 @@ def failover(
     ] = 1_000,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also when consumers acknowledge cumulatively and will have to be restarted."),
+        typer.Option("--force", help="Even if consumers acknowledge cumulatively and will have to be restarted."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -212,7 +212,10 @@ class Move:
             there = []  # made by the first update
         for cluster, found in ((self.source, rows), (self.target, there)):
             if found and (told := found[0].get("cluster", cluster)) != cluster:
-                raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
+                raise MagnetarError(
+                    f"the http address of cluster {cluster} answers as cluster {told}: check both http "
+                    "addresses in the configuration"
+                )
         self._rows, self._there, self._force = rows, there, force
         self._above = max((text for row in there for text in (row["token"], row["given_up"])), key=_order, default="")
         # Named here, so that a failover can be called off whose first step was not answered. (Older brokers do not
@@ -226,10 +229,10 @@ class Move:
             self._check(row)
         for row in there:
             if row["phase"] in {"fencing", "fenced"}:
-                raise MagnetarError(f"{self._what} is itself {_phase(row)} in {self.target}; end that first")
+                raise MagnetarError(f"{self._what} is {_phase(row)} in {self.target} as well; end that first")
             if not row["replicated"]:
                 raise MagnetarError(
-                    f"{self._what} is not replicated in {self.target}, which takes in nothing of it: "
+                    f"{self._what} is not replicated in {self.target}, which ignores its state: "
                     f"{command('subscriptions', 'replicate', str(self.topic), self.subscription, '--everywhere')}"
                 )
         warnings = self._warnings(rows, there, force=force)
@@ -397,7 +400,7 @@ class Move:
         path = self._path(row["topic"], "wait")
         while not row["final"]:
             if row["phase"] not in {"fencing", "fenced"}:
-                raise Stuck(f"somebody else ended the failover: it is {_phase(row)} in {self.source}")
+                raise Stuck(f"another command ended the failover: it is {_phase(row)} in {self.source}")
             query = {"since": row["version"], "wait_ms": self._poll_ms("the final state was not written")}
             asked, since = time.monotonic(), row["version"]
             row = self._ask(self._a, self.source, partial(self._a.get, path, query))
@@ -449,8 +452,8 @@ class Move:
                     refused.append(str(error))
         except KeyboardInterrupt:
             raise MagnetarError(
-                f"interrupted: {self._what} is active in {self.target}, but {self.source} is not told everywhere to send its "
-                "consumers there; it stays fenced, run the same command again"
+                f"interrupted: {self._what} is active in {self.target}, but not all partitions in {self.source} "
+                "redirect their consumers; it stays fenced there: run the same command again"
             ) from None
         if refused:
             raise MagnetarError("; ".join(dict.fromkeys(refused)))
@@ -473,7 +476,7 @@ class Move:
             except MagnetarError as error:
                 if isinstance(error, AdminError) and error.status == 409:
                     raise Refused(
-                        f"{self._what} is active in {self.target}, and somebody else changed it in {self.source}: {error}; it "
+                        f"{self._what} is active in {self.target}, and another command changed it in {self.source}: {error}; it "
                         "may be active in both, messages may come twice"
                     ) from None
                 if isinstance(error, AdminError) and error.status < 500:
@@ -483,7 +486,7 @@ class Move:
                     ) from None
                 if time.monotonic() > self._deadline:
                     raise MagnetarError(
-                        f"{self._what} is active in {self.target}, but {self.source} could not be told to send its consumers "
+                        f"{self._what} is active in {self.target}, but {self.source} could not be asked to send its consumers "
                         f"there ({error}); it stays fenced, run the same command again when {self.source} is back"
                     ) from None
                 threading.Event().wait(RECONNECT_S)

@@ -11,9 +11,9 @@ PropertyArgument = Annotated[
     str, typer.Argument(metavar="[PROPERTY]", help="Name of the message property that holds the key.")
 ]
 WindowOption = Annotated[int, typer.Option(min=1, max=604_800, help="Seconds for which a key is remembered.")]
-KeysOption = Annotated[int, typer.Option(min=1, help="Keys remembered per topic or partition; some 40 bytes each.")]
-OffOption = Annotated[bool, typer.Option("--off", help="No keys here, whatever holds otherwise.")]
-DefaultOption = Annotated[bool, typer.Option("--default", help="Take the setting back.")]
+KeysOption = Annotated[int, typer.Option(min=1, help="Keys remembered per topic or partition; about 40 bytes each.")]
+OffOption = Annotated[bool, typer.Option("--off", help="No keys, whatever a higher level sets.")]
+DefaultOption = Annotated[bool, typer.Option("--default", help="Remove the setting.")]
 
 
 def setter(path: str, name: str, window: int, keys: int, *, off: bool, default: bool) -> tuple[Any, str]:

@@ -88,7 +88,7 @@ def list_links(config: ConfigOption = None, as_json: JsonOption = False) -> None
 
 @app.add("pause", example="magnetar links pause us-west:us-east --topic persistent://public/default/orders")
 def pause(link: LinkArgument, topic: TopicOption = None, config: ConfigOption = None) -> None:
-    """Stop sending, on a link or of one topic; data is kept for it, and the pause survives restarts."""
+    """Pause a link, or one topic of it. Its data is kept, and the pause survives restarts."""
     client, path = _at_source(config, link)
     client.post(f"{path}/pause", query={"topic": _topic(topic)})
     print_line(f"paused {link}{f' for {topic}' if topic else ''}")
@@ -96,7 +96,7 @@ def pause(link: LinkArgument, topic: TopicOption = None, config: ConfigOption = 
 
 @app.add("resume", example="magnetar links resume us-west:us-east")
 def resume(link: LinkArgument, topic: TopicOption = None, config: ConfigOption = None) -> None:
-    """Take a pause back; what was blocked is tried again at once."""
+    """End a pause; blocked topics are tried again at once."""
     client, path = _at_source(config, link)
     client.post(f"{path}/resume", query={"topic": _topic(topic)})
     print_line(f"resumed {link}{f' for {topic}' if topic else ''}")
@@ -110,7 +110,7 @@ def throttle(
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Limit how many bytes per second a link sends; survives restarts."""
+    """Limit the bytes per second of a link; survives restarts."""
     limit = rate_of(rate)
     client, path = _at_source(config, link)
     client.post(f"{path}/throttle", {"bytes_per_s": limit} if limit else {})
@@ -141,13 +141,13 @@ def skip(
     topic: TopicOption = None,
     through: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="blocked: the entry in the way; latest: all there is; or LEDGER:ENTRY."),
+        typer.Option(metavar="POSITION", help="blocked: the blocking entry; latest: all entries; or LEDGER:ENTRY."),
     ] = "blocked",
     yes: YesOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give up sending messages on a link. Says how many would be lost, and asks."""
+    """Give up messages on a link. Shows how many would be lost, and asks."""
     client, path = _at_source(config, link)
     name = _topic(topic)
     found = client.post(f"{path}/skip", query={"topic": name, "through": through, "preview": True})

@@ -25,7 +25,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.sync.patterns import Exclusions
 
-app = Group("Metadata of all clusters: tenants, namespaces and policies kept the same.")
+app = Group("Metadata: synchronisation of tenants, namespaces and policies between clusters.")
 
 PATH: Final = "/geo/v1/metadata"
 
@@ -37,7 +37,7 @@ DIFFERENCES_MAX: Final = 100
 
 @app.add("status", example="magnetar metadata status")
 def show_status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show for each cluster whether its metadata agrees with the others', and what keeps it from it."""
+    """Show for each cluster whether its metadata agrees with the others', and the reason if not."""
     found = of_config(read_config(config))
     answers = at_once(found, lambda client: client.get(PATH))
     states = {
@@ -55,7 +55,7 @@ def show_status(config: ConfigOption = None, as_json: JsonOption = False) -> Non
 
 @app.add("diff", example="magnetar metadata diff")
 def diff(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List what differs between clusters, field by field; what a cluster keeps local is left out. Exit code 1 if anything."""
+    """List the fields that differ between clusters, without local ones. Exit code 1 if any differ."""
     found = of_config(read_config(config))
     rows = differences(found)
     if rows or as_json:
@@ -68,13 +68,15 @@ def diff(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.add("show", example="magnetar metadata show namespaces/public/default --everywhere")
 def show(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Such as namespaces/TENANT/NAMESPACE or tenants/TENANT.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A document, such as namespaces/TENANT/NAMESPACE or tenants/TENANT.")
+    ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who set which field of a document, and when."""
+    """Show which cluster set each field of a document, and when."""
     found = targets(config, admin_url, everywhere)
     rows = []
     for target in found:
@@ -89,7 +91,7 @@ def show(
 def snapshot(
     config: ConfigOption = None, admin_url: AdminUrlOption = None, everywhere: EverywhereOption = False
 ) -> None:
-    """Have a cluster publish everything it knows now, so that others catch up; it happens by itself, too."""
+    """Make a cluster publish all its metadata now, so that others catch up; this also happens at intervals."""
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.post(f"{PATH}/snapshot"),

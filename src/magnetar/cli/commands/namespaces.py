@@ -25,7 +25,7 @@ from magnetar.core.names import NamespaceName, check_cluster, check_tenant
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME
 
-app = Group("Namespaces: policies, above all where messages are replicated to.")
+app = Group("Namespaces: policies, such as the clusters that messages are replicated to.")
 
 NamespaceArgument = Annotated[str, typer.Argument(metavar="TENANT/NAMESPACE")]
 
@@ -57,7 +57,7 @@ def list_namespaces(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the namespaces of a tenant and where their messages go."""
+    """List the namespaces of a tenant and the clusters of their messages."""
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
         names = client.get(f"/admin/v2/namespaces/{segment(check_tenant(tenant))}")
@@ -85,7 +85,7 @@ def show_policies(
 def create(
     namespace: NamespaceArgument,
     clusters: Annotated[
-        str, typer.Option(metavar="A,B", help="Where its messages go; default: only the cluster itself.")
+        str, typer.Option(metavar="A,B", help="Clusters of its messages; default: only the cluster itself.")
     ] = "",
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
@@ -111,7 +111,7 @@ def set_subscription_mode(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Choose how replicated subscriptions follow to other clusters."""
+    """Choose the mode of replicated subscriptions."""
     act = policies.namespace_setter(BY_NAME["subscription-mode"], namespace, mode)
     change(targets(config, admin_url, everywhere), act, f"subscriptions of {namespace} follow in {mode} mode")
 
@@ -120,7 +120,7 @@ def set_subscription_mode(
 def replicate_subscriptions(
     namespace: NamespaceArgument,
     every: Annotated[
-        bool, typer.Option("--all/--as-clients-ask", help="Every durable subscription, or those whose clients ask.")
+        bool, typer.Option("--all/--as-clients-ask", help="All durable subscriptions, or those whose clients ask.")
     ] = True,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
@@ -147,7 +147,7 @@ def set_policy(
         bool, typer.Option("--preview", help="Only show what would change in every cluster, field by field.")
     ] = False,
 ) -> None:
-    """Set any policy of a namespace; docs/policies.md has the list. Live topics follow at once."""
+    """Set any policy of a namespace; docs/policies.md has the list. Loaded topics follow at once."""
     row = policies.named(policy, "namespace")
     if preview:
         show_preview(config, namespace, policies.previewed(row, value))
@@ -159,13 +159,13 @@ def set_policy(
 @app.add("get", example="magnetar namespaces get shop/orders max-producers --everywhere")
 def get_policy(
     namespace: NamespaceArgument,
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; none: all.")] = "",
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; default: all.")] = "",
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show policies of a namespace: what is set, and what holds when nothing is."""
+    """Show policies of a namespace: the settings and the defaults."""
     asked = policies.rows(policy, "namespace")
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -190,13 +190,13 @@ def delete(
 @app.add("set-clusters", example="magnetar namespaces set-clusters shop/orders us-west,us-east --everywhere")
 def set_clusters(
     namespace: NamespaceArgument,
-    clusters: Annotated[str, typer.Argument(metavar="A,B", help="All clusters that shall have its messages.")],
+    clusters: Annotated[str, typer.Argument(metavar="A,B", help="All clusters that get its messages.")],
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say where a namespace's messages go. Tells what will be copied, asks, and never deletes data."""
+    """Set the clusters of a namespace's messages. Shows what will be copied, asks, and never deletes data."""
     found, named = targets(config, admin_url, everywhere), clusters_of(clusters)
     if not named:
         raise MagnetarError("name at least one cluster, such as us-west,us-east")
@@ -234,7 +234,7 @@ def set_start(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say whether a new link begins with what is retained or with what comes; links that exist are not touched."""
+    """Set whether a new link begins with retained messages or with new ones; existing links do not change."""
     act = policies.namespace_setter(BY_NAME["replication-start"], namespace, start)
     change(targets(config, admin_url, everywhere), act, f"new links of {namespace} begin at {start}")
 
@@ -242,8 +242,10 @@ def set_start(
 @app.add("set-retention", example="magnetar namespaces set-retention shop/orders --minutes 1440 --megabytes -1")
 def set_retention(
     namespace: NamespaceArgument,
-    minutes: Annotated[int, typer.Option(min=-1, help="How long; -1: no limit, 0 (with 0 MB): not at all.")],
-    megabytes: Annotated[int, typer.Option(min=-1, help="How much per topic; -1: no limit.")],
+    minutes: Annotated[
+        int, typer.Option(min=-1, help="Time to keep messages; -1: no limit, 0 (with 0 MB): do not keep them.")
+    ],
+    megabytes: Annotated[int, typer.Option(min=-1, help="Size to keep per topic; -1: no limit.")],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
@@ -259,12 +261,12 @@ def set_retention(
 @app.add("set-deduplication", example="magnetar namespaces set-deduplication shop/orders on --everywhere")
 def set_deduplication(
     namespace: NamespaceArgument,
-    state: Annotated[Literal["on", "off", "default"], typer.Argument(help="default: as the broker's file says.")],
+    state: Annotated[Literal["on", "off", "default"], typer.Argument(help="default: as clusters.toml says.")],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store what a producer sends again only once; see docs/deduplication.md."""
+    """Store messages that a producer sends again only once; see docs/deduplication.md."""
     act = policies.namespace_setter(BY_NAME["deduplication"], namespace, state)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: deduplication {state}")
 
@@ -281,7 +283,7 @@ def set_idempotency(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store one message per key within a window, from any sender; see docs/deduplication.md."""
+    """Store one message per key within a window, from any producer; see docs/deduplication.md."""
     path = policies.namespace_path(BY_NAME["idempotency"], NamespaceName.parse(namespace))
     act, said = setter(path, name, window, keys, off=off, default=default)
     change(targets(config, admin_url, everywhere), act, f"{namespace}: {said}")
@@ -295,7 +297,7 @@ def set_ttl(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let unacknowledged messages expire after a time. A link never drops anything by it."""
+    """Let unacknowledged messages expire after a time. Links never drop messages by it."""
     act = policies.namespace_setter(BY_NAME["ttl"], namespace, str(seconds))
     text = f"expire after {seconds:,} s" if seconds else "do not expire"
     change(targets(config, admin_url, everywhere), act, f"{namespace}: messages {text}")

@@ -13,11 +13,14 @@ from magnetar.core.errors import ConfigError
 from magnetar.core.names import NamespaceName, check_subscription, check_tenant
 from magnetar.metadata.permissions import MEANT
 
-app = Group("Permissions: which roles may produce, consume, replicate and administer where.")
+app = Group("Permissions: which roles may produce, consume, replicate and administer.")
 
 PlaceArgument = Annotated[
     str,
-    typer.Argument(metavar="PLACE", help="A namespace, such as shop/orders, or a topic: persistent://shop/orders/new."),
+    typer.Argument(
+        metavar="NAMESPACE|TOPIC",
+        help="A namespace, such as shop/orders, or a topic, such as persistent://shop/orders/new.",
+    ),
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE")]
 
@@ -42,7 +45,7 @@ def list_permissions(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List which roles may do what there. Superusers and the tenant's administrators need no permission."""
+    """List the permissions of all roles. Superusers and the tenant's administrators need none."""
     path = place_path(place)
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -57,16 +60,20 @@ def grant(
     role: RoleArgument,
     actions: Annotated[
         str,
-        typer.Option(metavar="A,B", help="Of produce, consume, admin and replicate; exactly these from now on."),
+        typer.Option(metavar="A,B", help="Some of produce, consume, admin and replicate: the complete new list."),
     ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say what a role may do there; in force at once. `admin` includes produce and consume; `replicate` takes a superuser."""
+    """Set a role's permissions, with immediate effect. `admin` includes produce and consume; `replicate` needs a
+    superuser.
+    """
     named = [action.strip() for action in actions.split(",") if action.strip()]
     if wrong := [action for action in named if action not in MEANT]:
-        raise ConfigError(f"--actions {wrong[0][:40]!a}: there are produce, consume, admin and replicate")
+        raise ConfigError(
+            f"--actions {wrong[0][:40]!a} is not valid: choose from produce, consume, admin and replicate"
+        )
     path = f"{place_path(place)}/{segment(role)}"
     change(
         targets(config, admin_url, everywhere),
@@ -83,7 +90,7 @@ def revoke(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Take back what a role may do there; its producers and consumers are closed."""
+    """Revoke a role's permissions; its producers and consumers are closed."""
     path = f"{place_path(place)}/{segment(role)}"
     change(
         targets(config, admin_url, everywhere),
@@ -97,13 +104,13 @@ def reserve(
     namespace: Annotated[str, typer.Argument(metavar="NAMESPACE")],
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION")],
     roles: Annotated[
-        str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: every role that may consume.")
+        str, typer.Option(metavar="A,B", help="The complete new list; empty: every role that may consume.")
     ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let only some roles, of those that may consume, use a subscription; consumers of others are closed."""
+    """Reserve a subscription for some of the roles that may consume; consumers of other roles are closed."""
     named = [role.strip() for role in roles.split(",") if role.strip()]
     path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
     whose = f"{', '.join(named)} alone" if named else "every role that may consume"
@@ -134,16 +141,16 @@ def list_reserved(
 @app.add("admins", example="magnetar permissions admins shop --roles shop-admin --everywhere")
 def admins(
     tenant: Annotated[str, typer.Argument(metavar="TENANT")],
-    roles: Annotated[str, typer.Option(metavar="A,B", help="Exactly these from now on; empty: none.")],
+    roles: Annotated[str, typer.Option(metavar="A,B", help="The complete new list; empty: none.")],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Say which roles administer a tenant: its namespaces, topics and permissions."""
+    """Set the roles that administer a tenant: its namespaces, topics and permissions."""
     named = [role.strip() for role in roles.split(",") if role.strip()]
     path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.post(path, {"adminRoles": named}),
-        f"tenant {tenant} is administered by {', '.join(named) or 'nobody'}",
+        f"tenant {tenant} is administered by {', '.join(named) or 'no role'}",
     )

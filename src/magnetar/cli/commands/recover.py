@@ -13,33 +13,37 @@ EXAMPLE = "magnetar recover us-west --keep persistent://public/default/orders"
 
 
 def recover(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Whose data folder; its broker is stopped.")],
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The cluster of the data folder; its broker must be stopped.")
+    ],
     config: ConfigOption = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Without a file: where data is.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Without a configuration file: the folder of all data.")
+    ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Bring back a topic that the log has and the metadata store lost; or all."),
+        typer.Option(metavar="TOPIC", help="Restore a topic that the log has and the metadata store lost; or all."),
     ] = None,
     discard: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Have such a topic deleted at the next start; or all."),
+        typer.Option(metavar="TOPIC", help="Delete such a topic at the next start; or all."),
     ] = None,
     accept_store: Annotated[
         bool,
-        typer.Option("--accept-store", help="Go on with a metadata store that is older than the data, or another one."),
+        typer.Option("--accept-store", help="Accept a metadata store that is older than the data, or another one."),
     ] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on without what is missing in the log.")
+        bool, typer.Option("--accept-loss", help="Accept that entries of the log are missing.")
     ] = False,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Copy what is whole of a damaged meta.sqlite into a new one.")
+        bool, typer.Option("--salvage", help="Copy the intact records of a damaged meta.sqlite into a new one.")
     ] = False,
     uuid: Annotated[bool, typer.Option("--uuid", help="Make the file uuid again from the metadata store.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a data folder has lost, and decide what is kept.
+    """Show what a data folder has lost, and decide what to keep.
 
-    Without options it only looks. Exit code 1: something is left to decide.
+    Without options it only checks. Exit code 1: a decision is needed.
     """
     chosen = choose(config, cluster, data_dir, None, None)
     from magnetar.runtime.log.recovery import Recovering

@@ -18,7 +18,7 @@ def replicate(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master; default: the configuration's, else local[2,4].")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Replicate what is there now, then stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Replicate everything that is there now, then stop.")] = False,
 ) -> None:
     """Replicate between the clusters on Spark, until Ctrl-C or SIGTERM."""
     chosen = read_config(config)

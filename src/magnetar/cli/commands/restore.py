@@ -48,20 +48,24 @@ PLAN_COLUMNS = ("topic", "held", "here_before", "to_restore", "gaps")
 
 
 def restore(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster that lost its disk; it runs again.")],
-    peer: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="Who holds its messages.")],
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The cluster that lost its disk; its broker must run.")
+    ],
+    peer: Annotated[str, typer.Option("--from", metavar="CLUSTER", help="A cluster that has its messages.")],
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated. Default: all."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would come back; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be restored; change nothing.")] = False,
     config: ConfigOption = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark master; default: the configuration's.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a wiped cluster its own messages back, once and in order; may be stopped and repeated at any time."""
+    """Restore the messages of a cluster that lost its disk, once and in order; may be stopped and repeated at any
+    time.
+    """
     chosen = read_config(config)
     if cluster == peer:
         raise MagnetarError(f"{cluster} cannot be restored from itself: name another cluster with --from")
@@ -113,7 +117,7 @@ class Sides:
         for client, name in ((self._here, self.cluster), (self._there, self.peer)):
             told = client.get("/geo/v1/status")["cluster"]
             if told != name:
-                raise MagnetarError(f"{client.base_url} is {told}, not {name}: check the configuration")
+                raise MagnetarError(f"{client.base_url} answers as cluster {told}, not {name}: check the configuration")
         path = f"/geo/v1/held/{segment(self.cluster)}"
         return compare(self._there.get(path), self._here.get(path), chosen_by(self.topics))
 
@@ -161,7 +165,7 @@ class Sides:
                     told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, LOOK_MS))
                     behind = left()
         except MagnetarError as error:
-            say(cell(f"note: {self.peer} does not tell how far its link is: {error}"))
+            say(cell(f"note: {self.peer} does not report the position of its link: {error}"))
         if behind:
             say(
                 f"note: the link {self.peer}:{self.cluster} is behind in {behind:,} topics: replicated subscriptions "

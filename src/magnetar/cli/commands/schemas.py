@@ -13,19 +13,21 @@ from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, change
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, TopicName
 
-app = Group("Schemas: what topics have registered in a cluster, and what could be added.")
+app = Group("Schemas: show, register, check and compare the schemas of topics.")
 
 FILE_BYTES_MAX: Final = 1 << 20
 """A ceiling on a file with a definition: a broker's admin interface takes no larger body."""
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete name, or the short form.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete or short name.")]
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="The definition, or Pulsar's {type, schema, properties} in JSON.")
 ]
 OneUrlOption = Annotated[
     str | None, typer.Option("--admin-url", metavar="URL", help="Ask this broker alone; default: all clusters.")
 ]
-TypeOption = Annotated[str, typer.Option("--type", help="Of the definition: AVRO, JSON, PROTOBUF_NATIVE, STRING, ...")]
+TypeOption = Annotated[
+    str, typer.Option("--type", help="Type of the definition: AVRO, JSON, PROTOBUF_NATIVE, STRING, ...")
+]
 
 
 def path_of(topic: TopicName, *rest: str) -> str:
@@ -66,7 +68,7 @@ def list_schemas(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the topics of a namespace that have schemas: how many, and the newest."""
+    """List the topics of a namespace that have schemas, with their number and the newest."""
     name = NamespaceName.parse(namespace)
     path = f"/geo/v1/schemas/{segment(name.tenant)}/{segment(name.local)}"
 
@@ -79,8 +81,8 @@ def list_schemas(
 @app.add("show", example="magnetar schemas show persistent://public/default/orders")
 def show_schema(
     topic: TopicArgument,
-    version: Annotated[int | None, typer.Option(min=0, help="Which one; default: the newest.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that are in force, the oldest first.")] = False,
+    version: Annotated[int | None, typer.Option(min=0, help="Its version; default: the newest.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All schemas in force, the oldest first.")] = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
@@ -102,7 +104,7 @@ def upload(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Register a schema; one that is there already keeps its version."""
+    """Register a schema; a registered one keeps its version."""
     name, body = TopicName.parse(topic), read_schema(file, kind)
     change(
         targets(config, admin_url, everywhere),
@@ -116,7 +118,7 @@ def delete(
     topic: TopicArgument,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Forget them for good: stored messages with them cannot be decoded any more."),
+        typer.Option("--force", help="Forget them permanently: stored messages with them can no longer be decoded."),
     ] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
@@ -144,7 +146,7 @@ def check(
     admin_url: OneUrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a schema could be registered in every cluster, before it is registered.
+    """Check whether a schema can be registered in every cluster.
 
     It could if it is compatible with what each cluster has, and in the way of no schema that is still on its way there from
     another cluster. The exit code is 1 if it could not be registered, or if a cluster does not answer.

@@ -45,11 +45,13 @@ CLUSTER_COLUMNS = ("cluster", "state", "service", "topics", "producers", "consum
 
 def status(
     config: ConfigOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="With --watch: how often.")] = 1.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="With --watch: the interval.")
+    ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which clusters are up, how far every link is behind, and what is blocked and why."""
+    """Show which clusters are up, the lag of every link, and what is blocked and why."""
     chosen = read_config(config)
     found = of_config(chosen, timeout_s=TIMEOUT_S)
     urls = {name: cluster.service_url for name, cluster in chosen.clusters.items()}
@@ -290,8 +292,8 @@ def fenced(cluster: str, fence: dict[str, Any]) -> str:
     again = command("failover", topic, subscription, "--from", cluster, "--to", fence["target"])
     unfence = command("subscriptions", "unfence", topic, subscription, "--in", cluster)
     return (
-        f"{where}: fenced, to be moved to {fence['target']}, {step} (failover {fence['token']}); nobody is served until it "
-        f"is finished: {again}, or ended: {unfence}"
+        f"{where}: fenced, to be moved to {fence['target']}, {step} (failover {fence['token']}); no consumer is served until you "
+        f"finish it: {again}, or end it: {unfence}"
     )
 
 

@@ -16,7 +16,7 @@ from magnetar.core.names import TopicName, check_subscription
 from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies.table import BY_NAME
 
-app = Group("Subscriptions: list, make, move, look into, delete.")
+app = Group("Subscriptions: list, create, move, peek, delete.")
 
 SubscriptionArgument = Annotated[str, typer.Argument(metavar="SUBSCRIPTION")]
 
@@ -49,7 +49,7 @@ def place(text: str) -> dict[str, int] | int:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError):
         raise MagnetarError(
-            f"{text[:40]!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, or a time such as 2026-01-31T12:00"
+            f"{text[:40]!r} is not a valid position: write earliest, latest, LEDGER:ENTRY, or a time such as 2026-01-31T12:00"
         ) from None
 
 
@@ -87,8 +87,10 @@ def list_subscriptions(
 def create(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="earliest, latest or LEDGER:ENTRY.")] = "latest",
-    replicated: Annotated[bool, typer.Option("--replicated", help="Its state follows to other clusters.")] = False,
+    start: Annotated[
+        str, typer.Option("--from", metavar="POSITION", help="earliest, latest or LEDGER:ENTRY.")
+    ] = "latest",
+    replicated: Annotated[bool, typer.Option("--replicated", help="Its acknowledgements are replicated.")] = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
@@ -107,16 +109,16 @@ def create(
 def replicate(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    on: Annotated[bool, typer.Option("--on/--off", help="Let it follow, or no longer.")] = True,
+    on: Annotated[bool, typer.Option("--on/--off", help="Whether it is replicated.")] = True,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let a subscription's state follow to every cluster that its topic is replicated to."""
+    """Replicate a subscription's acknowledgements to every cluster of its topic."""
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.post(path_of(topic, subscription, "replicatedSubscriptionStatus"), on),
-        f"{subscription} is {'replicated' if on else 'not replicated any more'}",
+        f"{subscription} is {'replicated' if on else 'no longer replicated'}",
     )
 
 
@@ -129,7 +131,7 @@ def rate(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Limit what the consumers of one subscription are sent; it overrides the topic's subscription-dispatch-rate."""
+    """Limit the dispatch rate of one subscription; it overrides the topic's subscription-dispatch-rate."""
     policy = BY_NAME["subscription-dispatch-rate"]
     name = TopicName.parse(topic).base
     path = topic_path(name, check_subscription(subscription), "dispatchRate")
@@ -149,13 +151,13 @@ def rate(
 def delete(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    force: Annotated[bool, typer.Option("--force", help="Also while it has consumers.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Delete a subscription and what it has acknowledged."""
+    """Delete a subscription and its acknowledgements."""
     path = path_of(topic, subscription)
     confirm(f"Delete subscription {subscription} of {topic}?", yes=yes)
     change(
@@ -169,12 +171,17 @@ def delete(
 def reset(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    to: Annotated[str, typer.Argument(metavar="PLACE", help="earliest, latest, LEDGER:ENTRY, or a time.")],
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="POSITION|TIME", help="earliest, latest, LEDGER:ENTRY, or a time such as 2026-01-31T12:00."
+        ),
+    ],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Let a subscription go on somewhere else; its consumers reconnect."""
+    """Move a subscription to a position or time; its consumers reconnect."""
     where = place(to)
 
     def act(client: AdminClient) -> None:
@@ -183,7 +190,7 @@ def reset(
         else:
             client.post(path_of(topic, subscription, "resetcursor"), where)
 
-    change(targets(config, admin_url, everywhere), act, f"{subscription} goes on at {to}")
+    change(targets(config, admin_url, everywhere), act, f"{subscription} continues at {to}")
 
 
 @app.add("skip", example="magnetar subscriptions skip persistent://public/default/orders billing 1")
@@ -216,7 +223,7 @@ def expire(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Give up what is older than some seconds, locally: it is no acknowledgement."""
+    """Give up messages older than some seconds, in this cluster only: expiry is not replicated."""
     path = path_of(topic, subscription, "expireMessages", seconds)
     confirm(f"Give up what {subscription} has not read in {seconds:,} s?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"{subscription} is up to date")
@@ -226,7 +233,7 @@ def expire(
 def peek(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    number: Annotated[int, typer.Option(min=1, help="Which unacknowledged entry, from 1 on.")] = 1,
+    number: Annotated[int, typer.Option(min=1, help="Number of the unacknowledged entry, from 1 on.")] = 1,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
 ) -> None:
@@ -242,11 +249,13 @@ def peek(
 def unfence(
     topic: TopicArgument,
     subscription: SubscriptionArgument,
-    cluster: Annotated[str, typer.Option("--in", metavar="CLUSTER", help="Where it is fenced.")],
+    cluster: Annotated[str, typer.Option("--in", metavar="CLUSTER", help="The cluster where it is fenced.")],
     yes: YesOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """End what a failover left: serve consumers here again. If another cluster serves them too, messages come twice."""
+    """End the fence of a failover: serve consumers here again. If another cluster serves them too, messages are
+    delivered twice.
+    """
     name, sub = TopicName.parse(topic), check_subscription(subscription)
     if not name.persistent:
         raise MagnetarError(f"{name} is not persistent: its subscriptions are never fenced")
@@ -255,12 +264,14 @@ def unfence(
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
     rows = client.get(path)
     if rows and (told := rows[0].get("cluster", cluster)) != cluster:
-        raise MagnetarError(f"what should be {cluster} is {told}: check http of both in the configuration")
+        raise MagnetarError(
+            f"the http address of cluster {cluster} answers as cluster {told}: check both http addresses in the configuration"
+        )
     before = [row for row in rows if row["phase"] != "active"]
     if not before:
         raise MagnetarError(f"subscription {sub} of {topic} is not fenced in {cluster}")
     targets_of = ", ".join(sorted({row["target"] for row in before}))
-    confirm(f"Serve {sub} in {cluster} again? If {targets_of} serves it too, messages come twice.", yes=yes)
+    confirm(f"Serve {sub} in {cluster} again? If {targets_of} serves it too, messages are delivered twice.", yes=yes)
     client.post(f"{path}/unfence")
     print_line(f"{sub} is active in {cluster} again")
 

@@ -10,7 +10,7 @@ from magnetar.cli.shared.group import Group
 from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, change, show, targets
 from magnetar.core.names import check_tenant
 
-app = Group("Tenants: who owns namespaces.")
+app = Group("Tenants: the owners of namespaces.")
 
 PATH = "/admin/v2/tenants"
 OWN_PATH = "/geo/v1/tenants"
@@ -64,7 +64,7 @@ def update(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Change which clusters the tenant's namespaces may name."""
+    """Change the clusters that the tenant's namespaces may name."""
     named = [name.strip() for name in clusters.split(",") if name.strip()]
 
     path = f"{OWN_PATH}/{segment(check_tenant(tenant))}"

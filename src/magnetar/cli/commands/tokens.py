@@ -40,9 +40,9 @@ TokenArgument = Annotated[
 
 @app.add("create-secret-key", example="magnetar tokens create-secret-key --output secret.key")
 def create_secret_key(
-    output: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it; mode 0600, never over a file.")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="A new file for it; mode 0600.")],
 ) -> None:
-    """Make a secret key. Its owner can make tokens. Brokers read it by secret_key_files."""
+    """Make a secret key, which also makes tokens. Brokers read it by secret_key_files."""
     import base64
 
     _write(output, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n", 0o600)
@@ -51,13 +51,13 @@ def create_secret_key(
 
 @app.add("create-key-pair", example="magnetar tokens create-key-pair --private private.pem --public public.pem")
 def create_key_pair(
-    private: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the key that signs; mode 0600.")],
-    public: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the key that brokers check with.")],
+    private: Annotated[Path, typer.Option(metavar="FILE", help="File for the key that signs tokens; mode 0600.")],
+    public: Annotated[Path, typer.Option(metavar="FILE", help="File for the key with which brokers check tokens.")],
     algorithm: Annotated[
-        Literal["RS256", "ES256", "ES384", "ES512", "EdDSA"], typer.Option(help="What tokens are signed with.")
+        Literal["RS256", "ES256", "ES384", "ES512", "EdDSA"], typer.Option(help="Algorithm of the signatures.")
     ] = "ES256",
 ) -> None:
-    """Make a pair of keys: brokers get the public one and cannot make tokens themselves."""
+    """Make a pair of keys. Brokers get the public one, which cannot make tokens."""
     from cryptography.hazmat.primitives import serialization
 
     key = _generate(algorithm)
@@ -99,16 +99,16 @@ def create(
     secret_key: SecretKeyOption = None,
     private_key: PrivateKeyOption = None,
     expiry: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it is valid: 90s, 15m, 12h, 30d, 1y; default: for ever.")
+        str, typer.Option(metavar="TIME", help="Time for which it is valid: 90s, 15m, 12h, 30d, 1y; default: for ever.")
     ] = "",
     audience: Annotated[
-        str, typer.Option(metavar="NAME", help="For which installation it is (audience of [authentication]).")
+        str, typer.Option(metavar="NAME", help="Its installation (audience of [authentication]).")
     ] = "",
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help="Default: the first that the key can have, such as HS256.")
+        str, typer.Option(metavar="NAME", help="Default: the first algorithm of the key's type, such as HS256.")
     ] = "",
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there, mode 0600; default: print it.")
+        Path | None, typer.Option(metavar="FILE", help="File for it, mode 0600; default: print it.")
     ] = None,
 ) -> None:
     """Make a token for a role."""
@@ -138,7 +138,7 @@ def create(
 
 @app.add("show", example="magnetar tokens show app.jwt")
 def show(token: TokenArgument) -> None:
-    """Show what a token says. Its signature is not checked."""
+    """Show the claims of a token. Its signature is not checked."""
     import jwt
 
     text = _token(token)
@@ -156,7 +156,7 @@ def validate(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a token as a broker of the configuration would, or by one key."""
+    """Check a token as a broker of the configuration does, or by one key."""
     from magnetar.broker.security.credentials import Verifier
     from magnetar.runtime.security.secrets import load_keys
 
@@ -190,9 +190,9 @@ def seconds_of(text: str) -> int:
     """
     number, unit = whole_number(text[:-1]), text[-1:]
     if unit not in _UNITS or number is None or not 0 < number <= 1_000_000:
-        raise ConfigError(f"--expiry {text[:20]!a} is no time: write 90s, 15m, 12h, 30d, 2w or 1y")
+        raise ConfigError(f"--expiry {text[:20]!a} is not a valid duration: write 90s, 15m, 12h, 30d, 2w or 1y")
     if number * _UNITS[unit] > EXPIRY_S_MAX:
-        raise ConfigError(f"--expiry {text[:20]!a} is longer than any token lasts: leave it out for one without an end")
+        raise ConfigError(f"--expiry {text[:20]!a} is too long: leave it out for a token without expiry")
     return number * _UNITS[unit]
 
 
@@ -205,7 +205,7 @@ def _signing_key(secret_key: Path | None, private_key: Path | None) -> tuple[Any
     from magnetar.runtime.security.secrets import parse_secret
 
     if (secret_key is None) == (private_key is None):
-        raise ConfigError("say either --secret-key FILE or --private-key FILE")
+        raise ConfigError("use either --secret-key FILE or --private-key FILE")
     if secret_key is not None:
         secret = parse_secret(read_file(secret_key, "secret key", private=True), f"secret key {secret_key}")
         return secret, secret_algorithms(secret)
@@ -228,7 +228,7 @@ def _token(path: str) -> str:
             raise MagnetarError("that is not a token (JWT)") from None
     if path.startswith("eyJ") and path.count(".") == 2:
         raise ConfigError(
-            "name a file that holds the token: an argument is seen by everybody on this machine; or - to read it"
+            "name a file with the token, or - for standard input: every user of this machine can read arguments"
         )
     return read_token(path)
 

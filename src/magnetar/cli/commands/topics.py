@@ -25,9 +25,9 @@ from magnetar.core.numbers import whole_number
 from magnetar.metadata.policies.namespace import Policies
 from magnetar.metadata.policies.table import BY_NAME
 
-app = Group("Topics: list, make, look at, delete.")
+app = Group("Topics: list, create, show, change, delete.")
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete name, or the short form.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Complete or short name.")]
 
 
 def partitions(client: AdminClient, topic: TopicName) -> int:
@@ -54,7 +54,7 @@ def list_topics(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the topics of a namespace, each partition by itself."""
+    """List the topics of a namespace, with each partition separately."""
     name = NamespaceName.parse(namespace)
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -67,12 +67,12 @@ def list_topics(
 @app.add("create", example="magnetar topics create persistent://public/default/orders --partitions 4")
 def create(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Option(min=0, help="How many partitions; 0: a topic without partitions.")] = 0,
+    partitions: Annotated[int, typer.Option(min=0, help="Number of partitions; 0: a topic without partitions.")] = 0,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Create a topic. Links create it elsewhere when they need it."""
+    """Create a topic. Links create it in other clusters when they need it."""
     name = TopicName.parse(topic)
 
     def act(client: AdminClient) -> None:
@@ -87,12 +87,12 @@ def create(
 @app.add("grow", example="magnetar topics grow persistent://public/default/orders 8")
 def grow(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="How many it shall have.")],
+    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="The new number.")],
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Give a partitioned topic more partitions; they never become fewer."""
+    """Increase the number of partitions of a topic."""
     name = TopicName.parse(topic)
     change(
         targets(config, admin_url, everywhere),
@@ -104,7 +104,7 @@ def grow(
 @app.add("adopt-partitions", example="magnetar topics adopt-partitions persistent://public/default/orders 4")
 def adopt_partitions(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="How many it shall have.")],
+    partitions: Annotated[int, typer.Argument(min=1, metavar="PARTITIONS", help="The new number.")],
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
@@ -126,7 +126,7 @@ def stats(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a topic's figures; --json prints all that the broker knows."""
+    """Show a topic's statistics; --json prints all of them."""
     name = TopicName.parse(topic)
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -176,13 +176,13 @@ def set_policy(
 @app.add("get", example="magnetar topics get persistent://public/default/orders publish-rate")
 def get_policy(
     topic: TopicArgument,
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; none: all.")] = "",
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name; default: all.")] = "",
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show policies of a topic: its own, and what its namespace has."""
+    """Show policies of a topic: its own and its namespace's."""
     name = TopicName.parse(topic)
     asked = policies.rows(policy, "topic")
 
@@ -204,7 +204,7 @@ def set_deduplication(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store what a producer sends again only once; see docs/deduplication.md."""
+    """Store messages that a producer sends again only once; see docs/deduplication.md."""
     name = TopicName.parse(topic)
     act = policies.topic_setter(BY_NAME["deduplication"], name, state)
     change(targets(config, admin_url, everywhere), act, f"{name}: deduplication {state}")
@@ -222,7 +222,7 @@ def set_idempotency(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Store one message per key within a window, from any sender; see docs/deduplication.md."""
+    """Store one message per key within a window, from any producer; see docs/deduplication.md."""
     own = TopicName.parse(topic)
     path = policies.topic_policy_path(BY_NAME["idempotency"], own)
     act, said = setter(path, name, window, keys, off=off, default=default)
@@ -232,9 +232,7 @@ def set_idempotency(
 @app.add("delete", example="magnetar topics delete persistent://public/default/orders --force")
 def delete(
     topic: TopicArgument,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also while clients use it, or when it is replicated.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if clients use it or it is replicated.")] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
@@ -259,7 +257,7 @@ def unload(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Close a topic's clients, which reconnect, and reopen it from what is stored."""
+    """Close a topic and its clients, and open it again from the store. Clients reconnect."""
     path = topic_path(topic, "unload")
     change(targets(config, admin_url, everywhere), lambda client: client.put(path), f"unloaded {topic}")
 
@@ -272,7 +270,7 @@ def truncate(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Acknowledge everything in every subscription and delete what no link needs. The open ledger stays."""
+    """Acknowledge everything in every subscription and delete all ledgers that no link needs, except the open one."""
     path = topic_path(topic, "truncate")
     confirm(f"Give up every message of {topic} that is not acknowledged?", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.delete(path), f"truncated {topic}")
@@ -286,7 +284,7 @@ def sequence_ids(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far deduplication knows each producer name to be."""
+    """Show the highest stored sequence id of each producer name."""
     path = _own_path(topic, "sequence-ids")
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -311,7 +309,7 @@ def forget_producer(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Forget a producer name's sequence ids, when another client has used them up. What it sends again is stored again."""
+    """Forget a producer name's sequence ids, if another client has used them up. Repeated messages are stored again."""
     path = _own_path(topic, "sequence-ids", producer)
     confirm(f"Store again whatever {producer} sends to {topic} from now on, also what is stored already?", yes=yes)
     change(
@@ -329,7 +327,7 @@ def damaged(
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which subscriptions stand in front of an entry that cannot be read."""
+    """Show which subscriptions have stopped at an entry that cannot be read."""
     path = _own_path(topic, "damaged")
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
@@ -343,17 +341,17 @@ def damaged(
 @app.add("give-up", example="magnetar topics give-up persistent://public/default/orders 7:41 --yes")
 def give_up(
     topic: TopicArgument,
-    position: Annotated[str, typer.Argument(metavar="LEDGER:ENTRY", help="As the error names it.")],
+    position: Annotated[str, typer.Argument(metavar="LEDGER:ENTRY", help="The position in the error.")],
     yes: YesOption = False,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Give up an entry that cannot be read, so that no subscription and no reader stops at it any more."""
+    """Give up an entry that cannot be read, so that subscriptions and readers no longer stop at it."""
     before, _, after = position.partition(":")
     ledger, entry = whole_number(before), whole_number(after)
     if ledger is None or entry is None:
-        raise MagnetarError(f"{position[:40]!r} is no entry: write LEDGER:ENTRY, such as 7:41")
+        raise MagnetarError(f"{position[:40]!r} is not a valid entry position: write LEDGER:ENTRY, such as 7:41")
     path = _own_path(topic, "damaged", str(ledger), str(entry))
     confirm(f"Give up the messages at {position} of {topic}?", yes=yes)
     act = targets(config, admin_url, everywhere)
@@ -367,7 +365,7 @@ def compact(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """Compact a topic: consumers that read compacted get only the newest message of each key."""
+    """Compact a topic: compacted reads get only the newest message of each key."""
     path = topic_path(topic, "compaction")
     change(targets(config, admin_url, everywhere), lambda client: client.put(path), f"compacting {topic}")
 
@@ -380,7 +378,7 @@ def terminate(
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
-    """End publishing to a topic for good; this cannot be undone."""
+    """End publishing to a topic permanently; this cannot be undone."""
     path = topic_path(topic, "terminate")
     confirm(f"End publishing to {topic} for good? This cannot be undone.", yes=yes)
     change(targets(config, admin_url, everywhere), lambda client: client.post(path), f"terminated {topic}")

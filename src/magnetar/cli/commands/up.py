@@ -53,7 +53,7 @@ def up(
     init: Annotated[
         bool, typer.Option("--init", help=f"First write the built-in configuration to {configuration.FILE_NAME}.")
     ] = False,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start again what dies.")] = False,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart a process that dies.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run every cluster of this machine and the pipeline between them, until Ctrl-C."""

@@ -49,7 +49,7 @@ def verify(
 ) -> None:
     """Compare a topic between all clusters, message by message.
 
-    Exit codes: 0 all the same, 3 something is missing, doubled, reordered or altered, 1 it could not be compared.
+    Exit codes: 0 no difference, 3 messages are missing, duplicated, reordered or altered, 1 the comparison failed.
     """
     chosen = read_config(config)
     name = TopicName.parse(topic)
@@ -170,13 +170,13 @@ def _why_missing(cluster: str, findings: "Findings") -> list[str]:
     found = []
     if findings.missing_before_first:
         found.append(
-            f"{cluster}: {findings.missing_before_first:,} of the missing ones are older than all that it holds of their origin: "
-            "trimmed here, or it joined late"
+            f"{cluster}: {findings.missing_before_first:,} of the missing ones are older than all its messages of their origin: "
+            "retention deleted them, or the cluster joined late"
         )
     if findings.missing_after_last:
         found.append(
-            f"{cluster}: {findings.missing_after_last:,} of the missing ones are newer than all that it holds of their origin: "
-            "on their way, unless the link stands (magnetar links list)"
+            f"{cluster}: {findings.missing_after_last:,} of the missing ones are newer than all its messages of their origin: "
+            "they have not arrived yet, or the link has stopped (magnetar links list)"
         )
     return found
 

@@ -27,7 +27,7 @@ def bench(
     suites: Annotated[
         list[str] | None, typer.Argument(metavar="[SUITE]...", help="Default: all.", show_default=False)
     ] = None,
-    quick: Annotated[bool, typer.Option(QUICK, help="Less of the work; the figures are rough.")] = False,
+    quick: Annotated[bool, typer.Option(QUICK, help="Less work, with rough figures.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure, print tables, and keep the figures in bench/results/."""

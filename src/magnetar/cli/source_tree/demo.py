@@ -18,7 +18,7 @@ NOT_HERE: Final = "the demo is part of the source tree (examples/demo): clone th
 
 
 def demo(context: typer.Context) -> None:
-    """Send 336,776 real flights through three clusters, while brokers and Spark are killed; prove that none is lost."""
+    """Send 336,776 real flights through three clusters, with kills of brokers and Spark, and prove that none is lost."""
     root = str(source_tree("examples/demo/command.py", NOT_HERE))
     if root not in sys.path:
         sys.path.insert(0, root)  # before a package `examples` that another distribution may have installed

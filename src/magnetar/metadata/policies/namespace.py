@@ -316,7 +316,7 @@ def message_id_of(body: MessageIdOrText) -> MessageIdBody:
     found = _TEXT.fullmatch(body)
     numbers = [int(part) for part in found.groups() if part is not None] if found is not None else []
     if not numbers or max(map(abs, numbers)) >> 63:
-        raise BadRequest(f"{body[:40]!a} is no place in a topic: write latest, earliest or ledger:entry")
+        raise BadRequest(f"{body[:40]!a} is not a valid position: write latest, earliest or ledger:entry")
     partition, index = (*numbers[2:], -1, -1)[:2]
     return MessageIdBody(numbers[0], numbers[1], partition, batch_index=index)
 

@@ -203,7 +203,7 @@ def _fields(namespace: str, topic: str) -> dict[str, Any]:
 TABLE: Final[tuple[Policy, ...]] = (
     Policy(
         "replication-clusters",
-        "Clusters that messages go to.",
+        "Clusters to which messages are replicated.",
         Names,
         "links",
         namespace="replication_clusters",
@@ -215,8 +215,9 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
         namespace_unset=[],
         namespace_words=RouteWords(
-            get="Where its messages go.",
-            set="Say where its messages go. Nothing is deleted: a cluster left out stops receiving, its data stays.",
+            get="The clusters of its messages.",
+            set="Set the clusters of its messages. A cluster that is left out receives no more messages; its "
+            "data stays.",
             reply='["us-east", ...]',
             errors=(400, 403, 404, 409, 412),
         ),
@@ -234,8 +235,8 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
         namespace_unset=[],
         namespace_words=RouteWords(
-            get="Where its topics may exist.",
-            set="Say where its topics may exist (PIP-321).",
+            get="The clusters where its topics may exist.",
+            set="Set the clusters where its topics may exist (PIP-321).",
             reply='["a", ...]',
             errors=(400, 403, 404, 412),
         ),
@@ -243,7 +244,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "replication-start",
-        "Whether a new link sends what is retained or only what is new.",
+        "Whether a new link sends all retained messages or only new ones.",
         ReplicationStart,
         "links",
         namespace="replication_start",
@@ -253,8 +254,8 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
         always_applied=True,
         namespace_words=RouteWords(
-            get="Whether a new link begins with what is retained.",
-            set="Say whether a new link begins with what is retained (earliest) or with what comes (latest).",
+            get="Whether a new link begins with retained messages.",
+            set="Set whether a new link begins with retained messages (earliest) or new ones (latest).",
         ),
         no_default='write [namespaces."TENANT/NAMESPACE"] replication_start',
     ),
@@ -283,7 +284,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "backlog-quota",
-        "How far consumers may fall behind, in bytes, and what happens beyond.",
+        "Limit of a subscription's lag in bytes, and the action above it.",
         BacklogQuota,
         "backlog quotas",
         **_fields("backlog_quota_map:backlogQuota", "backlog_quota_map:backlogQuota"),
@@ -293,7 +294,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "backlog-quota-age",
-        "How old the oldest message may become that a consumer has not acknowledged, and what happens beyond.",
+        "Limit of the age of the oldest unacknowledged message, and the action above it.",
         BacklogQuota,
         "backlog quotas",
         **_fields("backlog_quota_map:backlogQuota", "backlog_quota_map:backlogQuota"),
@@ -303,26 +304,26 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "deduplication",
-        "Whether what a producer sends again is stored once.",
+        "Whether messages that a producer sends again are stored once.",
         bool,
         "publishing",
         **_fields("deduplication_enabled:deduplication", "deduplication_enabled:deduplicationEnabled"),
         shown="`[deduplication] enabled`",
         namespace_words=RouteWords(
-            get="Whether what is published is deduplicated.",
-            set="Deduplicate what is published, or not; producers reconnect once.",
-            remove="Back to the broker's default.",
+            get="Whether published messages are deduplicated.",
+            set="Switch deduplication on or off; producers reconnect once.",
+            remove="Remove the setting; the broker's default applies.",
         ),
         topic_words=RouteWords(
-            get="Whether what is published to this topic is deduplicated.",
-            set="Deduplicate what is published to this topic (all its partitions), or not.",
-            remove="Back to the namespace's setting.",
+            get="Whether messages published to this topic are deduplicated.",
+            set="Switch deduplication of this topic (all its partitions) on or off.",
+            remove="Remove the setting; the namespace's applies.",
         ),
         no_default="write [deduplication] enabled",
     ),
     Policy(
         "deduplication-interval",
-        "Seconds between two snapshots of deduplication numbers (0: by entries alone).",
+        "Seconds between two snapshots of deduplication numbers (0: only by the number of entries).",
         Seconds,
         "publishing",
         **_fields(
@@ -334,13 +335,13 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_nullable=True,
         namespace_words=RouteWords(
             get="Seconds between two snapshots of deduplication numbers.",
-            set="Store deduplication numbers this often (0: by entries alone; null: the broker's default).",
+            set="Set the interval in seconds (0: only by the number of entries; null: the broker's default).",
             reply="120",
         ),
         topic_words=RouteWords(
             get="Seconds between two snapshots of this topic's deduplication numbers.",
-            set="Store this topic's deduplication numbers this often (0: by entries alone).",
-            remove="Back to the namespace's setting.",
+            set="Set this topic's interval in seconds (0: only by the number of entries).",
+            remove="Remove the setting; the namespace's applies.",
             reply="120",
         ),
         no_default="write [deduplication] snapshot_s",
@@ -355,15 +356,16 @@ TABLE: Final[tuple[Policy, ...]] = (
         own_topic=True,
         default=lambda _config: NO_KEYS,
         namespace_words=RouteWords(
-            get="Which property of its messages is an idempotency key, and for how long.",
+            get="The message property with the idempotency key, and the window.",
             set="Store one message per idempotency key within a window; producers reconnect once.",
-            remove="No idempotency keys.",
+            remove="Switch idempotency keys off.",
             reply=IDEMPOTENCY_REPLY,
         ),
         topic_words=RouteWords(
-            get="Which property of this topic's messages is an idempotency key, and for how long.",
-            set="Store one message per idempotency key in this topic (in each partition by itself); `enabled: false`: not here.",
-            remove="Back to the namespace's setting.",
+            get="The property of this topic's messages with the idempotency key, and the window.",
+            set="Store one message per idempotency key in this topic (separately in each partition); `enabled: "
+            "false`: switch it off.",
+            remove="Remove the setting; the namespace's applies.",
             reply=IDEMPOTENCY_REPLY,
         ),
         no_default="set it for a namespace or a topic",
@@ -385,14 +387,14 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_unset=UNDEFINED,
         namespace_words=RouteWords(
             get="Which schemas of a topic are compatible with each other.",
-            set="Say which schemas of a topic are compatible with each other; UNDEFINED: the broker's default, FULL.",
+            set="Set which schemas of a topic are compatible with each other; UNDEFINED: the broker's default, FULL.",
             reply='"FULL"',
             errors=(400, 404, 412),
         ),
     ),
     Policy(
         "schema-auto-update",
-        "Whether producers may bring new schemas.",
+        "Whether producers may register new schemas.",
         bool,
         "the schema registry",
         namespace="is_allow_auto_update_schema",
@@ -402,19 +404,19 @@ TABLE: Final[tuple[Policy, ...]] = (
         removable=False,
         namespace_unset=True,
         namespace_words=RouteWords(
-            get="Whether producers may bring new schemas.",
-            set="Say whether producers may bring new schemas; administrators always may.",
+            get="Whether producers may register new schemas.",
+            set="Set whether producers may register new schemas; administrators always may.",
             errors=(400, 404, 412),
             query={
                 "allowAutoUpdateSchemaWithReplicator": (
-                    "true or false: whether links may, too; what was said of them stays (PIP-433)."
+                    "true or false: whether links may, too; without it their setting stays (PIP-433)."
                 )
             },
         ),
     ),
     Policy(
         "schema-auto-update-over-links",
-        "Whether links may bring new schemas, also where producers may not (PIP-433).",
+        "Whether links may register new schemas even if producers may not (PIP-433).",
         bool,
         "links",
         namespace="is_allow_auto_update_schema_with_replicator",
@@ -438,7 +440,8 @@ TABLE: Final[tuple[Policy, ...]] = (
         topic_unset=False,
         namespace_words=RouteWords(
             get="Whether producers need a schema on topics that have one.",
-            set="Refuse producers without a schema on topics that have one, or not; from their next connection on.",
+            set="Set whether producers without a schema are refused on topics that have one, from their next "
+            "connection on.",
             reply="false",
             errors=(400, 404, 412),
         ),
@@ -446,7 +449,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "schema-replication",
-        "Schemas that links bring: `block` stops a topic where one is not compatible, `foreign` stores them for reading alone.",
+        "Incompatible schemas from links: `block` stops the topic on the link, `foreign` stores them for reading only.",
         SchemaReplication,
         "links",
         **_fields("schema_replication:schemaReplication", "schema_replication:schemaReplication"),
@@ -470,19 +473,20 @@ TABLE: Final[tuple[Policy, ...]] = (
         topic_nullable=True,
         namespace_words=RouteWords(
             get="Whether every durable subscription is replicated (PIP-422).",
-            set="Replicate every durable subscription, whatever its client says; false or null: as clients ask.",
-            remove="As clients ask.",
+            set="Replicate every durable subscription, whatever its client asks; false or null: as clients ask.",
+            remove="Remove the setting: as clients ask.",
         ),
         topic_words=RouteWords(
             get="Whether every durable subscription of this topic is replicated.",
-            set="Replicate every durable subscription of this topic; false overrides its namespace, null: as its namespace.",
-            remove="As its namespace.",
+            set="Replicate every durable subscription of this topic; false overrides its namespace, null: as its "
+            "namespace.",
+            remove="Remove the setting: as its namespace.",
         ),
         no_default="set it for a namespace or a topic",
     ),
     Policy(
         "subscription-mode",
-        "How replicated subscriptions follow to other clusters.",
+        "The mode of replicated subscriptions.",
         SubscriptionMode,
         "replicated subscriptions",
         namespace="subscription_mode",
@@ -493,14 +497,14 @@ TABLE: Final[tuple[Policy, ...]] = (
         namespace_nullable=True,
         always_applied=True,
         namespace_words=RouteWords(
-            get="How replicated subscriptions follow: exact or snapshot; what holds, also by the broker's default.",
-            set="Choose how replicated subscriptions follow: exact, snapshot, or null for the broker's default.",
+            get="The mode of replicated subscriptions in force: exact or snapshot.",
+            set="Set the mode of replicated subscriptions: exact, snapshot, or null for the broker's default.",
         ),
         no_default="write [subscriptions] mode",
     ),
     Policy(
         "encryption-required",
-        "Whether what is published has to be encrypted by the client; only the producers' and consumers' keys open it.",
+        "Whether clients must encrypt messages; only the keys of producers and consumers decrypt them.",
         bool,
         "opening producers: MetadataError; publishing: MetadataError",
         namespace="encryption_required",
@@ -514,7 +518,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "subscription-auth-mode",
         "`Prefix`: with authentication, a role uses only subscriptions whose name begins with the role's name.",
         SubscriptionAuthMode,
-        "authorization: AuthorizationError; who is connected is closed",
+        "authorization: AuthorizationError; connected clients are closed",
         namespace="subscription_auth_mode",
         namespace_path="subscriptionAuthMode",
         default=lambda _config: "None",
@@ -524,7 +528,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "auto-topic-creation",
-        "Whether topics come into being when clients open them, and with how many partitions; what links bring does in any case.",
+        "Whether topics are created when clients open them, and with how many partitions; links always create topics.",
         AutoTopicCreation,
         "opening topics: TopicNotFound",
         namespace="auto_topic_creation",
@@ -537,7 +541,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "auto-subscription-creation",
-        "Whether durable subscriptions come into being when consumers ask for them; readers come in any case.",
+        "Whether durable subscriptions are created when consumers ask for them; readers always work.",
         AutoSubscriptionCreation,
         "subscribing: SubscriptionNotFound",
         **_fields(
@@ -550,7 +554,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "subscription-types",
-        "Types that subscriptions may be opened with; none named: all.",
+        "Allowed types of subscriptions; default: all.",
         list[SubscriptionTypeName],
         "subscribing: NotAllowed",
         **_fields(
@@ -565,7 +569,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "max-topics",
         "max_topics_per_namespace:maxTopicsPerNamespace",
         "",
-        "Topics of a namespace, each partition counted (0: no limit); topics that a link brings are not refused.",
+        "Topics of a namespace, counting each partition (0: no limit); links may exceed it.",
         "creation of topics",
         "none; `topics_max` in all",
         default=lambda _config: 0,
@@ -609,7 +613,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "max-subscriptions",
         "max_subscriptions_per_topic:maxSubscriptionsPerTopic",
         "max_subscriptions_per_topic:maxSubscriptionsPerTopic",
-        "Durable subscriptions of a topic (0: no limit); those that other clusters replicate are not refused.",
+        "Durable subscriptions of a topic (0: no limit); replicated ones from other clusters may exceed it.",
         "creating a subscription: NotAllowed",
         "`subscriptions_per_topic_max`, which stays the ceiling",
         default=lambda config: config.subscriptions_per_topic_max,
@@ -620,7 +624,7 @@ TABLE: Final[tuple[Policy, ...]] = (
         "max-message-size",
         "max_message_size:maxMessageSize",
         "max_message_size:maxMessageSize",
-        "Bytes of a message, or of a batch, with its metadata (0: no limit); chunks are not counted.",
+        "Bytes of a message or batch with its metadata (0: no limit); it does not apply to chunks.",
         "publishing: NotAllowed",
         "`message_bytes_max`, which stays the ceiling",
         default=lambda config: config.message_bytes_max,
@@ -660,7 +664,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "dispatch-rate",
-        "Messages and bytes per period that all consumers of a topic are sent (0 or below: no limit).",
+        "Messages and bytes per period for all consumers of a topic (0 or below: no limit).",
         DispatchRate,
         "dispatch waits",
         **_fields("dispatch_rate:dispatchRate", "dispatch_rate:dispatchRate"),
@@ -670,7 +674,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "subscription-dispatch-rate",
-        "The same for the consumers of each single subscription; a subscription may have a rate of its own.",
+        "The same per subscription; a subscription may have a rate of its own.",
         DispatchRate,
         "dispatch waits",
         **_fields(
@@ -682,9 +686,9 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "replicator-dispatch-rate",
-        "Messages and bytes of a topic that each link takes per period (0 or below: no limit).",
+        "Messages and bytes of a topic per link and period (0 or below: no limit).",
         DispatchRate,
-        "links: the topic waits, others go on",
+        "links: the topic waits, others continue",
         **_fields("replicator_dispatch_rate:replicatorDispatchRate", "replicator_dispatch_rate:replicatorDispatchRate"),
         default=lambda _config: NO_DISPATCH_RATE,
         check=checks.dispatch_rate,
@@ -702,14 +706,15 @@ TABLE: Final[tuple[Policy, ...]] = (
         "subscription-expiration-time",
         "subscription_expiration_time_minutes:subscriptionExpirationTime",
         "",
-        "A durable subscription without consumers is deleted after so many minutes (0: never); a replicated one is not.",
+        "A durable subscription without consumers is deleted after this number of minutes (0: never), unless it "
+        "is replicated.",
         "upkeep",
         "0",
         default=lambda _config: 0,
     ),
     Policy(
         "delayed-delivery",
-        "Whether messages wait for their `deliver_at`, and for how long at most (ms; 0: any).",
+        "Whether messages wait for their `deliver_at`, and the longest wait (ms; 0: no limit).",
         DelayedDelivery,
         "dispatch; publishing: NotAllowed",
         **_fields("delayed_delivery_policies:delayedDelivery", "delayed_delivery_policies:delayedDelivery"),
@@ -732,7 +737,8 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "compaction-threshold",
-        "A topic is compacted when it has grown by so many bytes since the last time (0: only when asked to).",
+        "A topic is compacted when it has grown by this number of bytes since the last compaction (0: only on "
+        "request).",
         Int64,
         "upkeep",
         **_fields("compaction_threshold:compactionThreshold", "compaction_threshold:compactionThreshold"),
@@ -744,7 +750,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "compaction-delete-retention",
-        "For how many seconds after a compaction readers of compacted topics that come back still get deletions (-1: for ever).",
+        "Seconds after a compaction during which returning readers of compacted topics get deletions (-1: for ever).",
         Int64,
         "compaction",
         **_fields(
@@ -760,7 +766,7 @@ TABLE: Final[tuple[Policy, ...]] = (
     ),
     Policy(
         "persistence",
-        "Kept for Pulsar's tools, and without effect: a message is stored once, in the broker's own log, on no bookies.",
+        "Stored for Pulsar's tools, without effect: a message is stored once, in the broker's own log.",
         Persistence,
         "nothing",
         **_fields("persistence:persistence", "persistence:persistence"),

@@ -153,7 +153,7 @@ def _check_permission(name: str) -> None:
     """
     where, *parts = name.split("/")
     if not all(parts) or (where, len(parts)) not in {("namespaces", 3), ("topics", 5), ("subscriptions", 4)}:
-        raise Malformed(f"{name[:60]!a} is no place of permissions")
+        raise Malformed(f"{name[:60]!a} is not a namespace or topic")
     NamespaceName.parse("/".join(parts[1:3] if where == "topics" else parts[:2]))
 
 

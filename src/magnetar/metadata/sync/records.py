@@ -183,7 +183,7 @@ def _stamp(value: Any, what: str) -> Stamp:
         raise Malformed(f"{what} is no stamp")
     time_us, cluster = value
     if not isinstance(time_us, int) or isinstance(time_us, bool) or not 0 <= time_us <= TIME_US_MAX:
-        raise Malformed(f"the time of {what} is no number from 0 to {TIME_US_MAX}")
+        raise Malformed(f"the time of {what} is not a number from 0 to {TIME_US_MAX}")
     if not isinstance(cluster, str) or not 0 < len(cluster) <= CLUSTER_CHARACTERS_MAX:
         raise Malformed(f"{what} names no cluster")
     return Stamp(time_us, cluster)

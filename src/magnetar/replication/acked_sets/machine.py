@@ -317,7 +317,7 @@ class AckedSets:
         state = self.topic.states.pop(subscription, None)
         if state is not None:
             self.topic.paused[subscription] = state
-        self.writer.give_up(subscription, f"subscription {subscription} is not replicated any more")
+        self.writer.give_up(subscription, f"subscription {subscription} is no longer replicated")
 
     def unsubscribed(self, subscription: str) -> bool:
         """Whether it was deleted here, and no consumer subscribed since."""
@@ -387,7 +387,7 @@ class AckedSets:
                 "over_limit",
                 f"{writer}/{subscription}",
                 f"{writer} reports more than {LEARNT_MAX} acknowledgements of {subscription} that were not known here, or more "
-                f"than {KNOWN_MAX} are known: the oldest are passed over",
+                f"than {KNOWN_MAX} are known: the oldest are ignored",
             )
         merged = state.merge(Reported(state.epoch, learnt.messages, None, {}), self.topic.needed)
         if base is not None and not state.epoch.kind:

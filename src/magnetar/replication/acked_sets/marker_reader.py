@@ -71,13 +71,11 @@ class MarkerReader:
             if isinstance(marker, AckedSetsMarker) and entry.origin:
                 self._check_times(marker)
         except ProtocolError as error:
-            self._notices.note_once(
-                "malformed", writer, f"marker {entry.position} from {writer} is passed over: {error}"
-            )
+            self._notices.note_once("malformed", writer, f"marker {entry.position} from {writer} is ignored: {error}")
             return None
         if not self._topic.loading and writer not in self._topic.routing.clusters:
             self._notices.note_once(
-                "unknown_cluster", writer, f"markers of {writer} are passed over: no link of this topic names it"
+                "unknown_cluster", writer, f"markers of {writer} are ignored: no link of this topic names it"
             )
             return None
         self._notices.count("markers_read")
@@ -134,7 +132,8 @@ class MarkerReader:
             self._pass_over(
                 "older",
                 f"{writer}/{subscription}",
-                f"what {writer} acknowledged of {subscription} in epoch {part.epoch} is passed over: {state.epoch} came since",
+                f"acknowledgements of {subscription} by {writer} in epoch {part.epoch} are ignored: "
+                f"epoch {state.epoch} replaced it",
             )
         topic.cap_forgotten(state)
         merged = state.merge(reported, topic.needed)
@@ -147,7 +146,7 @@ class MarkerReader:
             self._pass_over(
                 "unknown_subscription",
                 f"deleted {subscription}",
-                f"subscription {subscription} was deleted here: what other clusters acknowledge is passed over until a consumer "
+                f"subscription {subscription} was deleted here: acknowledgements of other clusters are ignored until a consumer "
                 "subscribes again",
             )
             return False
@@ -189,7 +188,7 @@ class MarkerReader:
                     "never_assigned",
                     marker.writer,
                     f"{marker.writer} claims {forged} acknowledgements of {subscription} for messages that {key.cluster} never "
-                    f"published (index {first} and above): passed over",
+                    f"published (index {first} and above): ignored",
                 )
         self._topic.leave_behind(messages)
         return messages

@@ -71,7 +71,7 @@ class TopicState:
         self.notices.note_once(
             "unknown_subscription",
             subscription,
-            f"subscription {subscription} is not replicated here: what other clusters acknowledged is passed over",
+            f"subscription {subscription} is not replicated here: acknowledgements of other clusters are ignored",
         )
 
     def note_left_out(self, subscription: str, state: SubscriptionState) -> None:

@@ -107,15 +107,16 @@ class Handshakes:
         standing = self._peers.standing(request.source, request.uuid, trusted=not narrow)
         if narrow and standing in (Standing.NEW, Standing.TAKEOVER):
             reason = (
-                f"role {narrow} may not say that {request.uuid} is {request.source}: let a link whose role may replicate "
-                f"everything (replicate_roles) greet {self._cluster} first"
+                f"role {narrow} has only `replicate` permissions and cannot introduce uuid {request.uuid} as cluster "
+                f"{request.source}: first run a link to {self._cluster} whose role is in replicate_roles"
             )
             reply(self._answer(request, {}, reason))
         elif standing is Standing.TAKEOVER and not self._all_above(request):
             # Its next messages would be taken for the old one's. It has to leave those positions behind first
             # (docs/design/links.md#ledger-ids-grow).
             reason = (
-                f"{request.uuid} is to be {request.source} from now on, but begins below what is known of the old one"
+                f"{request.uuid} wants the name {request.source}, but its positions begin below those known of the former "
+                f"{request.source}"
             )
             reply(self._answer(request, {}, reason, foreign=True))
         elif standing in (Standing.CONFLICT, Standing.SUPERSEDED):

@@ -125,7 +125,7 @@ class Peers:
             if not error:
                 peer.record, peer.seen_ms = record, self._outbox.now_ms
                 if former:
-                    text = f"cluster {cluster} was created again: it is {uuid} now, {former[-1]} is refused from now on"
+                    text = f"cluster {cluster} was created again: it is {uuid} now, {former[-1]} is refused"
                     self._outbox.put(Note("warning", text))
             then(error)
 

@@ -213,7 +213,7 @@ class SchemaTranslator:
             self._noted.add(translation.key)
             text = (
                 f"{topic}: messages from {source} carry schema versions that {source} cannot explain (never assigned, "
-                "forgotten by force, or not 8 bytes): they go on without a version, and consumers decode with their own schema"
+                "forgotten by force, or not 8 bytes): they are sent without a version, and consumers decode with their own schema"
             )
             self._outbox.put(Note("warning", text))
 

@@ -156,7 +156,9 @@ class LinkSource:
             dirty = True
         if lost := state.recount():
             self._gap(
-                state, lost, f"are at or below what {self.to} holds of an earlier data folder: they cannot be sent"
+                state,
+                lost,
+                f"are at or below the positions that {self.to} has from an earlier data folder: they cannot be sent",
             )
             dirty = True
         if dirty:
@@ -252,7 +254,9 @@ class LinkSource:
         if state is not None:
             if lost := state.count_unsendable():
                 self._gap(
-                    state, lost, f"are at or below what {self.to} holds of an earlier data folder: they cannot be sent"
+                    state,
+                    lost,
+                    f"are at or below the positions that {self.to} has from an earlier data folder: they cannot be sent",
                 )
                 self._cursors.moved(state)
             if state.pass_over():
@@ -562,8 +566,8 @@ class LinkSource:
             self._cursors.moved(state)  # more may have been stored, and counted, than the durable record says
             self._topics.note(
                 "warning",
-                f"{state.name} ended at {last}, but {self.to} holds {watermark} of an earlier data folder of {self.cluster}: "
-                f"it goes on behind that; {lost} messages at or below cannot be sent",
+                f"{state.name} ended at {last}, but {self.to} has {watermark} from an earlier data folder of {self.cluster}: "
+                f"it continues after that; {lost} messages at or below it cannot be sent",
             )
             self._rebased(state.name)
 

@@ -241,7 +241,8 @@ class SnapshotTaker:
             self._notices.count("went_on_without")
             left = ", ".join(sorted(pending.peers - partners))
             self._host.note(
-                "info", f"{self._host.log.name}: the snapshot under way goes on without {left}: no links both ways"
+                "info",
+                f"{self._host.log.name}: the present snapshot continues without {left}: no links in both directions",
             )
             self._step(pending, pending.without(partners), self._host.log.last)
 

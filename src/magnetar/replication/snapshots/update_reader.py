@@ -128,7 +128,7 @@ class UpdateReader:
             self._notices.note_once(
                 "before_a_seek",
                 f"{entry.origin}/{name}",
-                f"an update of {entry.origin} for {name} is passed over: it was written before the seek here was known there",
+                f"an update of {entry.origin} for {name} is ignored: it was written before the seek here was known there",
                 "info",
             )
             if update.claim.created and self._host.cluster in state.seeks:
@@ -163,7 +163,7 @@ class UpdateReader:
             self._notices.note_once(
                 "deleted_here",
                 name,
-                f"{name} was deleted here: what {entry.origin} reports of it is passed over until a consumer subscribes again",
+                f"{name} was deleted here: state of it from {entry.origin} is ignored until a consumer subscribes again",
                 "info",
             )
             return None
@@ -171,7 +171,7 @@ class UpdateReader:
             if name in self._host.subscriptions():
                 return self._adopt(name)
             text = (
-                f"{entry.origin} tells of {name}, which is not replicated here: nothing changes; replicate or rename it"
+                f"{entry.origin} reports {name}, which is not replicated here: nothing changes; replicate or rename it"
             )
             self._notices.note_once("not_replicated", name, text)
             return None
@@ -214,7 +214,7 @@ class UpdateReader:
                 "never_assigned",
                 writer,
                 f"{writer} claims {forged} acknowledgements of {name} for messages that were never published "
-                f"({here} gives index {log.next_index} next): passed over",
+                f"({here} gives index {log.next_index} next): ignored",
             )
         return claim._replace(acked=acked.origins, base=None if claim.base is None else base.origins)
 
@@ -309,7 +309,7 @@ class UpdateReader:
             self._notices.note_once(
                 "unknown_positions",
                 entry.origin,
-                f"an update of {entry.origin} for {name} is passed over: {position} is no position of this log",
+                f"an update of {entry.origin} for {name} is ignored: {position} is not a position of this log",
             )
             return
         found = PositionSet()

@@ -82,7 +82,7 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
     if mark.found is None:
         return
     way = (
-        f"put back the newest copy, or go on with this one, which loses what was stored since: magnetar recover {cluster} "
+        f"put back the newest copy, or accept this one, which loses all later changes: magnetar recover {cluster} "
         "--accept-store"
     )
     known = stored.get(STORE_ID_KEY, b"").decode("utf-8", "replace")
@@ -112,7 +112,7 @@ def check_log(
     if not recovered.segments and topics:
         raise StorageError(
             f"there is no log in {log}, and the metadata store knows {len(topics)} topics that should be in it, such as "
-            f"{min(topics)}: put it back, or go on without those messages: magnetar recover {cluster} --accept-loss"
+            f"{min(topics)}: put it back, or accept the loss of those messages: magnetar recover {cluster} --accept-loss"
         )
     return losses, dropped
 
@@ -332,7 +332,7 @@ class Recovering:
         except OSError as error:
             raise StorageError(explain(self.path, error)) from error
         if self.found.lost or self.found.log:
-            self.found.done.append(f"what is missing in {self.path / 'log'} is accepted: it is not reported any more")
+            self.found.done.append(f"what is missing in {self.path / 'log'} is accepted: it is no longer reported")
         self.found.lost, self.found.log = [], ""
 
     def _subscription(self, topic: str, record: TopicRecord, log: RecoveredTopic) -> dict[str, bytes]:
@@ -436,7 +436,7 @@ def salvage(path: Path, cluster: str) -> str:
         records, version, lost = _whole_records(path)
     except (sqlite3.Error, ValueError) as error:  # of a damaged schema it gives back text that is none
         raise StorageError(
-            f"nothing of {path} can be read ({error}): put back a copy, or move it away and go on with what the log holds: "
+            f"nothing of {path} can be read ({error}): put back a copy, or move it away and continue with the log: "
             f"magnetar recover {cluster} --accept-store --keep all"
         ) from error
     fresh = path.with_name(path.name + ".salvaged")

@@ -196,7 +196,7 @@ class SqliteStore:
         counters = connection.execute("SELECT version FROM counter").fetchall()
         if len(counters) != 1 or not isinstance(counters[0][0], int):
             connection.close()
-            raise self._damaged("its counter of transactions is no number")
+            raise self._damaged("its counter of transactions is not a number")
         self.version = counters[0][0]
         return connection
 
@@ -321,7 +321,7 @@ class SqliteStore:
             try:
                 write.done(error)
             except Exception as failure:
-                logger.critical("told of a write, a caller raised %s", type(failure).__name__, exc_info=failure)
+                logger.critical("the callback of a write raised %s", type(failure).__name__, exc_info=failure)
 
     def _explain_any(self, error: Exception) -> MagnetarError:
         return self._explain(error) if isinstance(error, sqlite3.Error) else StorageError(str(error))

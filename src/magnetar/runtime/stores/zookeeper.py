@@ -373,7 +373,7 @@ class ZooKeeperStore:
             try:
                 write.done(error)
             except Exception as failure:
-                logger.critical("told of a write, a caller raised %s", type(failure).__name__, exc_info=failure)
+                logger.critical("the callback of a write raised %s", type(failure).__name__, exc_info=failure)
 
     def _write(self, group: list[Write]) -> list[tuple[str, bytes | None, int]]:
         puts: dict[str, bytes] = {}

@@ -226,7 +226,11 @@ def watermarks(it: Secured) -> None:
     it.world.advance(20_000, links=False)
     for source, uuid in (("a", "made-up"), ("c", "made-up")):
         told = it.greets(it.narrow, uuid, MINE, source=source)
-        assert told.blocked == "identity" and "role narrow may not say that made-up is" in told.reason
+        assert (
+            told.blocked == "identity"
+            and "role narrow has only `replicate` permissions and cannot introduce uuid made-up as cluster"
+            in told.reason
+        )
     assert it.node.broker.links.destination.peers.known()["a"][0] == UUID
     assert not it.greets(it.whole, UUID, OTHER).blocked, "the real one goes on"
     it.world.advance(9_000, links=False)

@@ -232,7 +232,7 @@ def test_peek(fake: FakeBroker, run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     "text", ["", "x", "1:", ":1", "-1:2", "2026-13-01", "99999-01-01", "9" * 5_000 + ":1", "1:" + "9" * 5_000]
 )
 def test_no_place(text: str) -> None:
-    with pytest.raises(MagnetarError, match="is no place in a topic"):
+    with pytest.raises(MagnetarError, match="is not a valid position"):
         place(text)
 
 

@@ -135,7 +135,7 @@ def test_what_came_back_and_what_is_nowhere(sides: Pair, run: Run, monkeypatch: 
     assert answer.code == 0, answer.err
     assert "restoring 4 messages of a from b" in answer.out and "a got 4 messages back from b" in answer.out
     assert "1 messages are not in b" in answer.out
-    assert "does not tell how far its link is" in answer.out, "nobody listens at the Pulsar port of the pair"
+    assert "does not report the position of its link" in answer.out, "nobody listens at the Pulsar port of the pair"
 
 
 def test_a_blocked_topic_fails_in_one_line(sides: Pair, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

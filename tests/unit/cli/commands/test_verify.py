@@ -26,7 +26,10 @@ def result() -> VerifyResult:
 
 def test_lines_name_what_is_wrong_and_how_much_more_there_is() -> None:
     assert command.lines(result()) == [
-        "east: 5 of the missing ones are older than all that it holds of their origin: trimmed here, or it joined late",
+        (
+            "east: 5 of the missing ones are older than all its messages of their origin: "
+            "retention deleted them, or the cluster joined late"
+        ),
         f"east: missing: {T} west/4/7 and 2 behind it in its entry; there is a copy in west at 2:9",
         "east: missing: 32 more (--examples)",
         f"east: altered: {T} west/4/20 and 1 behind it in its entry at 6:1; it differs from the copy in west at 2:13",

@@ -56,7 +56,7 @@ def test_a_claim_of_a_few_bytes_takes_a_moment():
     assert len(state.acks) == 1 << 32
     assert state.acks.origins[FAR].max() == (1 << 34) - 1, "the newest"
     assert rig.machine.topic.notices.counters["over_limit"] == 1
-    assert "the oldest are passed over" in rig.notes[-1][1]
+    assert "the oldest are ignored" in rig.notes[-1][1]
     rig.machine.learnt("s", NONE, "b", {FAR: [(0, INDEX_MAX)]}, {FAR: [(0, INDEX_MAX)]})
     assert len(state.acks) == 1 << 33
 
