@@ -21,8 +21,8 @@ _NAME: Final = re.compile(r"(?<![\w.:])[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 REASONS: Final = (
     (r"^(bookie|bookkeeper)_|^auditor_|^replication_worker_", "of BookKeeper, which is not there"),
-    (r"^pulsar_function_", "of Pulsar Functions, which are not built"),
-    (r"^pulsar_(sink|source)_", "of Pulsar's connectors, which are not built"),
+    (r"^pulsar_function_", "of Pulsar Functions, which are not supported"),
+    (r"^pulsar_(sink|source)_", "of Pulsar's connectors, which are not supported"),
     (r"^(pulsar_proxy|jetty)_", "of Pulsar's proxy; there is none"),
     (r"^pulsar_(detector|heartbeat)_", "of StreamNative's detector, a program of its own"),
     (r"^pulsar_txn_", "transactions are not served"),

@@ -24,7 +24,7 @@ TERRAFORM: Final = "github.com/hashicorp/terraform@v1.13.3"
 OURS: Final = "TestBroker"
 """How the names of tests begin that are ours (`GoTool.overlay`)."""
 
-NO_FUNCTIONS: Final = "Pulsar Functions, connectors and packages are not built"
+NO_FUNCTIONS: Final = "Pulsar Functions, connectors and packages are not supported"
 NO_OFFLOADING: Final = "sets when and where to offload, which is refused: there is no tiered storage"
 NOT_DYNAMIC: Final = "a broker is configured by clusters.toml, which is read at its start"
 
@@ -169,7 +169,7 @@ class Pulsarctl(GoTool):
             r"::TestDumpLoadReport$",
             "asserts a report without topics; a broker that has just started has some of its own",
         ),
-        (r"FailureDomain", "a cluster has one broker: no part of it can fail by itself"),
+        (r"FailureDomain", "a cluster has one broker: no part of it can fail separately"),
         (r"nsisolationpolicy::", "a cluster has one broker: there is nothing to isolate"),
         (r"::TestResourceQuota$", "a cluster has one broker: there is nothing to balance"),
         (

@@ -568,7 +568,7 @@ SECTIONS: Final = (
     ),
     Section(
         "The process and its machine",
-        "The first six are those of prometheus_client. Percentages cover the time since the scrape before, or the last five\n"
+        "The first six are those of prometheus_client. Percentages are of the time since the scrape before, or the last five\n"
         "seconds if that is longer. Values that the system does not provide have no row.",
         (*PROCESS, *USAGE),
     ),

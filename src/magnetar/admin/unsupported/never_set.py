@@ -18,7 +18,7 @@ from magnetar.admin.routes.topics import partitions_of
 from magnetar.admin.unsupported.not_built import reason
 from magnetar.metadata.errors import BadRequest, NotFound, PreconditionFailed
 
-never_set = Routes("Policies that are not built", "/admin/v2")
+never_set = Routes("Policies that are not supported", "/admin/v2")
 
 NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/"
 DOMAINS: Final = ("/persistent", "/non-persistent")

@@ -11,7 +11,7 @@ from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.metadata.errors import NotFound
 
-no_io = Routes("Functions and IO, which are not built", "/admin/v3")
+no_io = Routes("Functions and IO, which are not supported", "/admin/v3")
 
 KINDS: Final = {"functions": "Function", "sources": "Source", "sinks": "Sink", "source": "Source", "sink": "Sink"}
 """Java's tools write the last two, Go's the plural."""

@@ -6,14 +6,14 @@ from typing import Final
 NO_BUNDLES: Final = "namespaces have no bundles: a cluster has one broker"
 
 _REASONS: Final[tuple[tuple[str, str], ...]] = (
-    (r"/admin/v[23]/(functions|sources?|sinks?|packages|worker|worker-stats)(/|$)", "Pulsar Functions and IO are not built"),
-    (r"/admin/v3/transactions(/|$)", "transactions are not built"),
+    (r"/admin/v[23]/(functions|sources?|sinks?|packages|worker|worker-stats)(/|$)", "Pulsar Functions and IO are not supported"),
+    (r"/admin/v3/transactions(/|$)", "transactions are not supported"),
     (r"/admin/v2/(resource-quotas|resourcegroups|loadbalance)(/|$)",
      "a cluster has one broker: there is nothing to balance"),
     (r"/admin/v2/brokers/(configuration|internal-configuration)(/|$)",
      "a broker is configured by clusters.toml, which is read at its start"),
-    (r"/admin/v2/brokers/backlog-quota-check$", "quotas are looked at every `retention_interval_ms`"),
-    (r"/admin/v2/broker-stats(/|$)", "what is measured is at `/metrics`, for Prometheus"),
+    (r"/admin/v2/brokers/backlog-quota-check$", "quotas are checked every `retention_interval_ms`"),
+    (r"/admin/v2/broker-stats(/|$)", "metrics are at `/metrics`, for Prometheus"),
     (r"/admin/v2/bookies(/|$)", "messages are in the broker's own log: there are no bookies"),
     (r"/admin/v2/proxy-stats(/|$)", "there is no proxy to ask"),
     (r"/(antiAffinity|bundles?|destination/[^/]+|[^/]+/split|0x[0-9a-f]+_0x[0-9a-f]+)(/|$)",
@@ -21,7 +21,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/admin/v2/clusters/[^/]+/(namespaceIsolationPolicies|failureDomains)(/|$)",
      "a cluster has one broker: nothing to isolate"),
     (r"/(migrate|migration)$",
-     "clusters are not migrated: let links carry messages to the new one, and move subscriptions with `magnetar failover`"),
+     "clusters are not migrated: replicate messages to the new one by links, and move subscriptions with `magnetar failover`"),
     (r"/persistence/bookieAffinity$", "messages are in the broker's own log: there are no bookies to choose"),
     (r"/(remove|scan)?[oO]ffload[^/]*(/|$)", "there is no tiered storage to offload to"),
     (r"/resource[gG]roup(/[^/]+)?$", "a cluster has one broker: no groups share it; limit rates of namespaces and topics"),
@@ -29,8 +29,8 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"/shadowTopics$", "a topic has no shadows; links copy topics between clusters"),
     (r"/dispatcherPauseOnAckStatePersistent$", "dispatch waits by `max-unacked-per-subscription`"),
     (r"/(non-)?persistent/[^/]+/[^/]+/[^/]+/backlog$", "no topic is offline where its broker runs: its `stats` have the backlog"),
-    (r"^/(admin|lookup)/(?!v\d)", "names of version 1, with a cluster in them, are not there; use /admin/v2"),
-    (r"/non-persistent/.*/replicatedSubscriptionStatus$", "what stores nothing has no state to replicate"),
+    (r"^/(admin|lookup)/(?!v\d)", "names of version 1, which contain a cluster, are not supported; use /admin/v2"),
+    (r"/non-persistent/.*/replicatedSubscriptionStatus$", "a non-persistent topic has no state to replicate"),
     (r"/getMessageIdByIndex$", "brokers give messages no index; `messageid/{timestamp}` finds one by its time"),
     (r"^/ws(/|$)", ("WebSockets have paths such as /ws/v2/producer/persistent/TENANT/NAMESPACE/TOPIC, and `websocket = false` "
      "switches them off: docs/websocket.md")),

@@ -90,7 +90,7 @@ def failover(
             "--grace-ms",
             min=0,
             max=60_000,
-            help="How long acknowledgements under way are awaited; while they come fast enough, up to 10 s.",
+            help="Time to wait for the last acknowledgements; up to 10 s while they arrive fast enough.",
         ),
     ] = 1_000,
     force: Annotated[

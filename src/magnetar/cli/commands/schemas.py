@@ -148,8 +148,8 @@ def check(
 ) -> None:
     """Check whether a schema can be registered in every cluster.
 
-    It could if it is compatible with what each cluster has, and in the way of no schema that is still on its way there from
-    another cluster. The exit code is 1 if it could not be registered, or if a cluster does not answer.
+    It must be compatible with the schemas of each cluster and with those that will still arrive there from other clusters.
+    The exit code is 1 if it cannot be registered, or if a cluster does not answer.
     """
     name, body = TopicName.parse(topic), read_schema(file, kind)
     from magnetar.cli.commands import schemas_across
@@ -159,9 +159,9 @@ def check(
 
 @app.add("diff", example="magnetar schemas diff persistent://public/default/orders")
 def diff(topic: TopicArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show which cluster has which schema of a topic, by content, with its version there.
+    """Compare the schemas of a topic in all clusters by content, with their versions.
 
-    The exit code is 0 when all clusters have the same ones, 1 when they do not, or when one does not answer.
+    The exit code is 0 if all clusters have the same schemas, 1 if not, or if a cluster does not answer.
     """
     name = TopicName.parse(topic)
     from magnetar.cli.commands import schemas_across
