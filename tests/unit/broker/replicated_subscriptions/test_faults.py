@@ -63,7 +63,7 @@ def test_a_subscription_is_deleted_while_updates_of_it_arrive(mode: str) -> None
             there.unsubscribe(consuming)
     world.advance(5_000)
     assert "s" not in world["b"].topic.subscriptions
-    (line,) = said(world, "b", "s was deleted here: what")
+    (line,) = said(world, "b", "s was deleted here: ")
     assert "ignored until a consumer subscribes again" in line, "one line, however many updates come"
     assert counted(world, "b")["exact_unknown_subscription" if mode == "exact" else "snapshot_deleted_here"] > 1
     assert world["c"].topic.subscriptions["s"].backlog_entries() == 0
@@ -135,7 +135,7 @@ def test_a_position_of_another_log_is_told_in_snapshot_mode() -> None:
     assert replicated is not None
     world["b"].run(lambda: replicated.append_marker(marker, ()))
     world.advance(3_000)
-    assert said(world, "a", f"{Position(1 << 40, 7)} is no position of this log")
+    assert said(world, "a", f"{Position(1 << 40, 7)} is not a position of this log")
     assert counted(world, "a")["snapshot_unknown_positions"] == 1
     assert world["a"].topic.subscriptions["s"].backlog_entries() == 1
 

@@ -154,7 +154,9 @@ def test_wrong_use(sides: Pair, run: Run) -> None:
     assert "nowhere" in one_line(run("restore", "a", "--from", "nowhere", "-c", path))
     assert run("restore", "a", "-c", path).code == 2
     a.answer("GET /geo/v1/status", {"cluster": "c"})
-    assert "is c, not a: check the configuration" in one_line(run("restore", "a", "--from", "b", "-c", path))
+    assert "answers as cluster c, not a: check the configuration" in one_line(
+        run("restore", "a", "--from", "b", "-c", path)
+    )
 
 
 @pytest.mark.parametrize(

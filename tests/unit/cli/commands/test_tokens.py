@@ -91,7 +91,7 @@ def test_mistakes(run: Callable[..., Answer], tmp_path: Path) -> None:
     assert "--algorithm" in refused(run, "create", "--secret-key", key, "--subject", "a", "--algorithm", "none")
     assert "not an unencrypted key in PEM" in refused(run, "create", "--private-key", key, "--subject", "a")
     said = refused(run, "validate", token, "--secret-key", key)
-    assert "name a file that holds the token" in said and token not in said
+    assert "name a file with the token" in said and token not in said
     assert "cannot be read" in refused(run, "show", tmp_path / "missing")
     key.chmod(0o644)
     assert "chmod 600" in refused(run, "create", "--secret-key", key, "--subject", "app")

@@ -46,7 +46,7 @@ def one(field: str, value: Any, path: str = NS) -> bytes:
         (native(records={"tenants/../x": {}}), "tenants/../x"),
         (native(records={"namespaces/t": {}}), "namespaces/t"),
         (native(records={"partitioned/persistent://t/n/x-partition-0": {}}), "full name"),
-        (native(records={"permissions/everything": {}}), "no place"),
+        (native(records={"permissions/everything": {}}), "not a namespace or topic"),
         (native(records={NS: 5}), "no object"),
         (native(records=[]), "records is missing or of a wrong type"),
         (
