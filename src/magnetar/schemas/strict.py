@@ -72,8 +72,8 @@ def _check_namespace(space: str) -> None:
 
 
 class _Strict:
-    """One pass over a definition that `schemas.avro` has parsed: required parts are present, and nothing is nested too
-    deep.
+    """A single walk over a definition that `schemas.avro` has parsed: required parts are present, and nothing is nested
+    too deep.
     """
 
     def type(self, node: Any, space: str) -> str:

@@ -49,7 +49,7 @@ class NewEntry(NamedTuple):
 
     data: bytes
     flags: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     publish_time: int
     origin: str = ""
     incarnation: int = 0
@@ -115,8 +115,9 @@ class Append:
         behind: opaque to storage; what the broker answers directly after the answer to this append, if the log stored
             it.
         answered: opaque to storage; what the broker does after all these answers, for any result.
-        write_epoch: the number of failures of the topic's log when it was staged. An append that was staged before its topic
-            learned of a failure must not be written after it: its positions and origin indexes are void.
+        write_epoch: number of the period between two write failures of the topic in which it was staged. An append that
+            was staged before its topic learned of a failure must not be written after it: its positions and origin indexes
+            are void.
         asked_s: opaque to storage; when the broker asked for it, by its monotonic clock.
         large: whether it goes to the lane of large appends, if the log has one.
         next_index: the topic's next origin index after it.

@@ -103,7 +103,7 @@ class EntryHead(NamedTuple):
     ledger: int
     entry: int
     flags: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of an entry
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     publish_time: int
     broker_time: int
     origin: str

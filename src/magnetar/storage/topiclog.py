@@ -257,9 +257,7 @@ class TopicLog:
 
     @property
     def write_epoch(self) -> int:
-        """The current number of failures, which valid appends have: those that were staged under an earlier one were
-        given up after a failure.
-        """
+        """Number of the present period between two write failures: appends that were staged in an earlier one were given up."""
         return self._write_epoch
 
     def _full(self, now_ms: int) -> bool:

@@ -53,7 +53,7 @@ class Inspected(NamedTuple):
 
     payload: bytes
     flags: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     publish_time: int
     metadata: MessageMetadata
     metadata_end: int

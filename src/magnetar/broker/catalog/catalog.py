@@ -268,8 +268,7 @@ class Catalog:
     def _is_partitioned(self, name: TopicName) -> BrokerError:
         """The refusal to open a partitioned topic itself.
 
-        A client that asked for the number of partitions before there were any has to try again, and the code tells it
-        so.
+        A client that asked for the number of partitions before there were any has to try again: the error code says so.
         """
         at_ms = self._partitioned_ms.get(str(name))
         if str(name) in self._partitioning or (at_ms is not None and self._outbox.now_ms - at_ms < LATE_MS):

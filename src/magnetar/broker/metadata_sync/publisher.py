@@ -37,7 +37,7 @@ class SyncPublisher:
         snapshot_stored: called when a snapshot of this cluster is durable.
 
     Attributes:
-        counters: events that were published, snapshots, and documents that changed here ("told").
+        counters: events that were published, snapshots, and documents that changed here.
         snapshot_due: a snapshot follows as soon as nothing else is being published.
     """
 

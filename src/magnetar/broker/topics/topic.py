@@ -1,11 +1,11 @@
 """One topic: its log, its producers, its subscriptions.
 
     publish:  entries -> TopicLog.stage -> Write ... appended -> TopicLog.confirm -> receipts, dispatch, links
-    failure:  append_failed -> write_failed: nothing more is staged, producers are closed and come back -> healed
+    failure:  append_failed -> write_failed: nothing more is staged, producers are closed and reconnect -> healed
 
-The receipt of an entry that is stored cannot exist before its append was confirmed: `PublishToken` makes it while that event is
-handled. The receipt of a duplicate (`Topic.repeat`, `Topic.answer`) says that its first copy is durable, and waits behind the
-receipts of what is staged. Nothing that is not confirmed is read by a subscription or by a link.
+The receipt of a stored entry cannot exist before its append is confirmed: `PublishToken` makes it while that event is
+handled. The receipt of a duplicate (`Topic.repeat`, `Topic.answer`) states that its first copy is durable, and waits
+for the receipts of all staged entries. Subscriptions and links read confirmed entries only.
 """
 
 from collections.abc import Callable, Iterable

@@ -371,7 +371,7 @@ class Move:
             for row in self._rows:
                 self._activate(row)
             pause_ms = round((time.monotonic() - started) * 1000)
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it was, nobody may be left unserved
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - after any error no client may be left unserved
             raise MagnetarError(self._called_off(error)) from (None if isinstance(error, MagnetarError) else error)
         done = self._complete_all()
         report = Report(

@@ -66,7 +66,7 @@ class _Table:
         while len(values):
             free = table[at] == 0
             table[at[free]] = values[free]
-            # Of several keys for the same slot, one has it now.
+            # If several keys want the same slot, one has it now.
             left = table[at] != values
             at, values = at[left] + 1 & mask, values[left]
         places = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)

@@ -65,7 +65,7 @@ class Keyed(NamedTuple):
     """
 
     data: bytes
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     keys: list[tuple[bytes, int]]
     first: int
     repeated: int = 0

@@ -39,7 +39,7 @@ class Loser(NamedTuple):
     """
 
     position: Position
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
 
 
 class _Record(msgspec.Struct, kw_only=True):
