@@ -347,7 +347,6 @@ class World:
             client.lose()
         for append in self.flying.take(self.rng.randint(0, len(self.flying.waiting))):
             self.disk += append.entries
-        self.host.stop()
         for _ in range(self.rng.randint(0, len(self.host.store.waiting))):
             self.apply()
         self.outbox.drain()

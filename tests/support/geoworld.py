@@ -246,7 +246,6 @@ class Node:
     def kill(self) -> None:
         """Power cut: what was not durable is gone."""
         self.up = False
-        self.host.stop()
         self.files = self.files.crash()
 
     def restart(self) -> "Node":
@@ -262,7 +261,8 @@ class Node:
         return made
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
-        self.host.run(self.handle, event, arguments)
+        if self.up:
+            self.host.run(self.handle, event, arguments)
 
     def handle(self, event: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """One event; what it asks for is done afterwards."""
@@ -285,8 +285,10 @@ class Node:
             self._timer(Timer(self.world.now_ms, lambda _: self.broker.disconnected(effect.connection)))
 
     def _timer(self, effect: Timer) -> None:
-        host = self.host
-        self.world.timers.set(effect._replace(then=lambda now_ms: host.run(self.handle, effect.then, (now_ms,))))
+        boot = self.boots
+        self.world.timers.set(
+            effect._replace(then=lambda now_ms: self.run(effect.then, now_ms) if boot == self.boots else None)
+        )
 
     def _compute(self, effect: Compute) -> None:
         if self.hold_computes:

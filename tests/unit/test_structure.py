@@ -25,8 +25,8 @@ HALVES_MAX = 4
 """Bases with exactly one subclass. None splits a class, each is used by itself as well: an Exclusive subscription, a log thread
 (the simulator's has no thread), a frame (a refused one carries a reason), a world (a plain one makes two modes comparable)."""
 
-DRAINS_MAX = 1
-"""Loops over effects outside production but for the one interpreter: the simulator's cluster still has its own."""
+DRAINS_MAX = 0
+"""Loops over effects outside production but for the one interpreter: none."""
 
 ENTRIES_MAX = 20
 """Of a folder."""

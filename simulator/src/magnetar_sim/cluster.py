@@ -18,8 +18,6 @@ from magnetar.effects.outbox import (
     Close,
     Compute,
     Drop,
-    FrameLimit,
-    Hold,
     Note,
     Outbox,
     Read,
@@ -37,6 +35,7 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds
 from magnetar_sim.connections.net import Network
 from magnetar_sim.context import WorldContext
 from magnetar_sim.disk import PowerCut, SimLog, SimStore
+from magnetar_sim.host.host import Host
 from magnetar_sim.host.memory_files import MemoryFiles
 from magnetar_sim.machines import EpochObserver, SimMachines
 
@@ -145,8 +144,6 @@ class Cluster:
         """Start the broker from what disk and store hold; the disk may fail it, then it stays down."""
         context = self.context
         self.life += 1
-        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._running = False
         self.clock = SystemClock(
             lambda: (context.clock.now_ms + self.skew_ms) * 1_000_000,
             lambda: context.clock.now_ms * 1_000_000,
@@ -171,6 +168,23 @@ class Cluster:
             self.meta,
             context.slow_disk_ms,
             lambda done, error: self._answered(life, done, error),
+        )
+        self.host = Host(
+            self.outbox,
+            {
+                Send: self._send,
+                Write: lambda effect: self.log.submit(effect.append),
+                Sync: self._sync,
+                Timer: lambda effect: self._timer(effect, life),
+                Store: lambda effect: self.store.submit(effect.puts, effect.deletes, effect.then),
+                Read: self._read,
+                Close: self._close,
+                Drop: self._drop,
+                Note: self._note,
+                Compute: lambda effect: self._later(lambda: self.run(effect.then, effect.work())),
+            },
+            before=self._set_time,
+            after=self._handled,
         )
         broken = self.files.broken
         try:
@@ -211,7 +225,7 @@ class Cluster:
         )
         self.control = Controller(self.broker, self.run)
         self._events.restarted(self)
-        self.run(_nothing)
+        self.host.pump()
         context.say(f"{self.name} is up ({self.uuid})")
 
     def die(self) -> None:
@@ -244,7 +258,7 @@ class Cluster:
             connection.cut()
             self.run(broker.disconnected, connection.number)
         self.run(broker.shut_down)
-        self.life += 1
+        self._end_life()
         logged = self.log.finish()
         whole = self.store.finish() and logged
         if whole:
@@ -255,9 +269,14 @@ class Cluster:
         self._over()
         self.context.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
 
+    def _end_life(self) -> None:
+        """Nothing of this life is done or answered any more."""
+        self.life += 1
+        self.host.stop()
+
     def _cut_off(self) -> None:
         """Nothing more is done; of what was on its way to the store a part may have been committed."""
-        self.life += 1
+        self._end_life()
         self.log.over = True
         self.store.power_cut()
 
@@ -290,27 +309,18 @@ class Cluster:
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
         """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it."""
-        self._pending.append((event, arguments))
-        if self._running:
-            return
-        self._running = True
-        life = self.life
-        try:
-            while self._pending and life == self.life:
-                event, arguments = self._pending.popleft()
-                self.outbox.now_ms = self.now_ms
-                self.outbox.ahead_ms = self.clock.ahead_ms
-                event(*arguments)
-                self.events += 1
-                while self.outbox.effects:
-                    for effect in self.outbox.drain():
-                        self._perform(effect)
-                if self.broker is not None:
-                    self._events.after_event(self)
-                    if not self.events % VALIDATE_EVERY:
-                        self.broker.validate()
-        finally:
-            self._running = False
+        self.host.run(event, *arguments)
+
+    def _set_time(self) -> None:
+        self.outbox.now_ms = self.now_ms
+        self.outbox.ahead_ms = self.clock.ahead_ms
+
+    def _handled(self) -> None:
+        self.events += 1
+        if self.broker is not None:
+            self._events.after_event(self)
+            if not self.events % VALIDATE_EVERY:
+                self.broker.validate()
 
     def _hop(self, queue: "deque[_Fact]", life: int, event: Callable[[Broker], None]) -> None:
         """Another thread has a fact: the broker gets it a little later, in the order of the facts."""
@@ -342,39 +352,39 @@ class Cluster:
 
     # --------------------------------------------------------------------------------------------------------- effects
 
-    def _perform(self, effect: Any) -> None:
-        kind = type(effect)
-        if kind is Send:
-            connection = self._net.connections.get(effect.connection)
-            self.context.sends(effect.buffers)
-            if connection is not None:
-                connection.deliver(effect.buffers)
-        elif kind is Write:
-            self.log.submit(effect.append)
-        elif kind is Sync:
-            life = self.life
-            self.log.sync(lambda error: self._hop(self._of_log, life, lambda _broker: effect.then(error)))
-        elif kind is Timer:
-            self._timer(effect, self.life)
-        elif kind is Store:
-            self.store.submit(effect.puts, effect.deletes, effect.then)
-        elif kind is Read:
-            self._read(effect)
-        elif kind is Close:
-            connection = self._net.connections.get(effect.connection)
-            if connection is not None:
-                connection.server_closes()
-        elif kind is Drop:
-            self._events.dropped(self, effect.ledgers)
-            self.log.drop(effect.ledgers)
-        elif kind is Note:
-            if effect.level in ("warning", "error"):
-                self.context.say(f"{self.name} {effect.level}: {effect.text}")
-            self._events.noted(self, effect)
-        elif kind is Compute:
-            self._compute(effect, self.life)
-        else:
-            assert kind in (Hold, FrameLimit), f"an effect that the simulator does not know: {effect}"
+    def _send(self, effect: Send) -> None:
+        connection = self._net.connections.get(effect.connection)
+        self.context.sends(effect.buffers)
+        if connection is not None:
+            connection.deliver(effect.buffers)
+
+    def _close(self, effect: Close) -> None:
+        connection = self._net.connections.get(effect.connection)
+        if connection is not None:
+            connection.server_closes()
+
+    def _sync(self, effect: Sync) -> None:
+        life = self.life
+        self.log.sync(lambda error: self._hop(self._of_log, life, lambda _broker: effect.then(error)))
+
+    def _drop(self, effect: Drop) -> None:
+        self._events.dropped(self, effect.ledgers)
+        self.log.drop(effect.ledgers)
+
+    def _note(self, effect: Note) -> None:
+        if effect.level in ("warning", "error"):
+            self.context.say(f"{self.name} {effect.level}: {effect.text}")
+        self._events.noted(self, effect)
+
+    def _later(self, event: Callable[[], None]) -> None:
+        """Another thread answers, if the broker lives to receive it."""
+        life = self.life
+
+        def arrive() -> None:
+            if life == self.life and self.broker is not None:
+                event()
+
+        self.context.clock.after(self.context.hop_ms(), arrive)
 
     def _timer(self, effect: Timer, life: int) -> None:
         def fire() -> None:
@@ -387,28 +397,18 @@ class Cluster:
 
         self.context.clock.after(max(1, effect.at_ms - self.now_ms), fire)
 
-    def _compute(self, effect: Compute, life: int) -> None:
-        def answer() -> None:
-            if life == self.life and self.broker is not None:
-                self.run(effect.then, effect.work())
-
-        self.context.clock.after(self.context.hop_ms(), answer)
-
     def _read(self, effect: Read) -> None:
         assert self.broker is not None
         log = self.broker.log_of(effect.topic)
         if log is None:
-            self._pending.append((effect.then, ([], f"topic {effect.topic} is gone")))
+            self.run(effect.then, [], f"topic {effect.topic} is gone")
             return
         cached, spans = effect.find(log)
         if not spans:
-            self._pending.append((effect.then, (cached, "")))
+            self.run(effect.then, cached, "")
             return
-        life = self.life
 
         def answer() -> None:
-            if life != self.life or self.broker is None:
-                return
             entries: list[StoredEntry] = []
             error = ""
             try:
@@ -417,7 +417,7 @@ class Cluster:
                 error = str(failure)
             self.run(effect.then, entries, error)
 
-        self.context.clock.after(self.context.hop_ms(), answer)
+        self._later(answer)
 
     # ------------------------------------------------------------------------------------------------------- questions
 
@@ -456,10 +456,6 @@ class Clusters(dict[str, Cluster]):
     def living(self) -> list[tuple[Cluster, Broker]]:
         """Clusters whose broker runs."""
         return [(cluster, cluster.broker) for cluster in self.values() if cluster.broker is not None]
-
-
-def _nothing() -> None:
-    """An event that only lets effects out."""
 
 
 def small_limits(**changes: Any) -> BrokerConfig:

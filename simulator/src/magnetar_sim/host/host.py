@@ -58,7 +58,7 @@ class Host:
         }
         self._events: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._running = False
-        self._over = False
+        self._stops = 0
 
     def run(self, event: Callable[..., object], *arguments: Any) -> None:
         """Handle an event; one that arises meanwhile comes behind it."""
@@ -66,9 +66,9 @@ class Host:
         if self._running:
             return
         self._running = True
-        outbox, carry_out = self._outbox, self.carry_out
+        outbox, carry_out, stops = self._outbox, self.carry_out, self._stops
         try:
-            while self._events and not self._over:
+            while self._events and stops == self._stops:
                 event, arguments = self._events.popleft()
                 self._before()
                 event(*arguments)
@@ -97,8 +97,11 @@ class Host:
         self._outbox.now_ms = until_ms
 
     def stop(self) -> None:
-        """The process is gone: no further event is handled. What the present one asked for is on its way already."""
-        self._over = True
+        """The process is gone in the middle of an event. What that asked for is still done; the events behind it are not handled.
+
+        An event that a world enters later reaches machines that are gone, as a call of an operator may.
+        """
+        self._stops += 1
 
 
 class Timers:

@@ -54,7 +54,7 @@ def test_growth_that_a_link_brings_does_so_too() -> None:
 
     def brought(partitions: int) -> None:
         told: list[str] = []
-        node.run(node.broker.links.link_host.create, TopicName.parse(BASE), partitions, told.append)
+        node.run(node.broker.links.host.create, TopicName.parse(BASE), partitions, told.append)
         node.world.work()
         assert told == [""]
 

@@ -38,7 +38,7 @@ def test_administration_is_told_why_and_the_broker_starts_again() -> None:
 def test_a_link_that_brings_one_is_told_why() -> None:
     a = World("ab")["a"]
     told: list[str] = []
-    a.run(a.broker.links.link_host.create, named(LAST), 11, told.append)
+    a.run(a.broker.links.host.create, named(LAST), 11, told.append)
     assert len(told) == 1 and "at most" in told[0]
     assert a.broker.resources.partitions(named(LAST)) is None
 
