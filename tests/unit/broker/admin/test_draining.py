@@ -94,7 +94,7 @@ def test_a_look_works_out_nothing_of_what_waits_for_nobody(mode: str, monkeypatc
     monkeypatch.setattr("magnetar.broker.links.reports.LinkReporter._topic_state", worked_out)
     waiting = look(world)
     assert waiting["safe"] == (mode == "exact")
-    assert ["consume that" in one["reason"] for one in waiting["subscriptions"]] == ([] if mode == "exact" else [True])
+    assert ["consume those" in one["reason"] for one in waiting["subscriptions"]] == ([] if mode == "exact" else [True])
 
 
 def test_messages_of_others_do_not_count() -> None:
@@ -171,7 +171,7 @@ def test_snapshot_mode_says_what_to_do_about_what_it_cannot_tell() -> None:
     state = look(world)
     assert (state["safe"], state["subscriptions_waiting"]) == (False, 1)
     reason = state["subscriptions"][0]["reason"]
-    assert "consume that" in reason and "magnetar failover" in reason
+    assert "consume those" in reason and "magnetar failover" in reason
     fill()
     world.advance(10_000)
     assert look(world)["safe"]
