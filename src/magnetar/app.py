@@ -476,7 +476,7 @@ async def _serve(config: Config, cluster: str) -> int:
         loop.add_signal_handler(number, stopping.set)
     try:
         await app.start()
-        # Behind the start: why a broker cannot run is the only line that it writes.
+        # After the start, because the reason why a broker cannot run is the only line that it writes.
         if problem := too_few(files, config.broker.connections_max + config.broker.http_connections_max):
             logger.warning("%s", problem)
         sys.stdout.write(

@@ -68,53 +68,43 @@ CLEAN: Final = frozenset(
 )
 """Packages whose docstrings and comments have none of these, but for `KEPT`."""
 
-KEPT: Final = {
-    # texts of settings and commands, from which pages of reference are generated
-    ("core", "person"): 2,
-    ("core", "told"): 4,
-    ("core", "place"): 1,
-    ("core", "go on"): 2,
-    ("core", "so much"): 7,
-    ("core", "opener"): 4,
-    ("cli", "go on"): 1,
-    ("cli", "any more"): 1,
-    ("cli", "opener"): 1,
+KEPT: Final[dict[tuple[str, str], int]] = {
     # a clock, a file, a cluster or a link that lags is behind
-    ("core", "behind"): 3,
-    ("cli", "behind"): 3,
+    ("cli", "behind"): 2,
+    ("core", "behind"): 2,
     ("storage", "behind"): 1,
 }
 """(package, name of a pattern) -> how often it may stand there. Only falls."""
 
 OTHERS: Final = {
-    "person": 80,
-    "told": 86,
+    "person": 91,
+    "told": 93,
     "life": 7,
-    "place": 18,
-    "beside": 13,
+    "place": 19,
+    "beside": 14,
     "anew": 8,
-    "behind": 99,
-    "go on": 31,
+    "behind": 100,
+    "go on": 35,
     "any more": 45,
-    "so much": 24,
+    "so much": 30,
     "pass over": 14,
-    "opener": 216,
+    "opener": 218,
 }
 """How often it may stand in the docstrings and comments of all other packages. Only falls."""
 
 MESSAGES: Final = {
-    "person": 21,
-    "told": 16,
+    "person": 10,
+    "told": 4,
     "life": 1,
-    "place": 12,
-    "beside": 3,
-    "anew": 1,
-    "behind": 35,
-    "go on": 18,
-    "any more": 13,
-    "so much": 8,
-    "pass over": 12,
-    "opener": 23,
+    "place": 13,
+    "beside": 1,
+    "anew": 0,
+    "behind": 27,
+    "go on": 3,
+    "any more": 2,
+    "so much": 1,
+    "pass over": 1,
+    "opener": 1,
 }
 """How often it may stand in literals of more than one word, which is what the sources print. Only falls."""
 
@@ -192,7 +182,7 @@ def counted() -> tuple[Counts, Counts]:
         for counts, texts in zip(found, (notes(path), messages(path)), strict=True):
             for line, text in texts:
                 for name, (pattern, _) in UNCLEAR.items():
-                    if number := len(re.findall(pattern, text)):
+                    if number := len(re.findall(pattern, text, 0 if name == "opener" else re.IGNORECASE)):
                         counts[name][package, f"{path.relative_to(PACKAGE)}:{line}"] += number
     return found
 

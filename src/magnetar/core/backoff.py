@@ -7,11 +7,11 @@ DOUBLINGS_MAX: Final = 32
 
 
 def pause(failures: int, least: float, most: float) -> float:
-    """The pause after so many failures in a row: it doubles and is bounded. Of integers it is one, too.
+    """The pause after a number of failures in a row: it doubles and is bounded. It is an integer for integers.
 
     Args:
         failures: from 1 on.
-        least: after the first one, in any unit.
-        most: never longer.
+        least: the pause after the first one, in any unit.
+        most: the longest pause.
     """
     return min(least * (1 << min(max(failures - 1, 0), DOUBLINGS_MAX)), most)

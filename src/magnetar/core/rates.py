@@ -100,26 +100,26 @@ class Rate:
         self._since_ms, self._counted = now_ms, counted
 
     def messages(self, now_ms: int) -> int:
-        """Messages that may go now; the last of them may be large."""
+        """The number of messages that may be sent now; the last of them may be large."""
         self._follow(now_ms)
         if self._bytes is not None and self._bytes.room(now_ms) <= 0:
             return 0
         return UNLIMITED if self._messages is None else self._messages.room(now_ms)
 
     def bytes(self, now_ms: int) -> int:
-        """Bytes that may go now."""
+        """The number of bytes that may be sent now."""
         self._follow(now_ms)
         return UNLIMITED if self._bytes is None else self._bytes.room(now_ms)
 
     def used_up(self, now_ms: int) -> tuple[bool, bool]:
-        """Whether it is the messages, and whether it is the bytes, of which none may go now."""
+        """Whether the messages, and whether the bytes, are used up now."""
         return (
             self._messages is not None and self._messages.room(now_ms) <= 0,
             self._bytes is not None and self._bytes.room(now_ms) <= 0,
         )
 
     def take(self, messages: int, size: int) -> None:
-        """So much went."""
+        """Messages of this number and size were sent."""
         if self._messages is not None:
             self._messages.take(messages)
         if self._bytes is not None:

@@ -7,7 +7,7 @@ class ReadyGate:
     """Keeps callbacks until they may be called. Whether they may is the owner's state; the gate has none of its own.
 
     Args:
-        is_open: whether nothing has to wait any more.
+        is_open: whether nothing has to wait.
     """
 
     def __init__(self, is_open: Callable[[], bool]) -> None:

@@ -42,7 +42,7 @@ def check_role(role: str) -> str:
 
 
 class AuthenticationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The `[authentication]` table: who somebody is. Without `methods` everybody may do everything."""
+    """The `[authentication]` table: how clients prove their role. Without `methods` every client may do everything."""
 
     methods: list[Method] = []
     """How clients may authenticate: `token` (JWT), `basic` (name and password), `tls` (a client certificate). Any of

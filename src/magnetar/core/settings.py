@@ -68,12 +68,12 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         name: as in `[clusters.NAME]`.
         pulsar: listen address of the Pulsar protocol.
         http: listen address of REST, metrics and the status page.
-        advertised: `host:port` that clients and Spark executors are told.
+        advertised: `host:port` for clients and Spark executors.
         here: whether it runs on this machine (`magnetar up` starts it).
         pulsar_tls, https: listen addresses of the same by TLS; None: none.
-        advertised_tls: `host:port` that clients and Spark executors are told for TLS, "" without.
-        advertised_listeners, advertised_listeners_tls: name -> `host:port` that clients are told who ask for that name
-            (`listener_name`), such as from outside a private network.
+        advertised_tls: `host:port` for clients and Spark executors with TLS, "" without.
+        advertised_listeners, advertised_listeners_tls: name -> `host:port` for clients that ask for that name
+            (`listener_name`), for example from outside a private network.
     """
 
     name: str
@@ -155,11 +155,11 @@ class LinkConfig(Struct, frozen=True, kw_only=True):
 
 
 class NamespaceConfig(Struct, frozen=True, kw_only=True):
-    """What a namespace gets at a broker's first start.
+    """The settings of a namespace at a broker's first start.
 
     Attributes:
         clusters: its replication clusters; `"all"` of the file is already spelled out.
-        replication_start: whether a new link sends what is retained ("earliest") or only what is new ("latest").
+        replication_start: whether a new link sends retained messages ("earliest") or only new ones ("latest").
     """
 
     clusters: tuple[str, ...]

@@ -332,7 +332,7 @@ def verify_config(
 
 
 class _Watched:
-    """Tells how far the job is until it is over."""
+    """Reports the progress until the job is over."""
 
     def __init__(self, look: Callable[[], VerifyProgress], report: ReportProgress) -> None:
         self._look, self._report = look, report

@@ -46,7 +46,7 @@ class MemoryStore:
         done("")
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        """Tell of changes."""
+        """Call `watcher` on changes."""
         item = (prefix, watcher)
         self._watchers.append(item)
         return lambda: self._watchers.remove(item) if item in self._watchers else None

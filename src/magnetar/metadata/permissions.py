@@ -192,7 +192,7 @@ class PermissionContext(Protocol):
 
     @property
     def permissions(self) -> PermissionTable:
-        """Those that were given before."""
+        """The permissions before."""
 
     def has_namespace(self, namespace: NamespaceName) -> bool:
         """Whether a namespace exists."""

@@ -82,7 +82,7 @@ class Row(NamedTuple):
     places: Mapping[str, Place]
 
     def lacking(self, clusters: Iterable[str]) -> list[str]:
-        """Those of some clusters where it is not in force although it is in another; none, when it is in force nowhere."""
+        """The clusters in which it is not in force although it is in another; none if it is in force nowhere."""
         in_force = {cluster for cluster, place in self.places.items() if not place.state}
         return [cluster for cluster in clusters if cluster not in in_force] if in_force else []
 

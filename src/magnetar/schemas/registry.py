@@ -52,7 +52,7 @@ BYTES_MAX: Final = 512 * 1024 * 1024
 """A ceiling on all definitions of a cluster: they are in memory. Two million of the usual size."""
 
 HISTORY_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A ceiling on what is folded together of one topic: some 20,000 different fields. Only transitive strategies need it."""
+"""A ceiling on the combined history of one topic: some 20,000 different fields. Only transitive strategies need it."""
 
 HISTORIES_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same for all topics: histories that were not used for longest are dropped and built again when needed."""
@@ -184,10 +184,10 @@ class TopicSchemas:
         return self._live
 
     def fold(self) -> History:
-        """Those in force, folded together; kept until `unfold`.
+        """The combined history of the schemas in force; kept until `unfold`.
 
         Raises:
-            SchemasFull: they have more different fields than are folded together.
+            SchemasFull: they have more different fields than a history may have.
         """
         if self._history is None:
             history = History()
@@ -202,7 +202,7 @@ class TopicSchemas:
         return self._history
 
     def unfold(self) -> None:
-        """Forget what was folded together."""
+        """Forget the combined history."""
         self._history = None
 
     @property

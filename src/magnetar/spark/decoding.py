@@ -103,7 +103,7 @@ class Rows:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for `take`."""
+        """Whether `take` should be called."""
         return self.rows >= ROWS_MAX or self.bytes >= BYTES_MAX
 
     def add(self, ledger: int, entry: int, seen: MessageMetadata, body: memoryview) -> None:

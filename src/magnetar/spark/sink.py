@@ -108,7 +108,7 @@ _warned: set[str] = set()
 
 
 def _warn(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Tell once of topics that do not deduplicate."""
+    """Warn once of topics that do not deduplicate."""
     topics = {topic for message in messages if isinstance(message, Written) for topic in message.unprotected}
     for topic in sorted(topics - _warned):
         _warned.add(topic)

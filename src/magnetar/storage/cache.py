@@ -31,7 +31,7 @@ class EntryCache:
         self._ledgers: dict[int, dict[int, StoredEntry]] = {}
         # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
         self._order: deque[tuple[int, int, int, int]] = deque()
-        # Those who read count, once for each read: nothing is counted for each entry.
+        # Readers count these, once per read, so there is no work per entry.
         self.hits = self.hit_bytes = self.misses = self.miss_bytes = 0
         self.evictions = 0
 

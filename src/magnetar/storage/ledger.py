@@ -126,9 +126,9 @@ class Ledger:
             runs.append(len(self.run_origins) - 1)
 
     def extend(self, piece: Piece, segment: int, incarnation: int) -> dict[int, int]:
-        """Take in a piece of this ledger that lies in `segment`; entries in front of it that are not here are missing.
+        """Add a piece of this ledger from `segment`; entries before it that are not here are missing.
 
-        Of an entry that is here already (its segment was being rewritten) the later segment's copy counts.
+        If an entry is here already (its segment was being rewritten), the copy of the later segment counts.
 
         Args:
             piece: to be given in the order of their first entries.
@@ -136,7 +136,7 @@ class Ledger:
             incarnation: of the topic, for the entries published here.
 
         Returns:
-            Bytes that count no more, by segment.
+            Bytes that no longer count, by segment.
         """
         superseded: dict[int, int] = {}
         base = segment << SEGMENT_SHIFT

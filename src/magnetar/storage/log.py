@@ -67,7 +67,7 @@ class SegmentNumbers:
         self._taken: set[int] = set()
 
     def raise_to(self, number: int, taken: Iterable[int] = ()) -> None:
-        """Those up to this one are taken, and some above. Called while no other thread takes any."""
+        """Mark the numbers up to this one as taken, and some above. Called while no other thread takes any."""
         self._next = count(max(next(self._next), number + 1))
         self._taken.update(taken)
 

@@ -89,7 +89,7 @@ class Scanner:
         at = self._records(buffer)
         if not self._verify:
             at = self._entry_without_data(buffer, at)
-            # Behind one that is larger than the block probably comes another, and there is no use in reading what it holds.
+            # After a record that is larger than the block, another one is likely: reading its data is useless.
             self._heads = at > len(buffer)
         if not at:
             # Not one whole record: it is larger than the block, or torn, or damaged.

@@ -346,7 +346,7 @@ class TopicLog:
 
         Returns:
             Whether this changed anything. An append that was already given up because an earlier one failed changes
-                nothing: entries that were staged since then stay valid.
+            nothing: entries that were staged since then stay valid.
         """
         if self._doomed:
             self._doomed -= 1

@@ -61,7 +61,7 @@ def walk_batch(payload: bytes | memoryview, count: int) -> Iterator[tuple[Single
         except DecodeError:
             raise ProtocolError(f"message {number} of a batch of {count} has metadata that is no protobuf") from None
         at = end + metadata.payload_size
-        # Also a negative size: reading on would go in circles.
+        # A negative size is refused too: reading would never end.
         if not metadata.IsInitialized() or metadata.payload_size < 0 or at > len(view):
             raise ProtocolError(f"message {number} of a batch of {count} has no payload size that fits")
         yield metadata, start, end, at

@@ -228,7 +228,9 @@ class ClientConnection:
         return list(islice(self._out, BUFFERS_PER_SEND))
 
     def sent(self, count: int) -> bool:
-        """So many bytes of `outgoing` were sent; returns whether any of them was of something else than a PONG."""
+        """`count` bytes of `outgoing` were sent; returns whether any of them belonged to something other than a
+        PONG.
+        """
         moved = False
         self.unsent_bytes -= count
         while count:
@@ -351,7 +353,7 @@ class ClientConnection:
         if self.state is ClientState.REFUSED:
             return
         if kind == _PING_TYPE:
-            # Behind everything else that is queued: a frame must not begin in the middle of another.
+            # After everything else in the queue: a frame must not begin in the middle of another.
             self._queue(self._out, [_PONG])
         elif kind == _PONG_TYPE:
             return

@@ -292,7 +292,9 @@ def watch_topic_list_success(request_id: int, watcher_id: int, topics: Sequence[
 
 
 def watch_topic_update(watcher_id: int, new: Sequence[str], gone: Sequence[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_UPDATE, to who asked by WATCH_TOPIC_LIST alone: clients leave what is gone first, then open what is new."""
+    """WATCH_TOPIC_UPDATE, only for clients that sent WATCH_TOPIC_LIST: they leave the topics that are gone first, then
+    open the new ones.
+    """
     return encode(
         pb.BaseCommand(
             type=pb.WATCH_TOPIC_UPDATE,
@@ -304,7 +306,7 @@ def watch_topic_update(watcher_id: int, new: Sequence[str], gone: Sequence[str],
 
 
 def close_producer(producer_id: int) -> bytes:
-    """CLOSE_PRODUCER from the broker: look up again and come back."""
+    """CLOSE_PRODUCER from the broker: the client looks the topic up again and reconnects."""
     return encode(
         pb.BaseCommand(
             type=pb.CLOSE_PRODUCER,
@@ -314,7 +316,9 @@ def close_producer(producer_id: int) -> bytes:
 
 
 def close_consumer(consumer_id: int, url: str | None = None, url_tls: str = "") -> bytes:
-    """CLOSE_CONSUMER from the broker: look up again and come back; with `url`, come there at once."""
+    """CLOSE_CONSUMER from the broker: the client looks the topic up again and reconnects; with `url`, it connects there
+    at once.
+    """
     return encode(
         pb.BaseCommand(
             type=pb.CLOSE_CONSUMER,

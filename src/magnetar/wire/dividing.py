@@ -65,14 +65,14 @@ def names_ids(raw: bytes) -> int:
 
 
 def portions(raw: bytes) -> Iterator[bytes]:
-    """The commands that a long one comes out as.
+    """The commands into which a long one is divided.
 
     Args:
-        raw: a command of which `names_ids` says that it is one.
+        raw: a command that `names_ids` accepts.
 
     Yields:
-        b"" for a pause, in which others have their turn; commands, each with some of the ids; or `raw`, when it is none that
-        can be divided.
+        b"" for a pause, in which other work gets its turn; commands, each with some of the ids; or `raw`, if it cannot
+        be divided.
     """
     kind = raw[1]
     tag, end = _IDS[kind], len(raw)

@@ -72,7 +72,7 @@ class Opened(NamedTuple):
 
     Attributes:
         messages: in order.
-        batch: the uncompressed payload of a batch; None: it is none.
+        batch: the uncompressed payload of a batch; None: it is not a batch.
         complete: false for a chunk after which others follow.
     """
 
@@ -240,7 +240,7 @@ def takes_long(count: int, metadata: MessageMetadata, payload_bytes: int) -> boo
 
 
 def stored_takes_long(entry: StoredEntry | NewEntry) -> bool:
-    """The same of an entry that is in the log, or comes over a link."""
+    """The same for an entry that is in the log, or arrives over a link."""
     if entry.flags & (_BATCH | _MARKER) != _BATCH:
         return False
     try:

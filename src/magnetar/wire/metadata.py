@@ -137,7 +137,7 @@ def sender(payload: bytes) -> tuple[bytes, int] | None:
 
     Returns:
         None if the fields are not there, or if there may be a `highest_sequence_id`: then the metadata has to be
-            decoded.
+        decoded.
     """
     end = _HEADER_BYTES + int.from_bytes(payload[6:10], "big")
     if payload[10] != 0x0A or payload[11] > 0x7F or payload.find(b"\xc0\x01", 12, end) >= 0:

@@ -76,7 +76,7 @@ def text_is_valid(message: Message) -> bool:
 
 
 def missing_fields(message: Message, path: str = "") -> str:
-    """The first required fields that a message lacks, for an error's text; `path` stands in front of each name.
+    """The first required fields that a message lacks, for an error's text; `path` is put before each name.
 
     Protobuf's own `FindInitializationErrors` names all of them: 5 s for a command of millions of empty parts.
     """

@@ -37,7 +37,7 @@ PRESSED_S: Final = 3.0
 LEAST_BYTES: Final = 64 * 1024
 
 LOOK_S: Final = 1.0
-"""Between two looks at what is taken."""
+"""The interval of the checks whether answers are read."""
 
 WAIT_S: Final = 20.0
 """The time for which a request waits for memory before it is refused (429): longer than it takes to disconnect a client
@@ -146,7 +146,7 @@ class Answers:
         return Held(self, size)
 
     def give(self, size: int) -> None:
-        """So much is free again."""
+        """Free this many bytes."""
         self.held -= size
         self._let_in()
 

@@ -220,7 +220,7 @@ class Connection(web.RequestHandler):
             super()._resume_transport_reading()
 
     async def ask_for_body(self, request: web.BaseRequest) -> None:
-        """Tell the sender to send the body, if it waits for that."""
+        """Ask the sender for the body, if it waits for that."""
         if self._heads.expects:
             self._heads.expects = False
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -43,7 +43,7 @@ async def get_properties(call: Call) -> Any:
     body=Properties,
 )
 async def set_properties(call: Call) -> None:
-    """Those of a partitioned topic are the same in every cluster that synchronises metadata."""
+    """The properties of a partitioned topic are the same in all clusters that synchronise metadata."""
     await _change(call, check_properties(await call.body()), None)
 
 

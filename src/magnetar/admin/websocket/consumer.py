@@ -124,10 +124,10 @@ class ConsumerSocket:
         self._news = asyncio.Event()
         self._ready: deque[tuple[Part, Unpacked, int]] = deque()
         self._credit = 0
-        """So many more messages may be sent."""
+        """The number of messages that may still be sent."""
         self._sent: dict[Place, Sent] = {}
         self._nacked: dict[Place, Sent] = {}
-        """Those that come again later, in the order of their times, which are when."""
+        """Messages to be redelivered later, in the order of their times."""
         self._nacks: asyncio.TimerHandle | None = None
         self._client: BrokerClient | None = None
         self._outgoing: Outgoing | None = None

@@ -45,7 +45,7 @@ class Outgoing:
         self._news.set()
 
     def held(self, size: int) -> None:
-        """So many bytes more wait, or with a minus fewer."""
+        """Count this many more waiting bytes, or fewer if negative."""
         self._bytes += size
         if not self._full and self._bytes > HIGH_BYTES:
             self._full = True

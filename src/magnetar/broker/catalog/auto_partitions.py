@@ -17,7 +17,7 @@ SYSTEM_PREFIX = "__"
 """Local names of the broker's own topics begin so; they have no partitions."""
 
 Counted = Callable[[int, BrokerError | None], None]
-"""Told how many partitions there are, or why that cannot be said."""
+"""Called with the number of partitions, or the reason why it is not known."""
 
 
 class AutoPartitions:

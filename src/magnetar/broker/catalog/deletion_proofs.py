@@ -35,7 +35,7 @@ PROVES_KEY: Final = "broker/deletions"
 """There since this store has a proof of every deletion."""
 
 SINGLE_MAX: Final = 256
-"""So many are joined in one value: 5 bytes each instead of a hundred."""
+"""The number of proofs that are joined in one value: 5 bytes each instead of a hundred."""
 
 CHUNKS_MAX: Final = 4_096
 """A ceiling on joined proofs, for a million topics, 5 MB. Entries of a topic whose proof was given up are kept and

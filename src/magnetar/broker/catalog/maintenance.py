@@ -125,7 +125,7 @@ USE_STEPS: Final = 10
 
 
 def _nobody(_error: str) -> None:
-    """Nobody waits for the answer."""
+    """The answer is not needed."""
 
 
 class Upkeep:

@@ -74,7 +74,7 @@ REFUSED_STEPS: Final = 2_000
 """The most steps that a refused pattern may have taken."""
 
 PASSING_STEP: Final = 10
-"""So many topics of other namespaces are passed in one step."""
+"""The number of topics of other namespaces that are skipped in one step."""
 
 ASKING_STEPS: Final = 4
 """The steps for each topic to check whether a role may look it up."""
@@ -450,7 +450,7 @@ class TopicWatches(TopicPart):
         return None
 
     def _go_on(self, steps: int) -> int:
-        """Go on with the list that is being made; how many steps that took."""
+        """Continue with the list that is being made; returns the number of steps."""
         making = self._making
         assert making is not None, "nothing is being made"
         found = making.found
@@ -488,7 +488,7 @@ class TopicWatches(TopicPart):
             reason = f"{NAMES_MAX} names of topics are watched, the most allowed"
             asked.then(asked, None, BrokerError(ErrorCode.NOT_ALLOWED, reason))
             return
-        # Somebody else's permissions may have made the same one meanwhile.
+        # A change of another client's permissions may have made the same list in the meantime.
         self._let_in(asked, self._lists.get(found.namespace, {}).get(found.key, found))
 
     def _spent(self, making: "_Making") -> None:
@@ -618,7 +618,7 @@ class TopicWatches(TopicPart):
             self._wake(max(self._free_ms, now_ms + 1))
 
     def _tell_one(self, told: _Round) -> int:
-        """Tell the next watcher; how many steps that took."""
+        """Send the update to the next watcher; returns the number of steps."""
         if not told.left:
             self._rounds.popleft()
             return 1

@@ -474,7 +474,8 @@ class Fences(TopicPart):
         self._change((text, name), step, done)
 
     def activate(self, text: str, name: str, token: Token, done: Done) -> None:
-        """Go on with a subscription here, whose final state is merged (still: the disk may be lost since that was reported).
+        """Continue a subscription here whose final state is merged (this is checked again: the disk may have been lost
+        since it was reported).
 
         Raises:
             NotFound. (`done`: Conflict.)

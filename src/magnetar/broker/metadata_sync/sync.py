@@ -60,7 +60,7 @@ COUNTERS: Final = ("applied", "published", "refused", "snapshots", "documents", 
 """The counters in the order in which they are shown; `told` counts documents that changed here and were published."""
 
 USUAL_TOPIC: Final = "persistent://pulsar/system/metadata-sync"
-"""Stands for the name of the topic where synchronisation is off."""
+"""Used as the name of the topic while synchronisation is off."""
 
 
 class MetadataSync(TopicPart):

@@ -49,12 +49,12 @@ class Deduplications(TopicPart):
 
     @property
     def default(self) -> bool:
-        """Whether topics are deduplicated of which no policy says so."""
+        """Whether topics without a policy are deduplicated."""
         return self._settings.enabled
 
     @property
     def snapshot_s(self) -> int:
-        """Seconds between two snapshots of numbers, of topics of which no policy says so."""
+        """Seconds between two snapshots of numbers, for topics without a policy."""
         return self._settings.snapshot_s
 
     @property
@@ -115,7 +115,7 @@ class Deduplications(TopicPart):
             snapshot_s=every,
         )
         topic.switch_deduplication(deduplication)
-        # Whoever publishes without numbers comes back when they are known.
+        # Producers that publish without numbers reconnect when the numbers are known.
         for producer in topic.producers.everybody():
             self._close_producer(producer)
         try:

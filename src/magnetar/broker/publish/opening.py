@@ -135,7 +135,7 @@ class Publisher(Protocol):
         """Publish SENDs up to one that has to be opened elsewhere; `found` is of the first one, None: it was not opened yet."""
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer, below 0) wait."""
+        """Count this many more waiting bytes (or fewer, if negative)."""
 
 
 class InOrder:

@@ -139,7 +139,7 @@ class Producer:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it wants to be alone."""
+        """Whether it requires exclusive access."""
         return self.mode is not AccessMode.SHARED
 
     def gone(self) -> BrokerError:
@@ -285,10 +285,11 @@ class Producers:
             del self.live[producer.name]
 
     def remove(self, producer: Producer) -> list[Producer]:
-        """Let a producer go.
+        """Remove a producer.
 
         Returns:
-            Who waits no longer: at most one is `ready` now; the others are to be closed, their epochs are over.
+            Producers that no longer wait: at most one is `ready` now; the others have to be closed, because their
+            epochs are over.
         """
         self._forget(producer)
         decided = []

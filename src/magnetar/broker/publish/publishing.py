@@ -84,7 +84,7 @@ class Publisher(Protocol):
         """The broker closes a producer: its client looks the topic up again."""
 
     def publishing(self, append: Append, size: int) -> None:
-        """So many published bytes are on their way to the disk."""
+        """This many published bytes are in flight to the disk."""
 
 
 class Publishing:

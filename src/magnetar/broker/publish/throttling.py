@@ -36,7 +36,7 @@ class Publisher(Protocol):
         """Publish, whatever the rate says."""
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer, below 0) wait."""
+        """Count this many more waiting bytes (or fewer, if negative)."""
 
 
 class Throttled(Protocol):
@@ -141,7 +141,7 @@ class PublishThrottle:
         return len(frames)
 
     def take(self, messages: int, size: int) -> None:
-        """So much was published."""
+        """This much was published."""
         if self.rate is not None:
             self.rate.take(messages, size)
 

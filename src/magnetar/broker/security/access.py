@@ -35,7 +35,7 @@ from magnetar.metadata.permissions import PERMISSION_PREFIX
 from magnetar.metadata.resources import Resources
 
 NOBODY: Final = Identity("", "none")
-"""Everybody, where there is no authentication."""
+"""Every client, without authentication."""
 
 NAME_COUNTED: Final = 64
 """The number of characters of a name that are remembered after a failed login."""
@@ -50,7 +50,7 @@ class Client(Protocol):
     """A connection on which a client may have logged in (`session.session.Session`)."""
 
     def permissions_changed(self) -> None:
-        """Somebody's permissions changed: end what this client may no longer do."""
+        """Permissions changed: end what this client may no longer do."""
 
 
 class Access:
@@ -255,7 +255,9 @@ class Access:
         return identity._replace(original=original)
 
     def stats(self) -> dict[str, int]:
-        """Logins since the start, by their end: in; refused; refused as guesses; refused, for who it is waits."""
+        """Logins since the start, by result: accepted; refused; refused as guesses; refused because the source
+        waits.
+        """
         return dict(self._counts)
 
     # ------------------------------------------------------------------------------------------------------ decisions

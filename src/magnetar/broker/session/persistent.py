@@ -264,7 +264,7 @@ class _KeyedSends:
             return None
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer, below 0) wait."""
+        """Count this many more waiting bytes (or fewer, if negative)."""
         self._publisher.throttled(size)
 
 

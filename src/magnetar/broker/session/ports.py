@@ -52,13 +52,13 @@ class Publisher(Protocol):
         """The broker closes a producer."""
 
     def publishing(self, append: Append, size: int) -> None:
-        """So many published bytes are on their way to the disk."""
+        """This many published bytes are in flight to the disk."""
 
     def broke_protocol(self, error: ProtocolError) -> None:
         """End the connection: it broke the protocol, and there is no caller that could get the error."""
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer, below 0) wait."""
+        """Count this many more waiting bytes (or fewer, if negative)."""
 
 
 class PublishPort(Protocol):
@@ -72,7 +72,7 @@ class PublishPort(Protocol):
         """Refuse what can be refused before the schema is looked at.
 
         Raises:
-            BrokerError: the producer may not come.
+            BrokerError: the producer is refused.
         """
 
     def renewed(self) -> "PublishPort":

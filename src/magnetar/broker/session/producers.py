@@ -298,7 +298,7 @@ class SessionProducers:
             self.broke_protocol(error)
 
     def publishing(self, append: Append, size: int) -> None:
-        """So many published bytes are on their way to the disk."""
+        """This many published bytes are in flight to the disk."""
         self._broker.publishing(self.connection, append, size)
 
     def broke_protocol(self, error: ProtocolError) -> None:
@@ -306,8 +306,8 @@ class SessionProducers:
         self._broker.broke_protocol(self.connection.number, error)
 
     def throttled(self, size: int) -> None:
-        """So many bytes more (or fewer) of this connection wait here, for a publish rate or until a batch is opened: too many
-        stop the socket.
+        """Count this many more (or fewer) bytes of this connection that wait here, for a publish rate or until a batch
+        is opened: too many stop reading the socket.
         """
         self._throttled_bytes += size
         if self._throttled_bytes > THROTTLED_BYTES_MAX:

@@ -224,7 +224,7 @@ class Session:
     # ----------------------------------------------------------------------------------------------- the broker's events
 
     def permissions_changed(self) -> None:
-        """Somebody's permissions changed: end what this client may no longer do."""
+        """Permissions changed: end what this client may no longer do."""
         if self._handshake.connected and not self.connection.closed:
             self.producers.permissions_changed()
             self.consumers.permissions_changed()

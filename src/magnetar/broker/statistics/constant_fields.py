@@ -32,7 +32,7 @@ def of_subscriptions() -> dict[str, Any]:
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
-        # Nobody waits for mark-delete to pass what was there before they came: hashes drain instead (PIP-379).
+        # No consumer waits for mark-delete to pass the entries from before it joined: hashes drain instead (PIP-379).
         "consumersAfterMarkDeletePosition": {},
     }
 

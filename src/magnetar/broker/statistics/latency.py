@@ -16,7 +16,9 @@ from magnetar.core.meter import INTERVAL_S_MIN
 from magnetar.storage.entries import StoredEntry
 
 LATENCY_BOUNDS_MS: Final = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
-"""Pulsar's, as the names of its metrics say them; an upper bound is part of its bucket. Behind the last: overflow."""
+"""Pulsar's bounds, as in the names of its metrics; an upper bound is part of its bucket. Above the last one:
+overflow.
+"""
 
 SIZE_BOUNDS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 """Likewise, in bytes."""
@@ -61,7 +63,7 @@ class Buckets:
         self._nothing = self.told = Told((0,) * (len(bounds) + 1), 0.0, 0.0)
 
     def add(self, value: float, times: int) -> None:
-        """So many values of one size."""
+        """Count a value this many times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._total += value * times
 
@@ -168,10 +170,10 @@ class Connections:
     """Connections since the broker's start.
 
     Attributes:
-        made: that came.
-        let_in: of these, whose CONNECT was answered.
-        failed: whose CONNECT was refused, or did not come in time.
-        ended: that are gone.
+        made: all connections.
+        let_in: those whose CONNECT was accepted.
+        failed: those whose CONNECT was refused, or did not arrive in time.
+        ended: those that have ended.
     """
 
     made: int = 0

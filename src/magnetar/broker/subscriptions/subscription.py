@@ -239,11 +239,11 @@ class Subscription:
             self._dispatcher.remove(consumer)
 
     def disconnect_all(self, *, migrated_to: str = "", migrated_to_tls: str = "") -> None:
-        """Tell all consumers to go and come back (CLOSE_CONSUMER), and forget them.
+        """Disconnect all consumers (CLOSE_CONSUMER), after which they reconnect, and forget them.
 
         Args:
-            migrated_to, migrated_to_tls: `pulsar://host:port` of another cluster that they shall come to instead, and
-                the same by TLS.
+            migrated_to, migrated_to_tls: `pulsar://host:port` of another cluster to which they connect instead, and the
+                same by TLS.
         """
         gone = list(self._dispatcher.consumers)
         self.left_ms = self._outbox.now_ms

@@ -60,7 +60,7 @@ class SchemaTopic(Protocol):
         """Fully qualified."""
 
     def in_use(self) -> bool:
-        """Whether it is too late for a first schema (docs/design/pulsar.md#schema-check)."""
+        """Whether the topic is used, so that a first schema comes too late (docs/design/pulsar.md#schema-check)."""
 
 
 class _Job(NamedTuple):

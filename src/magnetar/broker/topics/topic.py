@@ -676,7 +676,7 @@ class Topic:
 
         Returns:
             The number of messages withdrawn before any dispatch, and the number of others: they may have been
-                dispatched, or too many are withdrawn.
+            dispatched, or too many are withdrawn.
         """
         fresh = self.withdrawals.add(losers)
         positions = {loser.position for loser in fresh}

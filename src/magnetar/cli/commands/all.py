@@ -99,7 +99,7 @@ def magnetar(
         ),
     ] = None,
 ) -> None:
-    """What all commands share."""
+    """The options of all commands."""
     Chosen.token_file = token_file
 
 

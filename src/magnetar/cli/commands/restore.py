@@ -180,7 +180,7 @@ class Sides:
 
     @contextmanager
     def progress(self, messages: int, say: Callable[[str], None]) -> Iterator[None]:
-        """Tell now and then how much came back."""
+        """Report from time to time how much was restored."""
         end = threading.Event()
         start = self._restored()
 

@@ -133,7 +133,7 @@ def _verdict(answer: "Answer | MagnetarError", new: Definition) -> dict[str, Any
 def replicating(
     links: Sequence[tuple[str, str]], answers: Sequence["Answer | MagnetarError"], found: Sequence[Target]
 ) -> list[tuple[str, str]]:
-    """Those links that the topic's messages take, as its namespace says in the source."""
+    """The links of the topic's messages, according to its namespace in the source."""
     goes = {
         target.cluster: answer.replicates_to
         for target, answer in zip(found, answers, strict=True)

@@ -32,7 +32,7 @@ class Shown(Protocol):
 
 
 class Quiet:
-    """Tells nothing."""
+    """Reports nothing."""
 
     def start(self) -> None:
         """Nothing."""

@@ -42,7 +42,7 @@ class _Patient(io.RawIOBase):
             try:
                 return os.write(self._descriptor, data)
             except BlockingIOError:
-                # Whoever else has it open made it non-blocking: it only has to be waited for.
+                # Another process that has it open made it non-blocking: it is enough to wait for it.
                 select.select([], [self._descriptor], [])
             except OSError as error:
                 self.failure = error

@@ -127,7 +127,7 @@ class TopicPolicyTable:
             self._topics.pop(key.removeprefix(TOPIC_POLICIES_PREFIX), None)
 
     def of(self, topic: TopicName) -> TopicPolicies:
-        """Those of a topic, or of the partitioned topic that it belongs to."""
+        """The policies of a topic, or of the partitioned topic that it belongs to."""
         return self._topics.get(_base_text(topic), NO_POLICIES) if self._topics else NO_POLICIES
 
     def change(self, topic: TopicName, policies: TopicPolicies) -> Change:

@@ -110,7 +110,7 @@ class Idempotencies(TopicPart):
             secret=self._secret(topic),
         )
         topic.switch_idempotency(idempotency)
-        # Nobody publishes until it is known which keys are stored: there is no window in which one passes twice.
+        # No client publishes until the stored keys are known: there is no window in which a key is accepted twice.
         for producer in topic.producers.everybody():
             self._close_producer(producer)
         idempotency.start(self._claim(topic, idempotency))

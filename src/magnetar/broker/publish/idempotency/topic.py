@@ -136,7 +136,7 @@ class TopicIdempotency:
         self._flying: deque[tuple[Append, int, list[Loser]]] = deque()
         """Staged, unconfirmed appends, with the number after their last key, and the messages that they withdraw."""
         self._durable = 0
-        """Behind the last key whose message is in the log."""
+        """The number after the last key whose message is in the log."""
         self._told: set[str] = set()
         self._counted = (0, 0)
         self._saving = Saving(outbox, topic, withdrawals)

@@ -83,7 +83,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
-        """Whether one more consumer may come.
+        """Check that one more consumer may join.
 
         Raises:
             BrokerError: it may not.
@@ -115,7 +115,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """So many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
+        """This many messages of a batch are acknowledged, not all; `settled` follows for the rest of the ACK."""
 
     @abstractmethod
     def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
@@ -187,7 +187,9 @@ class Dispatcher(ABC):
         self.reading.stop()
 
     def dispatch_again(self) -> None:
-        """Go on in an event of its own: one call must not fill the outbox with more than a consumer's socket takes."""
+        """Continue in an event of its own: one call must not fill the outbox with more than a consumer's socket
+        accepts.
+        """
         if not self._again_at_end:
             self._again_at_end = True
             self.context.outbox.put(Timer(self.context.outbox.now_ms, self._go_on))

@@ -168,7 +168,7 @@ class DispatchContext:
         return min((rate.bytes(now_ms) for rate in self.rates), default=UNLIMITED)
 
     def sent(self, messages: int, size: int) -> None:
-        """So much went to consumers."""
+        """Messages of this number and size were sent to consumers."""
         for rate in self.rates:
             self.served = True
             rate.take(messages, size)

@@ -39,7 +39,7 @@ AHEAD_MS: Final = 10_000
 entries come, or consumers come and go. A subscription that waits for next year looks at its clock every ten seconds."""
 
 EVER_MS: Final = 1 << 63
-"""Behind every time."""
+"""Later than every time."""
 
 _Item = tuple[int, int, int, int]
 """Due time, ledger, entry, tag."""

@@ -30,7 +30,7 @@ Ranges = Mapping[Consumer, Sequence[tuple[int, int]]]
 
 
 class DrainingHashes:
-    """Those of one subscription, by the consumer that they are pending on."""
+    """The draining hashes of one subscription, by the consumer that they are pending on."""
 
     def __init__(self) -> None:
         self._held_back: dict[Consumer, dict[int, int]] = {}

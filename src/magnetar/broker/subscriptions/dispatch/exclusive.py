@@ -81,12 +81,12 @@ class Exclusive(Dispatcher):
         self.dispatch()
 
     def remove(self, consumer: Consumer) -> None:
-        """Nobody is left."""
+        """No consumer is left."""
         self.consumers.remove(consumer)
         self.stop()
 
     def remove_all(self) -> None:
-        """Nobody is left."""
+        """No consumer is left."""
         self.consumers.clear()
         self.stop()
 
@@ -105,13 +105,13 @@ class Exclusive(Dispatcher):
             self.dispatch()
 
     def settled(self, consumer: Consumer, positions: Iterable[Position]) -> None:
-        """Nothing is remembered of what was sent."""
+        """Sent entries are not remembered."""
 
     def settled_part(self, consumer: Consumer, position: Position, messages: int) -> None:
-        """Nothing is remembered of what was sent."""
+        """Sent entries are not remembered."""
 
     def acknowledged_elsewhere(self, entries: PositionSet, parts: Mapping[Position, int]) -> None:
-        """Nothing is remembered of what was sent."""
+        """Sent entries are not remembered."""
 
     def mark_delete_moved(self) -> bool:
         """Nothing to do: reading continues after it."""

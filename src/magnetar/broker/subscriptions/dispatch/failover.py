@@ -25,7 +25,7 @@ class Failover(Exclusive):
     _switch = 0
 
     def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
-        """Any number may come."""
+        """Any number may join."""
 
     def add(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
         """It may be a better candidate than the active one."""

@@ -237,7 +237,9 @@ class MultipleConsumers(Dispatcher):
         self._forget()
 
     def holding(self) -> list[Consumer]:
-        """Those on whom entries may be pending: the consumers, and those that are gone and from whom not all came back yet."""
+        """Consumers on which entries may be pending: the present ones, and those that left and whose entries are not
+        all returned yet.
+        """
         if not self._returning:
             return self.consumers
         return [*self.consumers, *(consumer for consumer in self._returning if consumer not in self.consumers)]
@@ -453,7 +455,7 @@ class MultipleConsumers(Dispatcher):
         self._forget_below()
 
     def _concerned(self, entries: PositionSet) -> Iterable[Position]:
-        """Those of the entries that may be pending or waiting: a long run costs no more than what is."""
+        """The entries that may be pending or waiting: a long run costs no more than these."""
         if not self.consumers:
             return ()
         holding = self.holding()

@@ -186,7 +186,7 @@ class Refetch:
         )
 
     def _retry(self, generation: int) -> None:
-        """Go on with the others, and try one of the damaged ones."""
+        """Continue with the others, and try one of the damaged ones."""
         if generation != self._generation:
             return
         self.failed = self._retrying = False

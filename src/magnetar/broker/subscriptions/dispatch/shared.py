@@ -32,7 +32,7 @@ class Shared(MultipleConsumers):
         self.chunks = Chunks()
 
     def check(self, consumer: Consumer, policy: KeySharedPolicy) -> None:
-        """Any number may come."""
+        """Any number may join."""
 
     def is_waiting(self, position: Position) -> bool:
         """Whether an entry has to be sent again."""
