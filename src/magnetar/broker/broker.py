@@ -62,11 +62,12 @@ from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, Top
 from magnetar.wire.frames import FRAME_PADDING_BYTES, Frame
 
 LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
-"""Links carry many entries in a frame: besides their bytes, the command with some 40 bytes for each."""
+"""Links carry many entries in a frame: in addition to their bytes, the command with some 40 bytes for each."""
 
 LOGIN_FRAME_EXTRA_BYTES: Final = 64 * 1024
-"""A ceiling on a frame before CONNECT is answered, beside the tokens in it: names, addresses, a certificate's. Whoever may be
-anybody must not make ten thousand connections hold the largest message each."""
+"""A ceiling on a frame before CONNECT is answered, in addition to the tokens in it: names, addresses, a certificate's.
+Unknown clients must not be able to make ten thousand connections hold the largest message each.
+"""
 
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
@@ -78,17 +79,17 @@ class Broker:
     """The broker of one cluster.
 
     Args:
-        outbox: where effects go; the driver drains it.
-        config: every limit.
-        cluster, uuid: who this is.
-        service_url: what clients are told to connect to, `pulsar://host:port`.
+        outbox: gets the effects; the driver drains it.
+        config: the limits.
+        cluster, uuid: name and uuid of this cluster.
+        service_url: address for clients, `pulsar://host:port`.
         link_token: the shared secret of links.
         resources: tenants, namespaces, policies, partitioned topics.
         stored: everything in the metadata store at start.
-        recovered: what the log holds, by (topic, incarnation).
+        recovered: contents of the log, by (topic, incarnation).
         ledger_ids: gives every ledger its id.
         cache: recent entries of all topics.
-        link_targets: clusters that a link leads to from here.
+        link_targets: clusters to which a link leads from here.
         routes: all links (source, target), also those between other clusters; None: a mesh of all clusters linked from here.
         subscriptions: the `[subscriptions]` table.
         machines: makes the two machines of a topic with replicated subscriptions; None: production's.
@@ -96,12 +97,12 @@ class Broker:
         metadata: the `[metadata]` table.
         from_file: keys that were made from the configuration file at this start.
         boot: clock at the start, ms; never the same twice.
-        service_url_tls: what clients that ask by TLS are told, `pulsar+ssl://host:port`; "" without.
+        service_url_tls: address for clients with TLS, `pulsar+ssl://host:port`; "" without.
         listeners: name -> the same two for clients that ask for a listener by name.
-        security: who is let in, and to what.
-        keys: what proofs are checked with.
-        lost_entries: that were stored and are not in the log.
-        admin_url: where this broker's REST interface answers, for commands that messages name.
+        security: the tables for authentication and authorization.
+        keys: keys for checking credentials.
+        lost_entries: number of entries that were stored and are not in the log.
+        admin_url: address of this broker's REST interface, for commands in messages.
         admin_urls: the same of other clusters.
     """
 
@@ -262,7 +263,7 @@ class Broker:
             self.metasync,
             self.watches,
         )
-        """In the order in which they hear of a topic."""
+        """In the order in which they are called for a topic."""
         recovered = by_present_name(stored, recovered)
         self.proofs = Proofs(outbox, cluster, stored, recovered)
         self.loaded = LoadedTopics(
@@ -346,7 +347,7 @@ class Broker:
         self._services = self._session_services()
 
     def _session_services(self) -> SessionServices:
-        """What sessions work with."""
+        """The services of sessions."""
         persistent = PersistentDomain(
             self.context,
             self.topics,
@@ -464,7 +465,7 @@ class Broker:
             confirmed.append(append)
             if topic.replicated_subscriptions is not None or append.entries[0].origin:
                 concerned.setdefault(append.topic, []).extend(append.entries)
-        # What other clusters acknowledged already must not be dispatched: the machines see it first.
+        # Messages that other clusters have acknowledged already must not be dispatched: the machines see entries first.
         for text, entries in concerned.items():
             self.replicated_subscriptions.stored(touched[text], entries)
         for append in confirmed:
@@ -517,7 +518,7 @@ class Broker:
         return topic.log if topic is not None else None
 
     def shut_down(self) -> None:
-        """Before the end: cursors are stored without waiting for their interval."""
+        """Before the end: store cursors without waiting for their interval."""
         for part in self.parts:
             part.flush()
         self.flusher.flush()
@@ -525,13 +526,13 @@ class Broker:
     # --------------------------------------------------------------------------------------------------------- helpers
 
     def urls(self, listener: str) -> tuple[str, str]:
-        """What a client connects to, and by TLS ("" without).
+        """The address for clients, and the one with TLS ("" without).
 
         Args:
-            listener: that it asks for by name; "": none.
+            listener: name of the requested listener; "": the default one.
 
         Raises:
-            BrokerError: NOT_ALLOWED: there is no listener of that name. No error that clients try again after.
+            BrokerError: NOT_ALLOWED: there is no listener of that name. Clients do not try again after this error.
         """
         if not listener:
             return self.service_url, self.service_url_tls
@@ -544,12 +545,12 @@ class Broker:
         return urls
 
     def producer_name(self) -> str:
-        """A name for a producer that brought none; unique among this cluster's over its whole life."""
+        """A name for a producer that sent none; unique in this cluster for ever."""
         self._names += 1
         return f"{self.cluster}-{self.boot}-{self._names}"
 
     def consumer_name(self) -> str:
-        """A name for a consumer that brought none."""
+        """A name for a consumer that sent none."""
         self._names += 1
         return f"{self._names:x}"
 
@@ -564,7 +565,7 @@ class Broker:
             self._held.add(connection.number)
 
     def _settle(self, append: Append) -> bool:
-        """What a client published is on the disk, or never will be; whether it was a client's."""
+        """A client's append is on the disk, or never will be; returns whether it was a client's."""
         size = append.client_bytes
         if not size:
             return False
@@ -579,7 +580,7 @@ class Broker:
         return True
 
     def opening(self, connection: int, what: str) -> "Opening[Any]":
-        """What a connection opens and is not open yet; too many bytes of it stop its socket."""
+        """The producers or consumers that a connection is opening; too many bytes of them stop reading its socket."""
 
         def hold(hold: bool) -> None:
             session = self.sessions.get(connection)

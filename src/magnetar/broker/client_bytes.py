@@ -1,7 +1,8 @@
-"""What clients make a broker remember of their producers and consumers: metadata, names, ranges of hashes; within limits.
+"""Limits on the memory that clients use in a broker for their producers and consumers: metadata, names, ranges of
+hashes.
 
-All of it is in memory as long as they are open, and `stats` of a topic shows it. Of each handle (a producer or a consumer) the
-first `FREE_BYTES` do not count: who has no more is let in whatever the others have.
+All of it is in memory as long as they are open, and `stats` of a topic shows it. The first `FREE_BYTES` of each handle
+(a producer or a consumer) do not count: a client that needs no more is always accepted.
 
     limit                                       of
     ------------------------------------------  ---------------------------
@@ -20,22 +21,24 @@ from magnetar.core.settings import BrokerConfig
 from magnetar.wire import pulsar_pb2 as pb
 
 FREE_BYTES: Final = 512
-"""Of each handle. It costs some 2 kB itself."""
+"""The bytes of each handle that do not count. A handle itself costs some 2 kB."""
 
 RANGE_BYTES: Final = 128
-"""What one range of hashes of a sticky consumer takes."""
+"""The memory of one range of hashes of a sticky consumer."""
 
 OPENING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of commands that open something and wait for the store or for a schema, of one connection: above it the socket is not read."""
+"""The most bytes, for one connection, of commands that open something and wait for the store or for a schema: above it
+the socket is not read.
+"""
 
 
 class Held(NamedTuple):
-    """What one handle takes.
+    """The memory of one handle.
 
     Attributes:
-        connection: whose it is.
-        topic: where.
-        bytes: that count.
+        connection: its connection.
+        topic: its topic.
+        bytes: the bytes that count.
     """
 
     connection: int = 0
@@ -69,7 +72,7 @@ class ClientBytes:
         self.topics: Counter[str] = Counter()
 
     def held(self, connection: int, topic: str, command: pb.CommandProducer | pb.CommandSubscribe) -> Held:
-        """What a handle takes, if it may; it counts from when it is put into a `Handles`.
+        """The memory of a handle, if it is allowed; it counts from when it is put into a `Handles`.
 
         Raises:
             BrokerError: NotAllowedError: a limit would be broken.
@@ -137,8 +140,8 @@ class Handles(dict[int, Value]):
     """The open handles of one kind of one connection, by the client's id, counted.
 
     Args:
-        sums: where they count.
-        held: what one of them takes.
+        sums: the sums in which they count.
+        held: gives the memory of one of them.
     """
 
     def __init__(self, sums: ClientBytes, held: Callable[[Value], Held]) -> None:
@@ -175,11 +178,12 @@ class Handles(dict[int, Value]):
 
 
 class Opening(dict[int, Value]):
-    """Commands that open handles and are under way, by the client's id; too many bytes of them stop the socket.
+    """Commands that open handles and are not finished, by the client's id; too many bytes of them stop reading the
+    socket.
 
     Args:
-        size: of one of them in bytes.
-        hold: stops the socket, or lets it go on.
+        size: gives the size of one of them in bytes.
+        hold: stops reading the socket, or resumes it.
     """
 
     def __init__(self, size: Callable[[Value], int], hold: Callable[[bool], None]) -> None:

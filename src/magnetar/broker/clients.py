@@ -1,4 +1,4 @@
-"""The clients that are connected to a broker, as its other parts reach them."""
+"""The clients that are connected to a broker, for its other parts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -26,7 +26,7 @@ class ClientConsumers(Protocol):
         """Close a consumer from this side, if it is still the one by its id."""
 
     def detached(self, consumer_id: int) -> None:
-        """A subscription let a consumer go by itself: its id is free again."""
+        """A subscription disconnected a consumer: its id is free again."""
 
 
 class ClientSession(Protocol):
@@ -45,7 +45,7 @@ class ClientSession(Protocol):
         """Its consumers."""
 
     def probe(self, then: Callable[[], None]) -> None:
-        """Find out whether its client lives; `then` when that is known."""
+        """Check whether its client is still alive; `then` is called with the answer known."""
 
 
 class Clients:
@@ -83,7 +83,7 @@ class Clients:
             subscription.disconnect_all()
 
     def consumer_detached(self, connection: int, consumer_id: int) -> None:
-        """A subscription let a consumer go by itself (seek, deletion): its id is free again."""
+        """A subscription disconnected a consumer (seek, deletion): its id is free again."""
         session = self._sessions.get(connection)
         if session is not None:
             session.consumers.detached(consumer_id)
@@ -98,11 +98,11 @@ class Clients:
                 session.producers.successor_ready(producer)
 
     def probe(self, holder: int, asker: int, then: Callable[[], None]) -> None:
-        """Find out whether a client lives from which another connection's client would take something.
+        """Check whether a client is still alive whose access another connection's client requires.
 
         Args:
             holder, asker: the two connections.
-            then: called when that is known; at once if they are one, or the holder is gone.
+            then: called when that is known; at once if both are the same, or the holder is gone.
         """
         session = self._sessions.get(holder)
         if session is None or holder == asker:

@@ -1,4 +1,4 @@
-"""One client's connection: who the client is, what it may do, and the way to it.
+"""One client's connection: the client's identity, its permissions, and sending to it.
 
 Every part of a session holds the connection and none holds the session, so that nothing of a connection refers to itself: it is
 freed with its last use (decision 22).
@@ -17,26 +17,26 @@ class Connection:
     """One client's connection.
 
     Args:
-        context: of the broker.
-        access: what roles may do.
-        number: of the connection.
-        address: of the peer, for logs and statistics.
+        context: the broker's context.
+        access: authorization.
+        number: number of the connection.
+        address: the peer's address, for logs and statistics.
         certificate: common name of the client certificate that TLS checked, "" without.
         tls: whether the connection is by TLS.
         link_token: the shared secret of links.
 
     Attributes:
         outbox: the broker's.
-        connected_ms: when it came.
-        client_version: what the client calls itself.
+        connected_ms: when it connected.
+        client_version: the client's own name and version.
         partial_producers: whether the client says that it can publish to some of a topic's partitions alone (PIP-79).
-        identity: who it proved to be.
-        handshake: which state the protocol is in.
-        closed: nothing is sent any more: the connection was refused, or is gone.
-        writable: whether the socket takes bytes.
-        held: whether the socket is not read.
-        pending_bytes: published bytes on their way to the disk.
-        answered_bytes: of the answers to the current event.
+        identity: its authenticated identity.
+        handshake: the state of the protocol.
+        closed: nothing more is sent: the connection was refused, or is gone.
+        writable: whether the socket accepts bytes.
+        held: whether reading the socket is stopped.
+        pending_bytes: published bytes in flight to the disk.
+        answered_bytes: bytes of the answers to the current event.
     """
 
     def __init__(
@@ -85,11 +85,13 @@ class Connection:
         self.refuse(request_id, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{what} was closed before it was open"))
 
     def close(self, reason: str) -> None:
-        """End the connection; what it owns goes when the socket does."""
+        """End the connection; its producers and consumers end when the socket does."""
         self.outbox.put(Close(self.number, reason))
 
     def hold(self, hold: bool, reason: str = "memory") -> None:
-        """Stop or go on reading from the socket: its bytes stay with the sender. It is read when no reason is left."""
+        """Stop or resume reading from the socket: unread bytes stay with the sender. It is read when no reason to stop
+        is left.
+        """
         if self.closed:
             return
         before = self.held
@@ -99,12 +101,12 @@ class Connection:
             self.outbox.put(Hold(self.number, self.held))
 
     def check(self, operation: Operation, where: Where, original: str = "", subscription: str = "") -> None:
-        """Refuse what the client's role may not do.
+        """Refuse an operation that the client's role has no permission for.
 
         Args:
-            operation, where: what it wants.
-            original: for whom it says to speak in this one command.
-            subscription: through which it wants to consume.
+            operation, where: the operation and its scope.
+            original: the original role that it names in this command.
+            subscription: the subscription that it wants to use.
 
         Raises:
             BrokerError: AuthorizationError.
@@ -120,7 +122,7 @@ class Connection:
 
     @property
     def role(self) -> str:
-        """The role that permissions are given to; of a proxy for whom it speaks. "" without authentication."""
+        """The role that permissions are granted to; for a proxy its original role. "" without authentication."""
         return self.identity.original or self.identity.role
 
     @property

@@ -1,4 +1,4 @@
-"""What every part of a broker needs: who the broker is, its limits, where effects go, which policies hold.
+"""The context of every part of a broker: the broker's name, its limits, its outbox, its resources.
 
 A part gets this and, by its constructor, the other parts that it talks to. No part gets the broker.
 """

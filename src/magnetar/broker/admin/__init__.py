@@ -1,1 +1,1 @@
-"""What administration asks of a broker: the interface that REST calls, and its implementation."""
+"""The interface of a broker for administration, which REST calls, and its implementation."""

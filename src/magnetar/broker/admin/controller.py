@@ -1,4 +1,4 @@
-"""Administration of a broker: what the admin REST interface may ask of the broker's machines, one part for each subject.
+"""Administration of a broker: the operations that the admin REST interface calls, one part for each subject.
 
 Rules of all parts:
 
@@ -28,7 +28,7 @@ from magnetar.broker.statistics.topic_stats import TopicStatistics
 
 
 class Controller:
-    """What administration may ask of a broker.
+    """The operations of administration on a broker.
 
     Args:
         broker: the machine.

@@ -1,11 +1,12 @@
-"""Whether a cluster can be switched off without keeping anything to itself: what `magnetar drain` waits for.
+"""Whether a cluster can be switched off with everything delivered to others: the condition that `magnetar drain` waits
+for.
 
     links          every entry that a link takes is confirmed by its destination's disk (C has passed it)
-    subscriptions  what was acknowledged here is written into its topic; as an entry it is then the links' matter
-    writes         nothing is on its way to the disk
-    producers      nobody is connected who could publish the next message
+    subscriptions  acknowledgements made here are written into their topics; links then carry them as entries
+    writes         nothing is in flight to the disk
+    producers      no client is connected that could publish the next message
 
-Read-only: draining changes nothing, and a cluster that is safe now is so until somebody publishes or acknowledges.
+Read-only: draining changes nothing, and a cluster that is safe now stays safe until a client publishes or acknowledges.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ class DrainLink(TypedDict):
 
 
 class DrainState(TypedDict):
-    """What keeps a cluster from being switched off; `safe` if nothing does."""
+    """The reasons why a cluster cannot be switched off; `safe` if there are none."""
 
     cluster: str
     uuid: str
@@ -75,7 +76,7 @@ class DrainState(TypedDict):
     """`topic`, `subscription`, `reason` of the first whose state is not written."""
     only_here_topics: int
     only_here_messages: int
-    """Published here, retained, and carried by no link: nobody can read them while this cluster is off."""
+    """Published here, retained, and carried by no link: they cannot be read while this cluster is off."""
     unlinked: dict[str, list[str]]
     """See `broker.admin.links.LinkControl.status`."""
 
@@ -93,12 +94,12 @@ def entries_to_go(log: TopicLog, after: Position, up_to: Position) -> int:
 
 
 class Drain:
-    """What keeps one cluster from being switched off.
+    """Finds the reasons why a cluster cannot be switched off.
 
     Args:
-        context: of the broker.
+        context: the broker's context.
         topics: every persistent topic, by name.
-        links: of the broker.
+        links: the broker's links.
         fences: planned failovers.
     """
 
@@ -166,7 +167,9 @@ class Drain:
         return found
 
     def _snapshot_to_pass(self, topic: Topic, name: str) -> str:
-        """Why snapshot mode has not told all of a subscription; "" for one that a failover moved, with the whole of its state."""
+        """Why snapshot mode has not reported all acknowledgements of a subscription; "" for one that a failover moved,
+        with its whole state.
+        """
         if self._fences.fence(topic.text, name).phase is Phase.MOVED:
             return ""
         if topic.subscriptions[name].backlog_entries():
@@ -216,7 +219,9 @@ def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopi
 
 
 def _to_tell(state: Mapping[str, Any]) -> str:
-    """What of a subscription's state (`marker_host.Machine.describe`) the other clusters cannot have yet; "": nothing."""
+    """The part of a subscription's state (`marker_host.Machine.describe`) that other clusters cannot have yet; "":
+    none.
+    """
     if not state["ready"]:
         return "its state is being read back"
     if state.get("inFlight"):

@@ -1,4 +1,4 @@
-"""How administration enters a broker: its calls come from outside the driver's events."""
+"""The entry of administration into a broker: its calls come from outside the driver's events."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

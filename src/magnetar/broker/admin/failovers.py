@@ -1,6 +1,6 @@
-"""What administration asks of a broker about planned failovers; the rules are those of `broker.admin.controller`.
+"""Planned failovers for administration; the rules are those of `broker.admin.controller`.
 
-Topics are single topics or partitions; whoever moves a partitioned topic's subscription moves that of each partition.
+Topics are single topics or partitions: to move a partitioned topic's subscription, the one of each partition is moved.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,10 @@ class FailoverControl:
         self._events = events
 
     def _token(self, topic: str, subscription: str, text: str) -> Token:
-        """A failover's token as somebody names it.
+        """A failover's token from a request.
 
         Raises:
-            BadRequest: it is none, or leaves no room for a later one.
+            BadRequest: it is not a token, or leaves no room for a later one.
         """
         found = Token.parse(text)
         if not believable(found.time_ms + 1, self._fences.latest_token(topic, subscription).time_ms):
@@ -50,11 +50,11 @@ class FailoverControl:
         return self._fences.held()
 
     def state(self, topic: str, subscription: str) -> dict[str, Any]:
-        """A subscription's fence and what a failover has to know of it (`broker.failover.fencing.Fences.describe`).
+        """A subscription's fence and the facts that a failover needs (`broker.failover.fencing.Fences.describe`).
 
         Raises:
             NotFound: no such topic or subscription.
-            PreconditionFailed: it was deleted here, and what other clusters tell of it is passed over.
+            PreconditionFailed: it was deleted here, and states of other clusters are ignored.
         """
         return self._fences.describe(topic, subscription)
 
@@ -130,8 +130,8 @@ class FailoverControl:
         self._events.enter(lambda: take(topic, subscription, named, done))
 
     def unacknowledged(self, topic: str, subscription: str) -> list[Run]:
-        """What a subscription has not acknowledged here, by identity; at most `broker.failover.final_state.RUNS_MAX` runs,
-        the lowest.
+        """The messages that a subscription has not acknowledged here, by identity; at most
+        `broker.failover.final_state.RUNS_MAX` runs, the lowest.
 
         Raises:
             NotFound.
@@ -139,7 +139,7 @@ class FailoverControl:
         return self._fences.unacknowledged(topic, subscription)
 
     def acknowledged_of(self, topic: str, subscription: str, runs: list[Run]) -> int:
-        """How many of some messages are here and acknowledged.
+        """The number of these messages that are here and acknowledged.
 
         Raises:
             NotFound.

@@ -1,4 +1,4 @@
-"""What a broker says about itself."""
+"""The facts about a broker that do not change."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class BrokerInfo(NamedTuple):
-    """What a broker says about itself; fixed for the life of the process.
+    """The facts about a broker, which do not change while the process runs.
 
     Attributes:
         cluster: its own name.
         uuid: of the cluster's data folder.
-        version: of Magnetar.
-        service_url: `pulsar://host:port` that clients are told (lookup answers).
+        version: version of Magnetar.
+        service_url: `pulsar://host:port` for clients (in answers to lookups).
         web_url: `http://host:port` of this interface.
         started_ms: wall clock.
         service_url_tls, web_url_tls: the same by TLS, "" without.
         listeners: name -> `service_url` and `service_url_tls` of clients that ask for a listener by name.
-        topic_auto_creation: whether topics come into being when clients open them, where a namespace does not say.
-        settings: of the broker, by Pulsar's names.
+        topic_auto_creation: whether topics are created when clients open them, if the namespace does not say.
+        settings: settings of the broker, by Pulsar's names.
     """
 
     cluster: str

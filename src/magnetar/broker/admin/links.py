@@ -1,4 +1,4 @@
-"""What administration asks of a broker about its outgoing links; the rules are those of `broker.admin.controller`."""
+"""Outgoing links for administration; the rules are those of `broker.admin.controller`."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from magnetar.core.ids import Position
 
 
 class LinkControl:
-    """Links to other clusters, and what of other clusters is held here.
+    """Links to other clusters, and the messages of other clusters that are here.
 
     Args:
-        links: of the broker.
-        drain: what keeps the cluster from being switched off.
+        links: the broker's links.
+        drain: finds the reasons why the cluster cannot be switched off.
         deleted: the deletion marks of topics.
         fences: planned failovers.
-        topics: their administration.
-        events: how changes enter the broker.
+        topics: administration of topics.
+        events: the entry of changes into the broker.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class LinkControl:
         return self._links.reports.states()
 
     def status(self) -> dict[str, Any]:
-        """What `GET /geo/v1/status` adds to cluster, uuid and links: `incoming` (per source: uuid, since, last seen,
-        blocked), `gaps`, `deleted` (topics with a deletion mark), `unlinked` (namespace -> clusters that its policy names
-        without a link), as plain JSON values.
+        """The additions of `GET /geo/v1/status` to cluster, uuid and links: `incoming` (per source: uuid, since, last
+        seen, blocked), `gaps`, `deleted` (topics with a deletion mark), `unlinked` (namespace -> clusters that its
+        policy names without a link), as plain JSON values.
         """
         return self._links.reports.status() | {
             "deleted": sorted(text for text in self._deleted if self._topics.partitions(text) is None),
@@ -53,14 +53,14 @@ class LinkControl:
 
     def held(self, origin: str) -> list[dict[str, Any]]:
         """Messages of a cluster that are held here, by topic: `topic`, `partitions` of its partitioned topic (0: none),
-        `incarnation` here, `lives` (each incarnation at the origin: `incarnation`, `runs` of origin indexes `[first, end)`,
-        `messages`, `entries`, `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by retention since). Of
-        another cluster only topics that hold something; of this one all.
+        `incarnation` here, `lives` (each incarnation at the origin: `incarnation`, `runs` of origin indexes `[first,
+        end)`, `messages`, `entries`, `bytes`), `deleted` (`[incarnation, first, end]` restored once and deleted by
+        retention since). For another cluster, only topics that have something; for this one, all.
         """
         return self._links.restores.held(origin)
 
     def drain(self) -> DrainState:
-        """What keeps this cluster from being switched off."""
+        """The reasons why this cluster cannot be switched off."""
         return self._drain.describe()
 
     def pause(self, target: str, topic: str | None, done: Done) -> None:
@@ -72,7 +72,7 @@ class LinkControl:
         self._events.enter(lambda: self._links.pause(target, topic, True, done))
 
     def resume(self, target: str, topic: str | None, done: Done) -> None:
-        """Take a pause back; a blocked topic is tried again at once."""
+        """End a pause; a blocked topic is tried again at once."""
         self._events.enter(lambda: self._links.pause(target, topic, False, done))
 
     def throttle(self, target: str, bytes_per_s: int | None, done: Done) -> None:
@@ -80,7 +80,9 @@ class LinkControl:
         self._events.enter(lambda: self._links.throttle(target, bytes_per_s, done))
 
     def skip_preview(self, target: str, topic: str | None, through: Position | None) -> list[SkipPreview]:
-        """What `skip` with the same arguments would lose, per topic; topics losing nothing are left out."""
+        """The messages that `skip` with the same arguments would lose, per topic; topics that lose nothing are left
+        out.
+        """
         return self._links.skip_preview(target, topic, through)
 
     def skip(self, target: str, topic: str | None, through: Position | None, done: Done) -> None:

@@ -1,6 +1,4 @@
-"""What administration asks of a broker about single messages and places of a log; the rules are those of
-`broker.admin.controller`.
-"""
+"""Single messages and positions of a log for administration; the rules are those of `broker.admin.controller`."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -40,14 +38,14 @@ def _messages(log: TopicLog, newest: bool) -> Iterable[Position]:
 
 
 def place_of(log: TopicLog, position: Position, batch_index: int, *, exclusive: bool) -> tuple[Position, list[int]]:
-    """Where a subscription goes on that is moved to a message: the entry, and which messages of it are left, as an ack_set of
-    clients; an empty one: all.
+    """The start of a subscription that is moved to a message: the entry, and the remaining messages of it as a client's
+    ack_set; an empty one: all.
 
     Args:
-        log: of the topic.
-        position: of the entry.
-        batch_index: of the message in it; -1: the entry as a whole.
-        exclusive: the message itself is not meant.
+        log: the topic's log.
+        position: position of the entry.
+        batch_index: index of the message in it; -1: the entry as a whole.
+        exclusive: the message itself is not included.
     """
     size = log.count_at(position) if batch_index >= 0 and log.valid(position) else 1
     first = (batch_index if batch_index >= 0 and size > 1 else 0) + exclusive
@@ -65,15 +63,16 @@ def check_place(
     coming: bool = False,
     refused: type[Refused] = Conflict,
 ) -> None:
-    """Refuse the id of a message that a topic never had: who names it means another message, or another topic. One that retention
-    may have deleted is allowed, as are EARLIEST, LATEST, and entry -1 of a ledger, which stands in front of its first.
+    """Refuse the id of a message that a topic never had: the caller means another message, or another topic. One that
+    retention may have deleted is allowed, as are EARLIEST, LATEST, and entry -1 of a ledger, which is before its first
+    entry.
 
     Args:
-        log, topic: of the topic, and its name.
-        position: of the entry.
-        batch_index: of the message in it; below 0: the entry as a whole.
-        coming: the place of the next message is allowed, too.
-        refused: what is raised.
+        log, topic: the topic's log, and its name.
+        position: position of the entry.
+        batch_index: index of the message in it; below 0: the entry as a whole.
+        coming: the position of the next message is allowed too.
+        refused: the error that is raised.
 
     Raises:
         Conflict: or another class, see `refused`.
@@ -101,7 +100,9 @@ def check_place(
 
 
 def backlog_from(cursor: Cursor, log: TopicLog, position: Position | None) -> dict[str, Any]:
-    """A cursor's backlog, or of that what is at `position` or behind. Nothing is filtered here, so all of it is accepted."""
+    """A cursor's backlog, or the part of it at or after `position`. Nothing is filtered here, so all of it is
+    accepted.
+    """
     if position is not None:
         cursor = copied(cursor, log)
         cursor.ack_up_to(log.position_before(position))
@@ -131,12 +132,12 @@ def copied(cursor: Cursor, log: TopicLog) -> Cursor:
 
 
 class MessageControl:
-    """Single messages of a topic or partition, and places of its log.
+    """Single messages of a topic or partition, and positions of its log.
 
     Args:
         outbox: the broker's.
         damage: gives up entries that cannot be read.
-        events: how changes enter the broker.
+        events: the entry of changes into the broker.
     """
 
     def __init__(self, outbox: Outbox, damage: Damage, events: AdminEvents) -> None:
@@ -191,7 +192,9 @@ class MessageControl:
         self._events.enter(lambda: self._outbox.put(Read(topic.text, position, 1, 1, read)))
 
     def stopped(self, topic: str) -> list[dict[str, Any]]:
-        """`subscription`, `position` and `reason` of each that stands in front of an entry that cannot be read."""
+        """`subscription`, `position` and `reason` of each subscription that is stopped at an entry that cannot be
+        read.
+        """
         return stopped(self._events.topic(topic))
 
     def give_up(self, topic: str, position: Position, done: Done) -> None:
@@ -206,8 +209,8 @@ class MessageControl:
         self._events.enter(lambda: self._damage.give_up(found, position, done))
 
     def position_since(self, topic: str, time_ms: int) -> Position:
-        """Where the first message published at a time or later is; without one where the next to come will be at the
-        earliest.
+        """The position of the first message published at this time or later; if there is none, the lowest possible
+        position of the next message.
         """
         log = self._events.topic(topic).log
         position = log.seek_time(time_ms)

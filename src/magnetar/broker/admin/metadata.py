@@ -1,4 +1,4 @@
-"""What administration asks of a broker about synchronised metadata; the rules are those of `broker.admin.controller`."""
+"""Synchronised metadata for administration; the rules are those of `broker.admin.controller`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +45,7 @@ class MetadataControl:
         return self._metasync.describe()
 
     def fingerprints(self) -> dict[str, Any]:
-        """Of every document that exists, to see what differs between two clusters: `documents` and `exclude`.
+        """Fingerprints of all existing documents, to find differences between two clusters: `documents` and `exclude`.
 
         Raises:
             PreconditionFailed: it is off.
@@ -68,7 +68,7 @@ class MetadataControl:
         ]
 
     def preview(self, namespace: str, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What setting fields of a namespace's policies (names of Pulsar's JSON; None: taken back) would change here.
+        """The effects here of setting fields of a namespace's policies (names of Pulsar's JSON; None: removed).
 
         Raises:
             NotFound: no such namespace. Refused: it would not be possible.

@@ -1,6 +1,4 @@
-"""What administration asks of a broker about clusters, tenants, namespaces and policies; the rules are those of
-`broker.admin.controller`.
-"""
+"""Clusters, tenants, namespaces and policies for administration; the rules are those of `broker.admin.controller`."""
 
 from typing import Any
 
@@ -38,7 +36,7 @@ class PolicyControl:
         self._topics, self._events = topics, events
 
     def default(self, name: str) -> Any:
-        """What holds where nobody set the policy of this name (`metadata.policies.table`); None: no limit."""
+        """The default of the policy with this name (`metadata.policies.table`); None: no limit."""
         if name == "deduplication":  # has a table of its own there
             return self._deduplications.default
         if name == "deduplication-interval":

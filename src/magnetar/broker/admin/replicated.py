@@ -1,4 +1,4 @@
-"""What administration asks of a broker about replicated subscriptions; the rules are those of `broker.admin.controller`."""
+"""Replicated subscriptions for administration; the rules are those of `broker.admin.controller`."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from magnetar.metadata.resources import Resources
 
 
 class ReplicatedControl:
-    """Subscriptions that follow to other clusters.
+    """Administration of replicated subscriptions.
 
     Args:
-        replicated_subscriptions: of the broker.
-        resources: what policies say.
-        fences: which subscriptions are being moved.
-        events: how changes enter the broker.
+        replicated_subscriptions: the broker's replicated subscriptions.
+        resources: the policies.
+        fences: the subscriptions that are being moved.
+        events: the entry of changes into the broker.
     """
 
     def __init__(

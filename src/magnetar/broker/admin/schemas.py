@@ -1,6 +1,7 @@
-"""What administration asks of a broker about schemas; the rules are those of `broker.admin.controller`.
+"""Schemas for administration; the rules are those of `broker.admin.controller`.
 
-A topic's name, a partitioned topic's and that of each of its partitions mean the same schemas; so does a non-persistent topic's.
+The names of a partitioned topic and of its partitions mean the same schemas; so does the name of the non-persistent
+topic.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -19,16 +19,16 @@ NO_LIMIT = BacklogQuota()
 
 
 class BrokerFigures(NamedTuple):
-    """Of the whole broker.
+    """Figures of the whole broker.
 
     Attributes:
-        topics, subscriptions, producers, consumers: of both domains.
-        watchers, patterns: of topic lists, and the different ones among these.
-        watch_updates: told to them since the start.
-        by_namespace: topics of each `tenant/namespace`.
-        totals: rates and backlog, as the last round of upkeep found them.
+        topics, subscriptions, producers, consumers: numbers in both domains.
+        watchers, patterns: number of watchers of topic lists, and of different patterns.
+        watch_updates: updates sent to them since the start.
+        by_namespace: number of topics of each `tenant/namespace`.
+        totals: rates and backlog, of the last round of maintenance.
         connections, latency: since the start; not to be changed.
-        cache: of recent entries in memory, as the last round of upkeep found it.
+        cache: rates of the cache of recent entries, of the last round of maintenance.
     """
 
     topics: int
@@ -46,7 +46,9 @@ class BrokerFigures(NamedTuple):
 
 
 class CompactionFigures(NamedTuple):
-    """Of the compactions of one topic since the broker's start; `took_ms` and `read_per_s` (bytes) are the last one's."""
+    """Figures of the compactions of one topic since the broker's start; `took_ms` and `read_per_s` (bytes) are those of
+    the last one.
+    """
 
     removed: int
     successes: int
@@ -58,15 +60,16 @@ class CompactionFigures(NamedTuple):
 
 
 class TopicFigures(NamedTuple):
-    """Of one topic.
+    """Figures of one topic.
 
     Attributes:
-        latency, size: of entries written over the last interval (`broker.statistics.latency`); None: none since the start.
+        latency, size: latencies and sizes of entries written in the last interval (`broker.statistics.latency`); None:
+            none since the start.
         compaction: None: there was none.
-        rate_limited: how often publishes had to wait for a publish rate.
-        quota_bytes, quota_s: what a subscription may lag by its backlog quotas; -1: as far as it likes.
-        evictions: how often each kind of backlog quota took messages.
-        drops_per_s: subscription -> messages that nobody could take (non-persistent topics).
+        rate_limited: number of publishes that had to wait for a publish rate.
+        quota_bytes, quota_s: the largest lag of a subscription by its backlog quotas; -1: no limit.
+        evictions: how often each kind of backlog quota removed messages.
+        drops_per_s: subscription -> messages that no consumer could receive (non-persistent topics).
         read_per_s: entries read from the disk.
     """
 
@@ -166,7 +169,7 @@ class StatisticsControl:
         }
 
     def broker_figures(self) -> BrokerFigures:
-        """Of the whole broker."""
+        """The figures of the whole broker."""
         broker = self._broker
         topics: list[Topic | NonPersistentTopic] = [*broker.topics.values(), *broker.nonpersistent.topics.values()]
         return BrokerFigures(
@@ -185,7 +188,7 @@ class StatisticsControl:
         )
 
     def topic_figures(self, topic: str) -> TopicFigures:
-        """Of one topic or partition; empty ones if there is no such topic."""
+        """The figures of one topic or partition; empty ones if there is no such topic."""
         broker = self._broker
         nonpersistent = broker.nonpersistent.topics.get(topic)
         if nonpersistent is not None:

@@ -1,4 +1,4 @@
-"""What administration asks of a broker about subscriptions; the rules are those of `broker.admin.controller`."""
+"""Subscriptions for administration; the rules are those of `broker.admin.controller`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ class SubscriptionControl:
 
     Args:
         outbox: the broker's; it has the time.
-        catalog: makes, deletes and moves subscriptions.
-        nonpersistent: topics of the other domain.
-        events: how changes enter the broker.
+        catalog: creates, deletes and moves subscriptions.
+        nonpersistent: the non-persistent topics.
+        events: the entry of changes into the broker.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class SubscriptionControl:
         exclusive: bool = False,
         batch_index: int = -1,
     ) -> None:
-        """Create a durable subscription of one topic or partition whose first message is the one at or behind
-        `position` (None and LATEST: only what comes from now on; EARLIEST: all that is retained). `exclusive` and `batch_index`:
-        as of `reset_cursor`.
+        """Create a durable subscription of one topic or partition whose first message is the one at or after `position`
+        (None and LATEST: only new messages; EARLIEST: all retained ones). `exclusive` and `batch_index`: see
+        `reset_cursor`.
 
         Raises:
             NotFound: no such topic. Conflict: it exists. PreconditionFailed: the topic never had such a message.
@@ -121,8 +121,8 @@ class SubscriptionControl:
         batch_index: int = -1,
     ) -> None:
         """Move to a position, or to the first message published at or after a time (int, ms); drops its consumers,
-        whose clients reconnect. `batch_index`: to that message of the batch there; -1: to the whole entry. `exclusive`: go
-        on *behind* it. Both are ignored for times.
+        whose clients reconnect. `batch_index`: to that message of the batch there; -1: to the whole entry. `exclusive`:
+        continue *after* it. Both are ignored for times.
 
         Raises:
             NotFound: no such topic or subscription. Conflict: the topic never had such a message.
@@ -149,7 +149,7 @@ class SubscriptionControl:
         self._events.enter_ready(found_topic, found, move)
 
     def expire(self, topic: str, subscription: str, older_than_s: int, done: Done) -> None:
-        """Acknowledge what was published more than so many seconds ago."""
+        """Acknowledge messages that were published more than this many seconds ago."""
         outbox = self._outbox
         self._events.change(topic, subscription, lambda found: found.expire(outbox.day_ms - older_than_s * 1000), done)
 
@@ -157,28 +157,29 @@ class SubscriptionControl:
         """Let everything up to `position`, the entry there included unless `exclusive`, expire in this cluster.
 
         Raises:
-            Conflict: the position is behind the last entry.
+            Conflict: the position is after the last entry.
         """
         log = self._events.topic(topic).log
         if position > log.last and position != EARLIEST:
             raise Conflict(
                 f"{position} is behind the last message of {topic}, {log.last}; skip_all takes everything there is"
             )
-        # A position without an entry stands for all in front of it: that of a ledger that is gone, or between two ledgers.
+        # A position without an entry means all entries before it: it is in a ledger that is gone, or between two
+        # ledgers.
         through = position if log.valid(position) and not exclusive else log.position_before(position)
         self._events.change(
             topic, subscription, lambda found: found.expire_to(through if log.valid(through) else NONE), done
         )
 
     def analyzed_backlog(self, topic: str, subscription: str, position: Position | None) -> dict[str, Any]:
-        """What a subscription has before it, or of that what is at `position` or behind, with the keys of Pulsar's
+        """The backlog of a subscription, or the part of it at or after `position`, with the keys of Pulsar's
         AnalyzeSubscriptionBacklogResult.
         """
         found_topic, found = self._events.subscription(topic, subscription)
         return backlog_from(found.cursor, found_topic.log, position)
 
     def properties(self, topic: str, subscription: str) -> dict[str, str]:
-        """What is kept with a subscription."""
+        """The properties of a subscription."""
         return dict(self._events.subscription(topic, subscription)[1].cursor.labels)
 
     def set_properties(self, topic: str, subscription: str, properties: Mapping[str, str], done: Done) -> None:

@@ -1,4 +1,4 @@
-"""What administration asks of a broker about topics; the rules are those of `broker.admin.controller`."""
+"""Topics for administration; the rules are those of `broker.admin.controller`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -37,7 +37,7 @@ class TopicControl:
         self._events = events
 
     def names(self, namespace: str) -> list[str]:
-        """Full names of all topics of `tenant/namespace`: each partition by itself, both domains, internal ones too.
+        """Full names of all topics of `tenant/namespace`: each partition separately, both domains, internal ones too.
 
         Empty for a namespace that does not exist.
         """
@@ -52,7 +52,9 @@ class TopicControl:
         return chain(nonpersistent, (text for text in list(self._broker.topics) if text.startswith(prefix)))
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions: None if there is no such topic, 0 for one not partitioned (or that is a partition)."""
+        """The number of partitions: None if there is no such topic, 0 for one that is not partitioned (or is a
+        partition).
+        """
         count = self._broker.resources.partitions(TopicName.parse(topic))
         if count is not None:
             return count
@@ -67,7 +69,7 @@ class TopicControl:
         return self._events.topic(topic).last_message_position()
 
     def last_batch_index(self, topic: str) -> int:
-        """Where the last message is in the batch that its client made, from 0; -1 when it is in none, or there is no message."""
+        """The index of the last message in its client's batch, from 0; -1 if it is in none, or there is no message."""
         return self._events.topic(topic).withdrawals.last_message()[1]
 
     def create(
@@ -117,10 +119,11 @@ class TopicControl:
         self._events.enter(create)
 
     def _create_again(self, name: TopicName, partitions: int, done: Done) -> None:
-        """Of a topic that a link has made after its deletion here, what was there before the deletion may come from now on.
+        """A link has created the topic again after its deletion here: from now on accept its messages from before the
+        deletion.
 
         Raises:
-            Conflict: it exists, and no mark of a deletion is left of it.
+            Conflict: it exists, and it has no deletion mark.
         """
         catalog, present = self._broker.catalog, self.partitions(str(name))
         if present is None or not catalog.deleted.family(name) or bool(present) != bool(partitions):
@@ -138,7 +141,7 @@ class TopicControl:
         """Get or create a topic, as a client's first use does; done when it exists.
 
         Answers:
-            BrokerError: as clients are told.
+            BrokerError: as clients get it.
         """
         name = TopicName.parse(topic)
         self._events.enter(lambda: self._broker.catalog.open(name, create=True, then=lambda _topic, error: done(error)))
@@ -153,20 +156,21 @@ class TopicControl:
         """Give a topic without partitions some; its messages and subscriptions are in the first. Its clients are closed.
 
         Raises:
-            NotFound: no such topic. Conflict: it has partitions. NotAcceptable: the number. PreconditionFailed: something of it
-                stands in the way.
+            NotFound: no such topic. Conflict: it has partitions. NotAcceptable: the number. PreconditionFailed: a part
+                of it prevents it.
         """
         self._events.enter(lambda: self._broker.adoption.adopt(TopicName.parse(topic), partitions, done))
 
     def was_deleted(self, topic: str) -> bool:
-        """Whether a topic was deleted here and nobody here has made it again since; links may have.
+        """Whether a topic was deleted here and no client here has created it again since; links may have.
 
-        `create_topic` does not refuse such a one that exists: what was there before the deletion may come from then on.
+        `create_topic` does not refuse such a topic if it exists: from then on its messages from before the deletion are
+        accepted.
         """
         return bool(self._broker.catalog.deleted.family(TopicName.parse(topic)))
 
     def update_partitions(self, topic: str, partitions: int, done: Done) -> None:
-        """Grow a partitioned topic, or, with as many partitions as it has, bring back those that are missing.
+        """Grow a partitioned topic, or, with its present number of partitions, create the missing ones again.
 
         Raises:
             NotFound: no such partitioned topic. Unprocessable: it would become smaller.
@@ -212,7 +216,8 @@ class TopicControl:
             for one in found:
                 self._check_deletable(one, force)
             if count is not None:
-                # From now on nobody opens a partition: clients come back at once, and those that are gone would be made again.
+                # From now on no partition can be opened: clients reconnect at once, and deleted partitions would be
+                # created again.
                 resources.begin(leaving)
                 try:
                     self._broker.nonpersistent.delete(texts, force=force)
@@ -235,10 +240,11 @@ class TopicControl:
         self._broker.catalog.delete(topic, force=True, done=then)
 
     def _check_deletable(self, topic: Topic, force: bool) -> None:
-        """As in Pulsar: subscriptions go with their topic without a word; who is connected, or another cluster's copy, does not.
+        """As in Pulsar: subscriptions are deleted with their topic without a check; connected clients, or another
+        cluster's copy, prevent it.
 
         Raises:
-            PreconditionFailed: somebody is connected. Unprocessable: it is replicated.
+            PreconditionFailed: clients are connected. Unprocessable: it is replicated.
         """
         if force:
             return
@@ -321,7 +327,7 @@ class TopicControl:
         self._events.enter(clear)
 
     def trim(self, topic: str, done: Done) -> None:
-        """Let retention delete at once what it may; done when the broker will not give it to anybody any more."""
+        """Let retention delete at once what it may; done when the broker will no longer deliver it."""
         found = self._events.topic(topic)
 
         def trimmed(error: str) -> None:
@@ -337,7 +343,7 @@ class TopicControl:
         return topic.deduplication
 
     def sequence_ids(self, topic: str) -> dict[str, int]:
-        """Of each producer name of a topic (or one partition) the highest sequence id that is stored.
+        """The highest stored sequence id of each producer name of a topic (or one partition).
 
         Raises:
             NotFound: no such topic. PreconditionFailed: it has no deduplication.
@@ -345,7 +351,7 @@ class TopicControl:
         return {name: numbers.persisted for name, numbers in self._deduplication(self._events.topic(topic)).numbers}
 
     def forget_producer(self, topic: str, producer: str, done: Done) -> None:
-        """Forget a producer name's number, after closing its producers (their clients reconnect): it begins anew.
+        """Forget a producer name's number, after closing its producers (their clients reconnect): it begins again.
 
         Raises:
             NotFound: no such topic. PreconditionFailed: it has no deduplication.
@@ -360,7 +366,7 @@ class TopicControl:
             if found.deduplication is deduplication:
                 deduplication.forget(producer, stored)
             else:
-                done(None)  # switched off meanwhile: nothing is kept any more
+                done(None)  # switched off meanwhile: nothing is kept
 
         def forget() -> None:
             for one in found.producers.everybody():
@@ -380,7 +386,8 @@ class TopicControl:
         self._events.enter(lambda: self._broker.compactions.trigger(found))
 
     def compaction_status(self, topic: str) -> dict[str, str]:
-        """How the last compaction since the broker's start went: `status` (NOT_RUN, RUNNING, SUCCESS, ERROR), `lastError`.
+        """The result of the last compaction since the broker's start: `status` (NOT_RUN, RUNNING, SUCCESS, ERROR),
+        `lastError`.
 
         Raises:
             NotFound: no such topic.
@@ -397,8 +404,8 @@ class TopicControl:
 
             def ended() -> None:
                 found.end()
-                # As in Pulsar. Clients that learn it by a refused message close their connection (C++), or leave whoever
-                # waits for that message without an answer (Go).
+                # As in Pulsar. Clients that learn it from a refused message close their connection (C++), or leave the
+                # caller that waits for that message without an answer (Go).
                 for producer in found.producers.everybody():
                     self._broker.clients.close_producer(producer)
                 for subscription in found.subscriptions.values():
@@ -417,7 +424,7 @@ class TopicControl:
         self._events.enter(end)
 
     def ledger_info(self, topic: str) -> dict[str, Any]:
-        """What is stored of a topic's ledgers and cursors, with the keys of Pulsar's ManagedLedgerInfo."""
+        """The stored ledgers and cursors of a topic, with the keys of Pulsar's ManagedLedgerInfo."""
         found = self._events.topic(topic)
         info = {
             "creationDate": iso_time(found.record.created_ms),
@@ -440,7 +447,7 @@ class TopicControl:
         return info | ({"terminatedPosition": _shown(found.log.last)} if found.terminated else {})
 
     def properties(self, topic: str) -> dict[str, str]:
-        """What an administrator keeps with a topic."""
+        """The properties of a topic, set by an administrator."""
         return dict(self._events.topic(topic).record.properties)
 
     def change_properties(self, topic: str, puts: Mapping[str, str], delete: str | None, done: Done) -> None:

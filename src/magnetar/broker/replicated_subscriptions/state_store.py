@@ -252,7 +252,7 @@ class StateTransaction:
 
 
 class Leftover:
-    """A key of ours whose topic is gone, or what was to be kept of it (`keeper.Share`)."""
+    """A key of ours whose topic is gone, or what was to be kept of it (`cursor_flusher.Share`)."""
 
     def __init__(self, key: str) -> None:
         self.parts = {key: Piece((), {}, (key,))}

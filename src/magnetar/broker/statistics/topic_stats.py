@@ -92,7 +92,7 @@ class TopicStatistics:
         """Pulsar's stats of one topic or partition.
 
         Args:
-            broker, topic: whose.
+            topic: the topic.
             publishers: with producers.
             consumers: with consumers of each subscription.
         """
