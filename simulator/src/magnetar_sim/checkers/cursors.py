@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar.core.ids import NONE, LinkCursor, Position
 from magnetar.storage.entries import StoredEntry
-from magnetar_sim.checkers.base import Checker
+from magnetar_sim.checkers.base import Checker, unsendable
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.memory.records import Copy, Published, Violation
 from magnetar_sim.world import World
@@ -58,11 +58,13 @@ class Cursors(Checker):
         for target, source in broker.links.sources.items():
             for topic, state in source.topics.items():
                 key = (cluster.name, target, topic)
-                self._foreign(key, state)
-                before, now = self._seen.get(key), _Seen(cluster.uuid, state.log.incarnation, state.cursor)
-                if before == now:
+                floor = unsendable(state)
+                if floor != NONE:
+                    self._floor[key] = max(floor, self._floor.get(key, NONE))
+                before, here = self._seen.get(key), (cluster.uuid, state.log.incarnation, state.cursor)
+                if before == here:
                     continue
-                self._seen[key] = now
+                self._seen[key] = now = _Seen(*here)
                 if before is None or before[:2] != now[:2]:
                     self._have.setdefault(key, set())
                 elif now.cursor.gen < before.cursor.gen:
@@ -74,17 +76,6 @@ class Cursors(Checker):
                     self._have[key] = set(there.ever) if there is not None else set()
                 elif now.cursor.c > before.cursor.c:
                     self._moved(key, before.cursor.c, now.cursor.c)
-
-    def _foreign(self, key: Key, state: "LinkTopic") -> None:
-        """What is at or below a watermark of an earlier life of the source cannot be sent, and is declared.
-
-        See docs/design/links.md#ledger-ids-grow.
-        """
-        floor = max(state.floor, state.cursor.c if state.cursor.c > state.log.last else NONE)
-        if state.rewinding is not None and state.rewinding.c > state.cursor.c:
-            floor = max(floor, state.rewinding.c)  # a jump on its way to the store
-        if floor != NONE:
-            self._floor[key] = max(floor, self._floor.get(key, NONE))
 
     def _moved(self, key: Key, start: Position, end: Position) -> None:
         source, target, topic = key

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.entries import EntryFlags, StoredEntry
-from magnetar_sim.checkers.base import Checker
+from magnetar_sim.checkers.base import Checker, unsendable
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.memory.records import Copy, Published, Violation
 from magnetar_sim.world import World
@@ -86,31 +86,30 @@ class OnceAndInOrder(Checker):
         """A source that meets a watermark of an earlier life cannot send what is at or below it; it declares that."""
         broker = cluster.broker
         assert broker is not None
+        name, trimming = cluster.name, broker.upkeep._trimming
         for target, source in broker.links.sources.items():
             for topic, state in source.topics.items():
-                key = (cluster.name, target, topic)
-                begins = self._begun.get(key) != (cluster.uuid, state.log.incarnation)
-                self._begun[key] = (cluster.uuid, state.log.incarnation)
-                if begins or not state.wanted or key in self._trimmed:
+                key, cursor = (name, target, topic), state.cursor
+                begun = (cluster.uuid, state.log.incarnation)
+                if self._begun.get(key) != begun or not state.wanted or key in self._trimmed:
+                    self._begun[key] = begun
                     # What retention takes while there is no such link was never the link's, nor is what it is about to take.
-                    copy = self.world.truth.copies.get((cluster.name, topic))
-                    if copy is not None and (copy.uuid, copy.incarnation) == self._begun[key]:
+                    copy = self.world.truth.copies.get((name, topic))
+                    if copy is not None and (copy.uuid, copy.incarnation) == begun:
                         before = self._before.setdefault(key, set())
                         if len(copy.deleted) > len(before):
                             before |= copy.deleted
-                    (self._trimmed.add if topic in broker.upkeep._trimming else self._trimmed.discard)(key)
-                floor = max(state.floor, state.cursor.c if state.cursor.c > state.log.last else NONE)
-                if state.rewinding is not None and state.rewinding.c > state.cursor.c:
-                    floor = max(floor, state.rewinding.c)  # a jump on its way to the store
+                    (self._trimmed.add if topic in trimming else self._trimmed.discard)(key)
+                floor = unsendable(state)
                 if floor != NONE:
                     self._floor[key] = max(floor, self._floor.get(key, NONE))
-                self._gens[key] = state.cursor.gen
+                self._gens[key] = cursor.gen
                 lost = self._lost.get(key)
-                if lost is not None and state.cursor.gen > lost[0]:
+                if lost is not None and cursor.gen > lost[0]:
                     # A rewind is in use: what the destination once had and was deleted here meanwhile is declared now. It may
                     # be one to a watermark of the life that was lost: then another follows, and declares the rest.
-                    self._lost[key] = (state.cursor.gen, lost[1])
-                    copy = self.world.truth.copies.get((cluster.name, topic))
+                    self._lost[key] = (cursor.gen, lost[1])
+                    copy = self.world.truth.copies.get((name, topic))
                     if copy is not None:
                         self._exempt.setdefault(key, set()).update(copy.deleted & lost[1])
 

@@ -253,6 +253,8 @@ class Link:
         self._shaken: dict[str, tuple[int, int]] = {}
         self._shook_ms = -HANDSHAKE_MS
         self._planned: dict[str, Range] = {}
+        self._settled: dict[str, pb.GeoTopicState] = {}
+        """States with nothing left to plan: only the next one, which the source sends, has something."""
         self.tasks: list[Task] = []
         self._spare: list[Peer] = []
         context.clock.after(int(rng.random() * TICK_MS), self._tick)
@@ -467,10 +469,15 @@ class Link:
             before = None
         if len(alive) >= 2 or len(self.tasks) >= TASKS_MAX or (before is not None and not before.read):
             return
-        c, s = position_from_proto(state.cursor.c), position_from_proto(state.cursor.s)
+        if self._from is None or (before is None and self._settled.get(name) is state):
+            return
         if before is not None:
             c, s = before.end, before.sent_last
-        if c >= position_from_proto(state.last) or self._from is None:
+        else:
+            c, s = position_from_proto(state.cursor.c), position_from_proto(state.cursor.s)
+        if c >= position_from_proto(state.last):
+            if before is None:
+                self._settled[name] = state
             return
         work = Range(name, state.incarnation, self._uuid, state.cursor.gen, c, s, before=before)
         task = Task(self, work)

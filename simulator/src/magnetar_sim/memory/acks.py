@@ -96,23 +96,25 @@ class Acks(Observer):
         return self._truth.published[uid].count
 
     def retained(self, cluster: Cluster, topic: str) -> set[int]:
-        """All messages that a cluster has."""
+        """All messages that a cluster has; the set is not to be changed."""
         copy = self._truth.copy(cluster, topic)
         if copy is None:
             return set()
-        return {uid + number for uid in copy.at.values() for number in range(self.count(uid))}
+        if copy.retained is None:
+            copy.retained = {uid + number for uid in copy.at.values() for number in range(self.count(uid))}
+        return copy.retained
 
     def now(self, cluster: Cluster, topic: str, cursor: Cursor) -> set[int]:
         """What a cursor counts as acknowledged, of what is retained."""
         copy = self._truth.copy(cluster, topic)
         found: set[int] = set()
+        mark_delete, partial = cursor.mark_delete, cursor.partial
         for position, uid in copy.at.items() if copy is not None else ():
-            count = self.count(uid)
-            if cursor.is_acked(position):
-                found.update(range(uid, uid + count))
-            elif position in cursor.partial:
-                bits = cursor.partial[position].bits
-                found.update(uid + number for number in range(count) if not bits >> number & 1)
+            if position <= mark_delete or cursor.is_acked(position):
+                found.update(range(uid, uid + self.count(uid)))
+            elif position in partial:
+                bits = partial[position].bits
+                found.update(uid + number for number in range(self.count(uid)) if not bits >> number & 1)
         return found
 
     def state(self, cluster: Cluster, topic: str, subscription: str, *, peek: bool = False) -> SubscriptionState | None:
@@ -423,7 +425,7 @@ class Acks(Observer):
         covers = self.now(cluster, topic, machine.cursor)
         truth.delivered, truth.expired = set(), set()
         truth.movers.clear()
-        truth.late = self.retained(cluster, topic) if topic in cluster.broker.upkeep._trimming else set()
+        truth.late = set(self.retained(cluster, topic)) if topic in cluster.broker.upkeep._trimming else set()
         by_update = name in self._by_update
         if self.context.mode == "snapshot" and machine.replicated:
             self._by_update.discard(name)

@@ -57,6 +57,7 @@ class Copy:
         sources: per cluster the newest position of its log that came from there, messages and markers.
         deleted: uids that retention took.
         ever: all uids it had.
+        retained: messages of the entries in `at`, where they were asked for since it changed; the set itself never changes.
     """
 
     uuid: str
@@ -67,6 +68,7 @@ class Copy:
     sources: dict[str, Position] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
+    retained: set[int] | None = None
 
 
 def entry_bytes(published: Published, version: bytes = b"") -> bytes:

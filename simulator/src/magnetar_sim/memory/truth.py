@@ -110,6 +110,7 @@ class Truth(Observer):
                 self.context.count("restricted entry stored")
             self._observers.stored(cluster, topic, copy, entry, self.published[uid])
             copy.at[position] = uid
+            copy.retained = None
             copy.where[uid] = position
             copy.ever.add(uid)
 
@@ -134,6 +135,7 @@ class Truth(Observer):
                 continue
             for position in [one for one in copy.at if one.ledger in gone]:
                 uid = copy.at.pop(position)
+                copy.retained = None
                 copy.deleted.add(uid)
                 self.context.count("entry deleted by retention")
                 self._observers.trimmed(cluster, topic, copy, position, self.published[uid])
