@@ -473,7 +473,7 @@ class World:
         node.delivered[subscription] = set()
 
     def handshake(self, source: Node, destination: Node) -> None:
-        """The link tells what its source knows: no subscription is needed for it."""
+        """The link reports what its source knows: no subscription is needed for it."""
         destination.machine.learn_own(source.machine.own_marks())
 
     def expire_one(self, node: Node, subscription: str, position: Position) -> None:
@@ -489,16 +489,16 @@ class World:
     # ------------------------------------------------------------------------------------------------------ observing
 
     def merged(
-        self, node: Node, state: SubscriptionState, told: AckedSet, before: Epoch, consumed: set[Message]
+        self, node: Node, state: SubscriptionState, part: AckedSet, before: Epoch, consumed: set[Message]
     ) -> None:
-        subscription = told.subscription
-        if told.epoch.kind == 0 and state.epoch.kind == 0 and told.full:
+        subscription = part.subscription
+        if part.epoch.kind == 0 and state.epoch.kind == 0 and part.full:
             writer, position = node.reading
             node.made.setdefault(subscription, set()).update(self.made_of.get((writer, position, subscription), ()))
         if state.epoch != before:
             node.known[subscription] = set()
-            if told.base is not None and state.epoch.kind:
-                floor = marks_of(told.floor)
+            if part.base is not None and state.epoch.kind:
+                floor = marks_of(part.floor)
                 # What the seeking cluster could not know stays consumed, here and wherever this cluster is heard.
                 self.owe(subscription, state.epoch, node, {m for m in consumed if unstated(floor, m)})
         node.known.setdefault(subscription, set()).update(ids(state.acks))
@@ -742,9 +742,9 @@ class World:
     def unwritten(node: Node, name: str, state: SubscriptionState) -> set[Message]:
         found = ids(state.dirty)
         for one in node.writing:
-            for told in one.marker.sets if one.marker is not None else ():
-                if told.subscription == name:
-                    found |= ids(MessageSet(told.acks))
+            for part in one.marker.sets if one.marker is not None else ():
+                if part.subscription == name:
+                    found |= ids(MessageSet(part.acks))
         return found
 
     def trim(self) -> None:
@@ -777,7 +777,7 @@ class World:
         self.say(f"{name}: topic re-created as {incarnation}")
         for subscription, memory in self.memory.items():
             for key, owed in memory.must.items():  # what only the lost log knew may come again
-                known = {other: self.told_by(self.nodes[other], subscription, key) for other in self.names}
+                known = {other: self.published_by(self.nodes[other], subscription, key) for other in self.names}
                 for other in owed:
                     owed[other] &= set().union(*(known[source] for source in self.src[other]))
         for source, destination in self.at:
@@ -788,8 +788,8 @@ class World:
                 node.incs[other.cluster] = other.log.incarnation
                 self.rebase(other, name)
 
-    def told_by(self, node: Node, subscription: str, key: Any) -> set[Message]:
-        """What a cluster knows in an epoch, or has told in what it retains."""
+    def published_by(self, node: Node, subscription: str, key: Any) -> set[Message]:
+        """What a cluster knows in an epoch, or has published in what it retains."""
         found: set[Message] = set()
         for entry in node.entries:
             marker = node.markers.get(entry.position)
@@ -905,7 +905,7 @@ class World:
         return True
 
     def check_forgotten(self) -> None:
-        """After everybody spoke as often as a low-water mark may be relayed: no bit that nobody can need."""
+        """After all clusters wrote as often as a low-water mark may be relayed: no bit that no cluster can need."""
         for _ in self.names:
             for source, destination in self.at:
                 self.handshake(self.nodes[source], self.nodes[destination])
@@ -932,7 +932,7 @@ class World:
                     m for m in ids(state.consumed()) if all(m[1:] < low[m[0]] for low in lows if m[0] in low)
                 }  # fmt: skip
                 if extra and self.must_forget():
-                    raise Violation(f"{name} keeps bits of {subscription} that nobody can need: {sorted(extra)}")
+                    raise Violation(f"{name} keeps bits of {subscription} that no cluster can need: {sorted(extra)}")
 
     def must_forget(self) -> bool:
         return True

@@ -55,18 +55,18 @@ class AnswersPushed(LinkDestination):
 
 
 class RefusesPushed(LinkDestination):
-    """A refusal tells what may yet fail."""
+    """A refusal answers with what may yet fail."""
 
     def append(self, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
         topic = self._host.find(request.topic)
         pushed = topic.log.watermark_staged("a") if topic is not None else NONE
 
-        def told(response: Any) -> None:
+        def refused(response: Any) -> None:
             if response.refused:
                 response.persisted.ledger, response.persisted.entry = pushed
             reply(response)
 
-        super().append(connection, request, payload, told, ask)
+        super().append(connection, request, payload, refused, ask)
 
 
 class RewindsInMemory(LinkSource):
@@ -95,8 +95,8 @@ class NoDedup(Planted):
 
 
 class PIsCursor(Planted):
-    def first_p(self, told: pb.GeoTopicState) -> Position:
-        return position_from_proto(told.cursor.c)
+    def first_p(self, state: pb.GeoTopicState) -> Position:
+        return position_from_proto(state.cursor.c)
 
 
 class PIsPreviousEntry(Planted):
@@ -230,12 +230,12 @@ class NoHandshake(Planted):
         "crash_b": 0.3,
     }
 
-    def shakes_hands(self, told: pb.GeoTopicState) -> bool:
-        return position_from_proto(told.cursor.c) < position_from_proto(told.last)
+    def shakes_hands(self, state: pb.GeoTopicState) -> bool:
+        return position_from_proto(state.cursor.c) < position_from_proto(state.last)
 
 
 class RewindForgets(Planted):
-    """What is learnt while a rewind is on its way to the store is judged by the cursor before it (seed mixed 5001073)."""
+    """What a handshake finds while a rewind is on its way to the store is judged by the cursor before it (seed mixed 5001073)."""
 
     warm = 1.0
     slow_clocks = True

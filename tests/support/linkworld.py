@@ -254,8 +254,8 @@ class Node(PlainLinkHost):
             if not error and self.topic is None:
                 self.open(self.ids, fresh=True)
             waiting, self.creating = self.creating, []
-            for told in waiting:
-                told(error)
+            for then in waiting:
+                then(error)
 
         self.outbox.put(Store({KEY: record.encode()}, (), stored))
 
@@ -276,7 +276,7 @@ class Node(PlainLinkHost):
 
 @dataclass
 class Task:
-    """A messenger: what it read, what it sent, what it was told."""
+    """A task of the pipeline: what it read, what it sent, what was answered."""
 
     incarnation: int
     gen: int
@@ -400,8 +400,8 @@ class World:
     def keep_after(self) -> Position | None:
         return self.source.durable_low(TOPIC)
 
-    def first_p(self, told: pb.GeoTopicState) -> Position:
-        return position_from_proto(told.cursor.s)
+    def first_p(self, state: pb.GeoTopicState) -> Position:
+        return position_from_proto(state.cursor.s)
 
     def next_p(self, entry: StoredEntry, sent: bool, p: Position) -> Position:
         return entry.position if sent else p
@@ -579,7 +579,7 @@ class World:
                 self.say(f"B deletes ledgers {gone}")
 
     def forget_b(self) -> None:
-        """B's topic is deleted, or its disk is lost: nobody has any more what A deleted."""
+        """B's topic is deleted, or its disk is lost: what A deleted is nowhere any more."""
         wiped = self.rng.random() < 0.5
         self.exempt |= {m.uid for m in self.alive if m.deleted}
         if wiped:
@@ -597,33 +597,33 @@ class World:
 
     # --------------------------------------------------------------------------------------------------------- messengers
 
-    def told(self) -> pb.GeoTopicState | None:
-        """What A tells a pipeline of the topic."""
+    def topic_state(self) -> pb.GeoTopicState | None:
+        """What A reports of the topic to a pipeline."""
         got: list[pb.CommandGeoTopicsResponse] = []
         self.source.poll(1, pb.CommandGeoTopics(request_id=1, to="b", counter=0), got.append)
         return got[0].topics[0] if got and got[0].topics else None
 
     def plan(self, bytes_max: int = 0) -> bool:
-        told = self.told()
-        if told is None or position_from_proto(told.cursor.c) >= position_from_proto(told.last):
+        state = self.topic_state()
+        if state is None or position_from_proto(state.cursor.c) >= position_from_proto(state.last):
             return False
         got: list[tuple[pb.CommandGeoReadResponse, list[bytes]]] = []
-        read = pb.CommandGeoRead(request_id=1, topic=TOPIC, to="b", after=told.cursor.c)
+        read = pb.CommandGeoRead(request_id=1, topic=TOPIC, to="b", after=state.cursor.c)
         read.bytes_max = bytes_max or self.rng.randint(1, 300)
         self.source.read(read, lambda response, data: got.append((response, list(data))))
         self.a.pump()
         if not got:
             return False
         response, data = got[0]
-        task = self.task(told, response, data)
+        task = self.task(state, response, data)
         self.tasks.append(task)
         frames = [(str(p), [str(e.position) for e in entries]) for p, entries in task.frames]
         self.say(f"plan {frames} up to {task.end}, gen {task.gen}")
         return True
 
-    def task(self, told: pb.GeoTopicState, response: pb.CommandGeoReadResponse, data: list[bytes]) -> Task:
+    def task(self, state: pb.GeoTopicState, response: pb.CommandGeoReadResponse, data: list[bytes]) -> Task:
         """Filter, chain, and cut into frames."""
-        p = self.first_p(told)
+        p = self.first_p(state)
         frames: list[tuple[Position, list[StoredEntry]]] = []
         room = 0
         for at, payload in enumerate(data):
@@ -643,7 +643,7 @@ class World:
             if not sent:
                 room = 0 if p == position else room
         end = position_from_proto(response.end)
-        return Task(told.incarnation, told.cursor.gen, self.a.uuid, position_from_proto(told.cursor.s), end, frames)
+        return Task(state.incarnation, state.cursor.gen, self.a.uuid, position_from_proto(state.cursor.s), end, frames)
 
     def send(self, task: Task) -> None:
         p, entries = task.frames[task.at]
@@ -663,13 +663,13 @@ class World:
             if session == self.session:
                 self.answered(task, last, response)
 
-        self.destination.append(session, request, b"".join(e.data for e in entries), reply, self.tell_schemas)
+        self.destination.append(session, request, b"".join(e.data for e in entries), reply, self.ask_schemas)
         self.b.pump()
 
     def schema_numbering(self, task: Task) -> int:
         return 0
 
-    def tell_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
+    def ask_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
         raise Violation("nothing here carries a schema")
 
     def answered(self, task: Task, last: Position, response: pb.CommandGeoAppendResponse) -> None:
@@ -689,16 +689,16 @@ class World:
 
     def learn(self, incarnation: int, gen: int, watermark: Position, counter: int, *, foreign: bool = False) -> None:
         request = pb.CommandGeoCommit(request_id=1, to="b")
-        learnt = request.learned.add(
+        mark = request.learned.add(
             topic=TOPIC, incarnation=incarnation, watermark=position_to_proto(watermark), counter=counter
         )
-        learnt.foreign = foreign
+        mark.foreign = foreign
         if self.rng.random() < 0.3:
-            learnt.gen = gen
+            mark.gen = gen
         self.commits.append(request)
 
     def finish(self, task: Task) -> None:
-        """The task ends; what was confirmed without a hole before it is told."""
+        """The task ends; what was confirmed without a hole before it is committed."""
         task.over = True
         if task in self.tasks:
             self.tasks.remove(task)
@@ -749,17 +749,19 @@ class World:
             self.say(f"cursor {self.state.cursor}")
         self.a.pump()
 
-    def shakes_hands(self, told: pb.GeoTopicState) -> bool:
+    def shakes_hands(self, state: pb.GeoTopicState) -> bool:
         return True
 
     def handshake(self) -> None:
-        """GEO_WATERMARKS; what is learnt travels like any commit."""
-        told = self.told()
-        if told is None or not self.shakes_hands(told):
+        """GEO_WATERMARKS; its answer travels like any commit."""
+        state = self.topic_state()
+        if state is None or not self.shakes_hands(state):
             return
         request = pb.CommandGeoWatermarks(request_id=1, source="a", uuid=self.a.uuid, counter=0)
-        request.topics.add(topic=TOPIC, incarnation=told.incarnation, partitions=0, last=told.last, start=told.cursor.c)
-        session, incarnation, gen = self.session, told.incarnation, told.cursor.gen
+        request.topics.add(
+            topic=TOPIC, incarnation=state.incarnation, partitions=0, last=state.last, start=state.cursor.c
+        )
+        session, incarnation, gen = self.session, state.incarnation, state.cursor.gen
 
         def reply(response: pb.CommandGeoWatermarksResponse) -> None:
             if session != self.session:

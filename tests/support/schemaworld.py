@@ -1,8 +1,8 @@
-"""Schemas in the worlds of links: versions that differ, are refused, forgotten, asked for and never told.
+"""Schemas in the worlds of links: versions that differ, are refused, forgotten, asked for and never answered.
 
 On top of `linkworld.World`: both clusters have the real registry and its rules, B stores what links bring with its own slow and
 failing store, messengers pass questions on to A now, later, twice, without success, or die with them. Each message knows
-which definition it was written with; what B stores must name the same one there, or none where nobody can say.
+which definition it was written with; what B stores must name the same one there, or none where no cluster can know.
 """
 
 import json
@@ -37,7 +37,7 @@ POOL = [
 
 
 class Rules:
-    """The policies of a namespace, as `metadata.resources` tells them."""
+    """The policies of a namespace, as `metadata.resources` has them."""
 
     def __init__(self) -> None:
         self.strategy, self.auto_update, self.replication = "FULL", True, "block"
@@ -133,14 +133,14 @@ class SchemaWorld(World):
             self.say("A deletes its schemas")
 
     def forget_a(self) -> None:
-        """By force: what was published before cannot be explained by anybody any more."""
+        """By force: what was published before cannot be explained any more."""
         self.source_registry.forget(ID)
         self.loose |= set(self.written_with)
         self.say("A forgets its schemas")
         self.register_a()
 
-    def task(self, told: pb.GeoTopicState, response: pb.CommandGeoReadResponse, data: list[bytes]) -> Task:
-        made = super().task(told, response, data)
+    def task(self, state: pb.GeoTopicState, response: pb.CommandGeoReadResponse, data: list[bytes]) -> Task:
+        made = super().task(state, response, data)
         self.numberings[id(made.frames)] = (made.frames, self.source_registry.numbering(ID))
         return made
 
@@ -200,7 +200,7 @@ class SchemaWorld(World):
         self.say(f"B's rules: {self.rules.strategy} {self.rules.auto_update} {self.rules.replication}")
 
     def written(self, node: Node, append: Append) -> None:
-        """B is about to store what came: whoever reads it here must decode it with what it was written with."""
+        """B is about to store what came: who reads it here must decode it with what it was written with."""
         super().written(node, append)
         if node is self.b:
             for entry in append.entries:
@@ -217,14 +217,14 @@ class SchemaWorld(World):
             return
         record = self.schemas.registry.at(ID, int.from_bytes(metadata.schema_version, "big"))
         if record is None:
-            raise Violation(f"message {uid} names version {metadata.schema_version.hex()}, which nobody gave here")
+            raise Violation(f"message {uid} names version {metadata.schema_version.hex()}, which was never given here")
         here = record.data if record.type != SchemaType.STRING else b"STRING"
         if here != meant and uid not in self.loose:
             raise Violation(f"message {uid} was written with {meant!r} and is read with {here!r}")
 
     # ------------------------------------------------------------------------------------------------------ messengers
 
-    def tell_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
+    def ask_schemas(self, wanted: pb.CommandGeoSchemasWanted) -> None:
         self.questions.append((self.session, wanted))
 
     def answer_question(self) -> None:
@@ -335,7 +335,7 @@ class TooEarly(SchemaTranslator):
 
 
 class TroubleIsNoTrouble(SchemaTranslator):
-    """What could not be stored here is taken for what nobody can explain."""
+    """What could not be stored here is taken for what cannot be explained."""
 
     def _bring(self, parked: Any, schema: pb.GeoSchema) -> None:
         translation = parked.translation

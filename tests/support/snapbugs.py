@@ -32,7 +32,7 @@ class Planted(World):
 class Plain(Planted):
     """Positions only, as PIP-33 has them, and three clusters."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 1.0
     steps = 250
     clusters_least = 3
@@ -87,18 +87,18 @@ class NoVector(Planted):
 
     plain = 0.0
     warm = 1.0
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
 
     def push(self, entry: Any, site: Site, to: Site) -> None:
         self.is_plain = True
         super().push(entry, site, to)
         self.is_plain = False
 
-    def check_told(self) -> None:
-        """Positions tell less."""
+    def check_published(self) -> None:
+        """Positions claim less."""
 
     def check_tail(self, home: Site) -> None:
-        """Positions tell less."""
+        """Positions claim less."""
 
     def publish(self, site: Site | None = None, *, everywhere: bool = False) -> None:
         super().publish(site, everywhere=True)
@@ -109,7 +109,7 @@ class NoVector(Planted):
 class NoRestrictedCheck(Planted):
     """The vector is one number per origin, and replicate_to is not looked at."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 0.0
     patches = PATCHES["no_restricted_check"]
     boost: ClassVar[dict[str, float]] = {"quota": 0, "join": 0}
@@ -137,7 +137,7 @@ class NoEpoch(Planted):
 class ReuseLedgers(Planted):
     """Ledger ids, and so incarnations, start again after a wipe."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 0.0
     reuse_ledgers = True
     boost: ClassVar[dict[str, float]] = {"wipe": 3}
@@ -170,9 +170,9 @@ class BaseIsAck(Planted):
 
 
 class ExpiryIsAck(Planted):
-    """Expiry is told like an acknowledgement (docs/design/acknowledged-sets.md#expiry-is-local)."""
+    """Expiry is published like an acknowledgement (docs/design/acknowledged-sets.md#expiry-is-local)."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 0.0
     patches = PATCHES["told_expiry"]
     boost: ClassVar[dict[str, float]] = {"expire": 5}
@@ -181,20 +181,20 @@ class ExpiryIsAck(Planted):
 class VectorTooLate(Planted):
     """The vector is what the log holds when the snapshot is read, not at its local position."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 0.0
     patches = PATCHES["vector_too_late"]
 
 
 class NeverRests(Planted):
-    """Who was told by an update tells it on."""
+    """A cluster publishes what it knows by an update."""
 
     plain = 0.0
     patches = PATCHES["never_rests"]
 
 
 class SeekForgetsNothing(Planted):
-    """A cluster that hears of a seek goes on telling what it knew before."""
+    """A cluster that gets another's seek goes on publishing what it knew before."""
 
     reason = "undoes the seek"
     plain = 0.0
@@ -203,7 +203,7 @@ class SeekForgetsNothing(Planted):
 
 
 class RetellsToAll(Planted):
-    """Whoever forgot is told everything again, and so is everybody else."""
+    """What a cluster that forgot needs again is published to all."""
 
     reason = "undoes the seek"
     plain = 0.0
@@ -213,7 +213,7 @@ class RetellsToAll(Planted):
     boost: ClassVar[dict[str, float]] = {"seek": 2, "wipe": 0, "move": 5, "stall": 0.3}
 
     def seek(self) -> None:
-        """It is heard of everywhere; then some link begins anew."""
+        """All clusters get it; then some link begins again."""
         super().seek()
         for _ in range(40):
             self.link()
@@ -226,9 +226,9 @@ class RetellsToAll(Planted):
 
 
 class NothingOnArrival(Planted):
-    """What others said is acknowledged is forgotten before the message comes."""
+    """What others published as acknowledged is forgotten before the message comes."""
 
-    reason = "told"
+    reason = "published"
     plain = 0.0
     clusters_least = 3
     warm = 1.0
@@ -257,7 +257,7 @@ class NothingOnArrival(Planted):
 class NoTrailing(Planted):
     """Snapshots are only taken for new messages."""
 
-    reason = "told"
+    reason = "published"
     plain = 0.0
     warm = 1.0
     patches = PATCHES["no_trailing"]
@@ -277,15 +277,15 @@ class NoTrailing(Planted):
 class SnapshotMustComeFirst(Planted):
     """A snapshot that arrives after the acknowledgement is not looked at before the next one (Pulsar #16651)."""
 
-    reason = "told"
+    reason = "published"
     plain = 0.0
     patches = PATCHES["snapshot_must_come_first"]
 
 
 class ToldTooEarly(Planted):
-    """An update counts as told before it is durable."""
+    """An update counts as published before it is durable."""
 
-    reason = "told"
+    reason = "published"
     plain = 0.0
     patches = PATCHES["told_too_early"]
     boost: ClassVar[dict[str, float]] = {"fail": 5}
@@ -301,9 +301,9 @@ class ForgetsDeletion(Planted):
 
 
 class HeldForgetsTrimmed(Planted):
-    """What retention deleted is no longer in the vector after a restart: the tail of a quiet origin is never told."""
+    """What retention deleted is no longer in the vector after a restart: the tail of a quiet origin is never published."""
 
-    reason = "told"
+    reason = "published"
     plain = 0.0
     patches = PATCHES["held_forgets_trimmed"]
     boost: ClassVar[dict[str, float]] = {"trim": 5, "crash": 5}
@@ -312,7 +312,7 @@ class HeldForgetsTrimmed(Planted):
 class StaleBase(Planted):
     """What was deleted before the subscription came counts as acknowledged."""
 
-    reason = "nobody acknowledged"
+    reason = "was not acknowledged"
     plain = 0.0
     patches = PATCHES["stale_base"]
     warm = 0.0
@@ -393,6 +393,6 @@ if __name__ == "__main__":
 
     for bug in sys.argv[1:] or BUGS:
         first = find(bug, range(4000))
-        told = f"seed {first[0]}, {len(first[2])} events: {first[1][:90]}" if first else "NOT FOUND"
-        sys.stdout.write(f"{bug}: {told}\n")
+        found = f"seed {first[0]}, {len(first[2])} events: {first[1][:90]}" if first else "NOT FOUND"
+        sys.stdout.write(f"{bug}: {found}\n")
         sys.stdout.flush()

@@ -6,7 +6,7 @@ acknowledged what.
 
 Promises that are checked at every step: whatever an update acknowledges was acknowledged by a consumer (or skipped, or
 was behind the starting point of every creation), and no update undoes a seek. At the end, when everything is up again: the
-tail of the acknowledgements is everywhere, and nobody writes another marker.
+tail of the acknowledgements is everywhere, and no cluster writes another marker.
 
 The same seed makes the same world. A violation says what happened; the trace says how it came to it.
 """
@@ -43,7 +43,7 @@ class Written(NamedTuple):
     """What the world knows of an update's writer at the moment of writing.
 
     Attributes:
-        entitled: per cluster the number of its last seek that the writer heard of and after which something was
+        entitled: per cluster the number of its last seek that the writer knew and after which something was
             acknowledged in the writer.
     """
 
@@ -94,10 +94,10 @@ class Site:
         self.uids: dict[Position, int] = {}
         self.ever: set[int] = set()
         self.expired_ever: set[int] = set()
-        self.to_tell: set[int] = set()
-        self.untold: set[int] = set()
+        self.unpublished: set[int] = set()
+        self.unreported: set[int] = set()
         self.reread: dict[int, int] = {}
-        self.heard: dict[str, int] = {}
+        self.foreign_seeks: dict[str, int] = {}
         self.entitled: dict[str, int] = {}
         self.incarnation = self.world.incarnation(self)
         self.boot(fresh=True)
@@ -183,7 +183,7 @@ class Site:
                 self.ever.add(uid)
 
     def sync(self, most: int = 1000) -> None:
-        """The disk has the oldest appends; the broker is told."""
+        """The disk has the oldest appends, and the broker knows."""
         done, self.writes = self.writes[:most], self.writes[most:]
         entries: list[StoredEntry] = []
         for append, _ in done:
@@ -228,7 +228,7 @@ class Site:
             self.machine.healed()
 
     def batches(self, entries: list[StoredEntry]) -> list[list[StoredEntry]]:
-        """As they come, but at most one update of another cluster in each, so that what it does can be told."""
+        """As they come, but at most one update of another cluster in each, so that what it does can be seen."""
         found: list[list[StoredEntry]] = []
         for entry in entries:
             if not found or self.foreign_update(found[-1][-1]) or self.world.one_by_one:
@@ -241,7 +241,7 @@ class Site:
         return bool(entry.flags & _MARKER and entry.origin and parse_metadata(entry.data).marker_type == 13)
 
     def told_by(self, batch: list[StoredEntry]) -> None:
-        """Who speaks, for the checks; and seeks that are heard of."""
+        """Which cluster wrote, for the checks; and seeks that markers name."""
         self.update: StoredEntry | None = None
         for entry in batch:
             if entry.flags & _MARKER and entry.origin:
@@ -250,9 +250,9 @@ class Site:
                     self.update = entry
                 elif isinstance(marker, SoughtEpoch):
                     number = self.world.seek_numbers.get(marker.epoch, 0)
-                    if number > self.heard.get(entry.origin, 0):
-                        self.heard[entry.origin] = number
-                        self.to_tell.clear()
+                    if number > self.foreign_seeks.get(entry.origin, 0):
+                        self.foreign_seeks[entry.origin] = number
+                        self.unpublished.clear()
 
     def due(self) -> None:
         ready = [timer for timer in self.timers if timer[0] <= self.now_ms]
@@ -415,7 +415,7 @@ class World:
     machine_class: type[Snapshots] = Snapshots
     reuse_ledgers = False
     plain: ClassVar[float] = 0.15
-    """Share of worlds in which nobody's markers carry our fields, as if all peers were Apache Pulsar."""
+    """Share of worlds in which no markers carry our fields, as if all peers were Apache Pulsar."""
     boost: ClassVar[dict[str, float]] = {}
     """What a world does more (or less) often than others."""
     clusters_least: ClassVar[int] = 2
@@ -501,7 +501,7 @@ class World:
         skipped = set().union(*self.bases)
         for uid in uids:
             if uid not in self.done and uid not in skipped:
-                raise Violation(f"{site.cluster}: an update acknowledges m{uid} that nobody acknowledged")
+                raise Violation(f"{site.cluster}: an update acknowledges m{uid}, which was not acknowledged")
         if site.replaying or site.update is None:
             return
         written = self.updates[self.origins[site.cluster, site.update.position]]
@@ -514,8 +514,8 @@ class World:
         self.done.update(uids)
         for uid in uids:
             site.reread.pop(uid, None)
-        site.entitled.update(site.heard)
-        site.to_tell.update(uids)
+        site.entitled.update(site.foreign_seeks)
+        site.unpublished.update(uids)
 
     # ------------------------------------------------------------------------------------------------------------ actions
 
@@ -712,8 +712,8 @@ class World:
         before = cursor.mark_delete
         uids = {site.uids[position] for position in site.unacked() if position <= last}
         site.expired_ever |= uids
-        # What was acknowledged out of order below is no longer told apart from what expired: it comes again elsewhere.
-        site.untold |= {uid for position, uid in site.uids.items() if before < position <= last}
+        # What was acknowledged out of order below cannot be distinguished from what expired any more: it comes again elsewhere.
+        site.unreported |= {uid for position, uid in site.uids.items() if before < position <= last}
         self.say(f"{site.cluster} lets {sorted(uids)} expire")
         cursor.ack_up_to(last)
         site.machine.expired(SUB, before, last)
@@ -731,7 +731,7 @@ class World:
         cursor.reset(to)
         after = site.acked_uids()
         site.seeks += 1
-        site.to_tell.clear()
+        site.unpublished.clear()
         for uid in before - after:
             site.reread[uid] = site.seeks
         self.done.update(uid for uid in site.ever if uid in after)
@@ -744,7 +744,7 @@ class World:
             self.say(f"{site.cluster} deletes the subscription")
             self.forgetful = True
             del site.open[SUB]
-            site.to_tell.clear()
+            site.unpublished.clear()
             site.machine.deleted(SUB)
             site.cursors.pop(SUB, None)
             site.deletions[SUB] = site.machine.encode(SUB)
@@ -774,7 +774,7 @@ class World:
         site.store()
         self.say(f"a quota trims {site.cluster}")
         self.trim_to(site, site.log.last)
-        # Links tell that something was lost to them.
+        # Links report that something was lost to them.
         for source, target in sorted(self.routes | self.cut):
             if source == site.cluster:
                 site.machine.rebased(target)
@@ -804,7 +804,7 @@ class World:
             self.sites[other].machine.rebased(site.cluster)
 
     def handshake(self) -> None:
-        """A link begins anew without reason."""
+        """A link begins again without reason."""
         site, other = self.site(), self.site()
         if site is not other:
             site.machine.rebased(other.cluster)
@@ -893,7 +893,7 @@ class World:
             # Positions do not go where no answer comes from: nothing is promised but silence, and what every step checks.
             self.check_silence()
             return
-        self.check_told()
+        self.check_published()
         home = self.sites[self.home]
         if SUB not in home.open:
             self.bases.append(set())
@@ -927,7 +927,7 @@ class World:
             raise Violation("an idle topic writes markers")
 
     def check_bases(self) -> None:
-        """What one creation of the subscription took for consumed, another did not: nobody skips it."""
+        """What one creation of the subscription took for consumed, another did not: no cluster skips it."""
         if self.forgetful or self.is_plain or not self.bases:
             return
         skipped = set.intersection(*self.bases)
@@ -936,19 +936,19 @@ class World:
             if SUB in site.open and (wrong := sorted(site.acked_uids() - self.done - site.expired_ever - skipped)):
                 raise Violation(f"{name} skips {wrong}, which a consumer that subscribed elsewhere still wants")
 
-    def check_told(self) -> None:
-        """Whoever consumed everything has told what its own consumers acknowledged, however long ago."""
+    def check_published(self) -> None:
+        """A cluster that consumed everything has published what its own consumers acknowledged, however long ago."""
         skipped = set().union(*self.bases)
         for name in sorted(self.members):
             site = self.sites[name]
             if self.is_plain or SUB not in site.open or site.unacked():
                 continue
-            told = (site.to_tell & site.acked_uids()) - skipped - site.expired_ever - site.untold
+            published = (site.unpublished & site.acked_uids()) - skipped - site.expired_ever - site.unreported
             for other in sorted(self.members - {name}):
                 if SUB in self.sites[other].open:
                     backlog = {self.sites[other].uids[position] for position in self.sites[other].unacked()}
-                    if missing := sorted(backlog & told - self.sites[other].reread.keys()):
-                        raise Violation(f"{name} consumed {missing}, and never told {other}")
+                    if missing := sorted(backlog & published - self.sites[other].reread.keys()):
+                        raise Violation(f"{name} consumed {missing}, and never published that to {other}")
 
     def check_tail(self, home: Site) -> None:
         """What was acknowledged at home is acknowledged everywhere, and nothing else is."""
@@ -962,10 +962,10 @@ class World:
             acked = site.acked_uids()
             missing = [
                 site.uids[position] for position in site.unacked()
-                if site.uids[position] in home.ever - skipped - home.expired_ever - home.untold
+                if site.uids[position] in home.ever - skipped - home.expired_ever - home.unreported
             ]  # fmt: skip
             if missing and not self.is_plain:
-                raise Violation(f"{name} has {missing} as backlog, which {home.cluster} told or should have")
+                raise Violation(f"{name} has {missing} as backlog, which {home.cluster} published or should have")
             invented = acked - self.done - site.expired_ever - skipped
             if invented:
                 raise Violation(f"{name} counts {sorted(invented)} as acknowledged")
