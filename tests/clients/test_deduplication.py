@@ -15,8 +15,8 @@ from magnetar import cli
 from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually, path_of
-from tests.support.courier import Courier
 from tests.support.receiving import everything
+from tests.support.replicator import Replicator
 
 WAIT_MS = 60_000
 ON = "[deduplication]\nenabled = true\n"
@@ -263,7 +263,7 @@ def test_names_are_evicted_and_counted(tmp_path: Path) -> None:
 def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
     """What of its name came over the link counts, also after a kill there; what had not come yet is stored in both."""
     world = World(tmp_path, ["a", "b"], ON).start()
-    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    replicators = [Replicator(world, "a", "b"), Replicator(world, "b", "a")]
     world["a"].rest("PUT", path_of("moves"))
     there = connect(world["a"])
     producer = there.create_producer("moves", producer_name="p", batching_enabled=False)
@@ -271,7 +271,7 @@ def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
         producer.send(b"%d" % n, sequence_id=n)
     count = lambda name: world[name].rest("GET", path_of("moves") + "/stats")["msgInCounter"]  # noqa: E731
     eventually(lambda: count("b") == 10, what="what the link brings")
-    couriers[0].pause()
+    replicators[0].pause()
     producer.send(b"10", sequence_id=10)
     producer.close()
     world["b"].kill()
@@ -282,7 +282,7 @@ def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
     assert moved.send(b"again", sequence_id=8).entry_id() == -1
     moved.send(b"10", sequence_id=10)
     moved.send(b"11", sequence_id=11)
-    couriers[0].resume()
+    replicators[0].resume()
     for name in "ab":
         client = connect(world[name])
         eventually(lambda: len(everything(client, "moves")) == 13, what="both clusters' messages")  # noqa: B023
@@ -291,6 +291,6 @@ def test_a_producer_that_moves_to_another_cluster(tmp_path: Path) -> None:
     assert world["b"].rest("GET", path_of("moves") + "/stats")["deduplicationStatus"] == "Enabled"
     there.close()
     here.close()
-    for courier in couriers:
-        courier.close()
+    for replicator in replicators:
+        replicator.close()
     world.close()

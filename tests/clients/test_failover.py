@@ -1,4 +1,4 @@
-"""Planned and unplanned failover with official clients, unmodified, between two real brokers; a courier carries the links."""
+"""Planned and unplanned failover with official clients, unmodified, between two real brokers; a replicator carries the links."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.brokers import World, eventually
-from tests.support.courier import Courier
 from tests.support.raw_client import raw
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.e2e
 
@@ -36,7 +36,7 @@ class Pair:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+        self.replicators = [Replicator(world, "a", "b"), Replicator(world, "b", "a")]
         self.topic = f"persistent://public/default/f-{uuid.uuid4().hex[:12]}"
         self._clients: list[pulsar.Client] = []
 
@@ -101,8 +101,8 @@ class Pair:
 
     def close(self) -> None:
         self.close_clients()
-        for courier in self.couriers:
-            courier.close()
+        for replicator in self.replicators:
+            replicator.close()
         self.world.close()
 
 
@@ -522,7 +522,7 @@ def test_a_fenced_source_that_is_killed_is_still_fenced(pair: Pair) -> None:
         producer.send(b"%d" % number)
     settled([app], [b""] * 20)
     pair.ready()
-    pair.couriers[0].pause()
+    pair.replicators[0].pause()
     with pytest.raises(MagnetarError, match="b did not confirm"):
         pair.move("a", "b", timeout_s=1)
     assert pair.phase("a") == "active"
@@ -536,7 +536,7 @@ def test_a_fenced_source_that_is_killed_is_still_fenced(pair: Pair) -> None:
     producer.send(b"20")
     eventually(lambda: pair.world["a"].rest("GET", pair.path())[0]["consumers"] == 1, what="the consumer is back")
     assert len(app.seen) == 20, "dispatched while fenced"
-    pair.couriers[0].resume()
+    pair.replicators[0].resume()
     eventually(lambda: pair.world["a"].rest("GET", pair.path())[0]["links"]["b"]["lease"], what="a pipeline")
     assert pair.move("a", "b").skipped == 0
     assert settled([app], [b""] * 21) == Counter(b"%d" % number for number in range(21))
@@ -552,7 +552,7 @@ def test_a_target_that_is_killed_in_the_middle_and_the_source_is_put_back(pair: 
     producer = pair.client("a").create_producer(pair.topic, batching_enabled=False)
     producer.send(b"0")
     pair.ready()
-    pair.couriers[0].pause()
+    pair.replicators[0].pause()
     killer = threading.Timer(0.5, pair.world["b"].kill)
     killer.start()
     with pytest.raises(MagnetarError, match="b does not answer.*active in a as before"):
@@ -560,7 +560,7 @@ def test_a_target_that_is_killed_in_the_middle_and_the_source_is_put_back(pair: 
     killer.join()
     producer.send(b"1")
     assert settled([app], [b""] * 2) == Counter([b"0", b"1"])
-    pair.couriers[0].resume()
+    pair.replicators[0].resume()
     pair.world["b"].start()
     eventually(lambda: pair.world["a"].rest("GET", pair.path())[0]["links"]["b"]["lease"], what="a pipeline")
     pair.move("a", "b")
@@ -616,7 +616,7 @@ def test_a_command_that_is_killed_is_seen_and_repeated(shared: Pair) -> None:
     producer.send(b"0")
     settled([app], [b"0"])
     shared.ready()
-    shared.couriers[0].pause()
+    shared.replicators[0].pause()
     words = [
         "failover",
         shared.topic,
@@ -637,7 +637,7 @@ def test_a_command_that_is_killed_is_seen_and_repeated(shared: Pair) -> None:
     seen = _magnetar("status", "-c", str(shared.world.config))
     assert "fenced, to be moved to b" in " ".join(seen.split())
     producer.send(b"1")
-    shared.couriers[0].resume()
+    shared.replicators[0].resume()
     done = _magnetar(*words)
     assert "0 messages re-delivered, 0 skipped" in done
     assert settled([app], [b""] * 2) == Counter([b"0", b"1"])
@@ -678,7 +678,7 @@ def _refusal(pair: Pair, path: str, body: dict[str, object]) -> str:
 def test_a_one_way_link_moves_one_way(make_world: Callable[[str], World]) -> None:
     world = make_world('[[links]]\nfrom = "a"\nto = "b"\n')
     pair = Pair.__new__(Pair)
-    pair.world, pair.couriers, pair._clients = world, [Courier(world, "a", "b")], []
+    pair.world, pair.replicators, pair._clients = world, [Replicator(world, "a", "b")], []
     pair.topic = "persistent://public/default/oneway"
     try:
         app = App(pair.client("a").subscribe(pair.topic, "s", replicate_subscription_state_enabled=True))
@@ -741,7 +741,7 @@ def test_the_prediction_says_exactly_what_the_target_lacks(make_world: Callable[
             producer.send(b"%d" % number)
         eventually(lambda: _row(pair, "b")["backlog"] == 10, what="ten messages in b")
         eventually(lambda: _row(pair, "a")["links"]["b"]["lag_messages"] == 0, what="b's confirmation in a")
-        pair.couriers[0].pause()
+        pair.replicators[0].pause()
         for number in range(10, 17):
             producer.send(b"%d" % number)
         messages = {int(one.data()): one for one in (consumer.receive(60_000) for _ in range(17))}
@@ -763,7 +763,7 @@ def test_the_prediction_says_exactly_what_the_target_lacks(make_world: Callable[
         assert _prediction(pair, "a", "b") == (7, len(acknowledged), 9)
         assert unchanged() == before
         assert [(row["phase"], row["backlog"]) for row in before] == [("active", 9), ("active", 10)]
-        pair.couriers[0].resume()
+        pair.replicators[0].resume()
         report = pair.move("a", "b", grace_ms=300)
         assert (report.redelivered, report.skipped) == (9, 0)
         pair.followed("b")

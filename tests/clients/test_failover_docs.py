@@ -13,7 +13,7 @@ import pytest
 from magnetar.core import config as configuration
 from tests.clients.conftest import connect
 from tests.support.brokers import World, eventually
-from tests.support.courier import Courier
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.e2e
 
@@ -47,10 +47,10 @@ def pattern(output: str) -> str:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path, ["us-west", "us-east"]).start()
-    couriers = [Courier(world, "us-west", "us-east"), Courier(world, "us-east", "us-west")]
+    replicators = [Replicator(world, "us-west", "us-east"), Replicator(world, "us-east", "us-west")]
     yield world
-    for courier in couriers:
-        courier.close()
+    for replicator in replicators:
+        replicator.close()
     world.close()
 
 

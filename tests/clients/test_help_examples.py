@@ -1,4 +1,4 @@
-"""The examples of `--help`, run as they stand against two real brokers; couriers carry the links."""
+"""The examples of `--help`, run as they stand against two real brokers; replicators carry the links."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from magnetar import cli
 from tests.clients.conftest import connect
 from tests.support.brokers import World, eventually
 from tests.support.commands import LEAVES, Terminal
-from tests.support.courier import Courier
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.e2e
 
@@ -58,10 +58,10 @@ SAYS = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(tmp_path_factory.mktemp("help"), list(CLUSTERS)).start()
-    couriers = [Courier(made, "us-west", "us-east"), Courier(made, "us-east", "us-west")]
+    replicators = [Replicator(made, "us-west", "us-east"), Replicator(made, "us-east", "us-west")]
     yield made
-    for courier in couriers:
-        courier.close()
+    for replicator in replicators:
+        replicator.close()
     made.close()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually, path_of
-from tests.support.courier import Courier
 from tests.support.receiving import everything
+from tests.support.replicator import Replicator
 
 KEY = "request"
 POLICY = {"property": KEY, "windowSeconds": 3600}
@@ -236,17 +236,17 @@ def test_a_key_of_a_megabyte(own_broker: BrokerProcess) -> None:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[World, list[Courier]]]:
+def pair(tmp_path: Path) -> Iterator[tuple[World, list[Replicator]]]:
     """Two clusters with the same policy, linked both ways."""
     world = World(tmp_path, ["a", "b"]).start()
-    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    replicators = [Replicator(world, "a", "b"), Replicator(world, "b", "a")]
     for name in "ab":
         world[name].rest("POST", "/geo/v1/namespaces/public/default/idempotency", POLICY)
         with contextlib.suppress(HTTPError):  # the other one's link may have made it already
             world[name].rest("PUT", path_of("moving"))
-    yield world, couriers
-    for courier in couriers:
-        courier.close()
+    yield world, replicators
+    for replicator in replicators:
+        replicator.close()
     world.close()
 
 
@@ -257,7 +257,7 @@ def arrived(world: World, cluster: str, count: int) -> None:
     )
 
 
-def test_an_outbox_that_is_sent_again_to_another_cluster(pair: tuple[World, list[Courier]]) -> None:
+def test_an_outbox_that_is_sent_again_to_another_cluster(pair: tuple[World, list[Replicator]]) -> None:
     """What the link has brought counts, also after a kill: the client's outbox adds nothing but what is new."""
     world, _ = pair
     there, here = (connect(world[name]) for name in "ab")
@@ -283,16 +283,16 @@ def test_an_outbox_that_is_sent_again_to_another_cluster(pair: tuple[World, list
     here.close()
 
 
-def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, list[Courier]]) -> None:
+def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, list[Replicator]]) -> None:
     """The earlier one, everywhere; the other is withdrawn where nobody has it, and counted where somebody does."""
-    world, couriers = pair
+    world, replicators = pair
     clients = {name: connect(world[name]) for name in "ab"}
     takers = {name: clients[name].subscribe("moving", "taker") for name in "ab"}
     others = {name: clients[name].subscribe("moving", "idle", receiver_queue_size=1) for name in "ab"}
     for consumer in others.values():
         consumer.close()  # the subscription stays, and nobody is given anything
-    for courier in couriers:
-        courier.pause()
+    for replicator in replicators:
+        replicator.pause()
     for name in "ab":
         producer = clients[name].create_producer("moving", batching_enabled=False)
         for key in ("one", "two"):
@@ -301,8 +301,8 @@ def test_of_what_two_clusters_accept_while_apart_one_stays(pair: tuple[World, li
         for _ in range(3):
             takers[name].acknowledge(takers[name].receive(60_000))
         producer.close()
-    for courier in couriers:
-        courier.resume()
+    for replicator in replicators:
+        replicator.resume()
     left = [b"one a", b"own a", b"own b", b"two a"]
     for name in "ab":
         arrived(world, name, 6)

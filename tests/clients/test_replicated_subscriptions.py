@@ -1,4 +1,4 @@
-"""Replicated subscriptions between real brokers, with the official client; couriers carry the links."""
+"""Replicated subscriptions between real brokers, with the official client; replicators carry the links."""
 
 import logging
 import threading
@@ -10,7 +10,6 @@ import pulsar
 import pytest
 
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.courier import Courier
 from tests.support.replicated_subscriptions import (
     TYPES,
     backlog,
@@ -21,16 +20,17 @@ from tests.support.replicated_subscriptions import (
     take,
     until,
 )
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.e2e
 
 
 class Mesh:
-    """Real brokers, couriers on their links, clients."""
+    """Real brokers, replicators on their links, clients."""
 
     def __init__(self, world: World, links: list[str]) -> None:
         self.world = world.start()
-        self.couriers = [Courier(world, *link) for link in links]
+        self.replicators = [Replicator(world, *link) for link in links]
         self._clients: dict[str, pulsar.Client] = {}
 
     def __getitem__(self, cluster: str) -> BrokerProcess:
@@ -48,8 +48,8 @@ class Mesh:
         """End everything."""
         for client in self._clients.values():
             client.close()
-        for courier in self.couriers:
-            courier.close()
+        for replicator in self.replicators:
+            replicator.close()
         self.world.close()
 
 

@@ -12,7 +12,7 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 
 from tests.clients.conftest import connect
 from tests.support.brokers import World, eventually
-from tests.support.courier import Courier
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.e2e
 
@@ -41,11 +41,11 @@ class Numbered(Record):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Two clusters and a link; a courier carries it."""
+    """Two clusters and a link; a replicator carries it."""
     world = World(tmp_path, ["us-west", "us-east"]).start()
-    courier = Courier(world, "us-west", "us-east")
+    replicator = Replicator(world, "us-west", "us-east")
     yield world
-    courier.close()
+    replicator.close()
     world.close()
 
 

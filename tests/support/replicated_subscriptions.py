@@ -1,4 +1,4 @@
-"""A replicated subscription `s` in a mesh of real brokers, over couriers or over Spark."""
+"""A replicated subscription `s` in a mesh of real brokers, over replicators or over Spark."""
 
 from typing import Any, Protocol
 

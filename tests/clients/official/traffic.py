@@ -11,7 +11,7 @@ import pulsar
 
 from tests.clients.conftest import connect
 from tests.support.brokers import World, eventually
-from tests.support.courier import Courier
+from tests.support.replicator import Replicator
 
 TOPIC = "persistent://public/default/orders"
 SETTINGS = "[broker]\nretention_interval_ms = 300\ncache_bytes_max = 1000000\n"
@@ -68,7 +68,7 @@ def watched(folder: Path, wanted: set[str]) -> dict[str, Seen]:
         By name of the sample.
     """
     world = World(folder, ["a", "b"], SETTINGS).start()
-    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    replicators = [Replicator(world, "a", "b"), Replicator(world, "b", "a")]
     client, other = connect(world["a"]), connect(world["b"])
     seen: dict[str, Seen] = {}
     try:
@@ -94,7 +94,7 @@ def watched(folder: Path, wanted: set[str]) -> dict[str, Seen]:
     finally:
         client.close()
         other.close()
-        for courier in couriers:
-            courier.close()
+        for replicator in replicators:
+            replicator.close()
         world.close()
     return seen

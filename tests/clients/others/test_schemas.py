@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.others.conversation import LOGS_TO_STDERR, Missing, java_program
 from tests.support.brokers import World
-from tests.support.courier import Courier
+from tests.support.replicator import Replicator
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -26,12 +26,12 @@ def command() -> list[str]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Two clusters and both links; couriers carry them."""
+    """Two clusters and both links; replicators carry them."""
     world = World(tmp_path_factory.mktemp("schemas"), ["a", "b"]).start()
-    couriers = [Courier(world, "a", "b"), Courier(world, "b", "a")]
+    replicators = [Replicator(world, "a", "b"), Replicator(world, "b", "a")]
     yield world
-    for courier in couriers:
-        courier.close()
+    for replicator in replicators:
+        replicator.close()
     world.close()
 
 

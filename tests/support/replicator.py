@@ -1,7 +1,7 @@
-"""A light messenger between real brokers, for tests that need links but not Spark: it speaks the pipeline's protocol.
+"""A light replicator between real brokers, for tests that need links but not Spark: it speaks the pipeline's protocol.
 
 One thread for each link: long-polls the source, reads what is for the target, appends it there, commits. Whatever breaks is
-begun anew; the chain rule of the brokers makes that harmless.
+begun again; the chain rule of the brokers makes that harmless.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from tests.support.brokers import World
 
 LEASE_MS = 5_000
 POLL_MS = 300
-"""Of the long poll: how long a courier takes to notice that it shall stop."""
+"""Of the long poll: how long a replicator takes to notice that it shall stop."""
 
 
-class Courier:
+class Replicator:
     """Carries one link, from the moment it is made until `close`.
 
     Args:
@@ -80,19 +80,19 @@ class Courier:
 class _Round:
     """One pair of connections."""
 
-    def __init__(self, courier: Courier, source: LinkClient, target: LinkClient) -> None:
-        self.courier, self.source, self.target = courier, source, target
+    def __init__(self, replicator: Replicator, source: LinkClient, target: LinkClient) -> None:
+        self.replicator, self.source, self.target = replicator, source, target
         self.known: dict[str, pb.GeoTopicState] = {}
         self.greeted: dict[str, int] = {}
         self.counter = self.boot = 0
         target.answer_schemas(lambda wanted: source.schemas(wanted.topic, wanted.schema_numbering, wanted.versions))
-        self.pipeline = f"courier-{courier.source}-{courier.target}"
+        self.pipeline = f"replicator-{replicator.source}-{replicator.target}"
 
     def run(self) -> None:
-        courier = self.courier
-        while not courier.stopping:
+        replicator = self.replicator
+        while not replicator.stopping:
             self._poll()
-            if not courier.open:
+            if not replicator.open:
                 continue
             for state in list(self.known.values()):
                 if self.greeted.get(state.topic) != state.incarnation and not self._greet(state):
@@ -101,11 +101,11 @@ class _Round:
                     self._carry(state)
 
     def _poll(self) -> None:
-        busy = self.courier.open and any(
+        busy = self.replicator.open and any(
             state.pending_entries or self.greeted.get(state.topic) != state.incarnation for state in self.known.values()
         )
         answer = self.source.topics(
-            self.courier.target,
+            self.replicator.target,
             self.counter,
             boot=self.boot,
             wait_ms=20 if busy else POLL_MS,
@@ -129,7 +129,7 @@ class _Round:
             start=state.cursor.c,
         )
         query.retained.extend(state.retained)
-        answer = self.target.watermarks(self.courier.source, self.source.hello.uuid, [query])
+        answer = self.target.watermarks(self.replicator.source, self.source.hello.uuid, [query])
         if answer.blocked:
             return False
         (told,) = answer.topics
@@ -144,7 +144,7 @@ class _Round:
             foreign=told.foreign,
             there=told.incarnation,
         )
-        self.source.commit(self.courier.target, [], [learned], pipeline=self.pipeline)
+        self.source.commit(self.replicator.target, [], [learned], pipeline=self.pipeline)
         if told.blocked:
             return False
         self.greeted[state.topic] = state.incarnation
@@ -171,14 +171,14 @@ class _Round:
             done.position.CopyFrom(answer.position)
         if answer.HasField("conflict"):
             done.conflict.CopyFrom(answer.conflict)
-        self.source.commit(self.courier.target, [done], pipeline=self.pipeline)
+        self.source.commit(self.replicator.target, [done], pipeline=self.pipeline)
         state.cursor.CopyFrom(cursor)
         self.counter = 0
 
     def _carry(self, state: pb.GeoTopicState) -> None:
         after = Position(state.cursor.c.ledger, state.cursor.c.entry)
         sent = Position(state.cursor.s.ledger, state.cursor.s.entry)
-        entries = self.source.read(state.topic, after, to=self.courier.target)
+        entries = self.source.read(state.topic, after, to=self.replicator.target)
         columns = entries.response
         end = Position(columns.end.ledger, columns.end.entry)
         if end == NONE or end <= after:
@@ -187,7 +187,7 @@ class _Round:
             append = pb.CommandGeoAppend(
                 request_id=0,
                 topic=state.topic,
-                source=self.courier.source,
+                source=self.replicator.source,
                 uuid=self.source.hello.uuid,
                 incarnation=state.incarnation,
                 gen=state.cursor.gen,
@@ -211,10 +211,10 @@ class _Round:
                 self.greeted.pop(state.topic, None)
                 return
             sent = Position(columns.ledgers[-1], columns.entries[-1])
-            self.courier.carried += len(columns.ledgers)
+            self.replicator.carried += len(columns.ledgers)
         cursor = pb.GeoCursor(c=geo_position(end), s=geo_position(sent), gen=state.cursor.gen)
         done = pb.GeoCommitTopic(topic=state.topic, incarnation=state.incarnation, cursor=cursor)
-        self.source.commit(self.courier.target, [done], pipeline=self.pipeline)
+        self.source.commit(self.replicator.target, [done], pipeline=self.pipeline)
         state.cursor.CopyFrom(cursor)
         if end >= Position(state.last.ledger, state.last.entry):
             state.pending_entries = 0
