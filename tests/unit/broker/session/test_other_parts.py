@@ -1,4 +1,4 @@
-"""A command may hold parts that its type does not name. The decoder does not check them, and nothing comes of them."""
+"""A command may hold parts that its type does not name. The decoder does not check them, and they have no effect."""
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -14,9 +14,7 @@ PARTS = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields 
 
 def other_parts(kind: int) -> bytes:
     """Every part that type `kind` does not name: each with bytes that are not UTF-8 text, and without its required fields."""
-    junk = (
-        b"\xfa\x7f\x01\xff"  # field 2031, which no part knows; in the raw bytes of the command it is text that is none
-    )
+    junk = b"\xfa\x7f\x01\xff"  # an unknown field, whose bytes are not UTF-8
     return b"".join(varint(number << 3 | 2) + varint(len(junk)) + junk for number in PARTS if number != kind)
 
 
@@ -67,7 +65,7 @@ def fill(part, descriptor: Descriptor) -> None:
 
 
 def story(*, others: bool, link: bool) -> tuple[list[bytes], list[str]]:
-    """What clients are sent that send every command, the last one on a connection of its own; and the broker's log."""
+    """What the clients receive, and the broker's log. Each client uses a topic, then sends one command of one more type."""
     world = World("ab")
     node = world["a"]
     node.create()
