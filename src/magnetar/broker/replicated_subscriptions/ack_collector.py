@@ -1,9 +1,9 @@
-"""Acknowledgements of replicated subscriptions, collected between two things that happen to their machines.
+"""Acknowledgements of replicated subscriptions, collected between two events of their machines.
 
-A machine writes what was acknowledged when its interval is over; until then it makes no difference when it is told. One
-acknowledgement costs a machine as much as a hundred that are told together, and a client may send them one by one. So as long as
-a machine has a timer after which it writes, acknowledgements are only noted, and it is told of them before anything
-else reaches it: entries stored, a timer, a seek, a question, the transaction with the cursor.
+A machine writes acknowledgements when its interval is over; until then it does not matter when it gets them. One
+acknowledgement costs a machine as much as a hundred that are given to it together, and a client may send them one by
+one. So as long as a machine has a timer after which it writes, acknowledgements are only collected. The machine gets
+them before anything else happens to it: entries stored, a timer, a seek, a query, the transaction with the cursor.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from magnetar.core.ids import NONE, Position
 from magnetar.replication.marker_host import Acked
 
 ENTRIES_MAX: Final = 10_000
-"""Entries (and frames) that are noted of a topic, at most: 1 MB, and a few milliseconds to tell of."""
+"""The most entries (and frames) that are collected for a topic: 1 MB, and a few milliseconds to pass them on."""
 
 
 class _Noted:
-    """Of one subscription."""
+    """The collected acknowledgements of one subscription."""
 
     __slots__ = ("entries", "partial", "ranges")
 
@@ -40,7 +40,7 @@ class _Noted:
             self.ranges.append((after, up_to))
 
     def all(self) -> list[Acked]:
-        """As few as say the same."""
+        """The acknowledgements, combined into as few as possible."""
         if len(self.ranges) == 1:
             return [Acked(*self.ranges[0], self.entries, self.partial)]
         told = [Acked(after, up_to) for after, up_to in self.ranges]
@@ -50,10 +50,10 @@ class _Noted:
 
 
 class AckCollector:
-    """Of one topic.
+    """Collects the acknowledgements of one topic.
 
     Args:
-        tell: tells the machines of an acknowledgement of a subscription.
+        tell: passes an acknowledgement of a subscription to the machines.
     """
 
     def __init__(self, tell: Callable[[str, Acked], None]) -> None:
@@ -79,12 +79,12 @@ class AckCollector:
         return True
 
     def begin(self, subscription: str, acked: Acked) -> None:
-        """Note the first one. Whoever calls has seen to it that `flush` will be called."""
+        """Collect the first one. The caller guarantees that `flush` will be called."""
         self._noted[subscription] = noted = _Noted()
         noted.add(acked)
 
     def flush(self) -> None:
-        """Tell of all."""
+        """Pass all on."""
         noted, self._noted, self._count = self._noted, {}, 0
         for subscription, one in noted.items():
             for acked in one.all():

@@ -1,4 +1,4 @@
-"""The two machines of a topic with replicated subscriptions, as production makes them."""
+"""Creation of the two machines of a topic with replicated subscriptions, in production."""
 
 import uuid
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ class Machines:
     def __call__(
         self, registry: "ReplicatedSubscriptions", host: ReplicatedTopic
     ) -> tuple[ExactMachine, SnapshotMachine]:
-        """Exact mode's machine and snapshot mode's; neither writes before it is told to."""
+        """The machines of exact mode and of snapshot mode; neither writes before `set_writes`."""
         settings, context = registry.settings, registry.context
 
         def new_id() -> str:

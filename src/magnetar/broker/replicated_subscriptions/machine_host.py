@@ -1,4 +1,4 @@
-"""The two machines of a topic, as the broker needs them, and the topic as each of them sees it."""
+"""The two machines of a topic, as the broker uses them, and the topic as each of them uses it."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,13 +17,13 @@ class ModalMachine(Machine, Protocol):
     """A machine that writes only while its mode is the namespace's.
 
     Attributes:
-        received_ms: when a cluster last told of a subscription: (subscription, cluster) -> time.
+        received_ms: when a cluster last reported a subscription: (subscription, cluster) -> time.
     """
 
     received_ms: dict[tuple[str, str], int]
 
     def set_writes(self, writes: bool) -> None:
-        """Whether it writes from now on; it understands what comes in either way."""
+        """Set whether it writes from now on; it handles received markers in either case."""
         ...
 
     def metrics(self) -> dict[str, int]:
@@ -31,7 +31,7 @@ class ModalMachine(Machine, Protocol):
         ...
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
-        """Of `describe` what says whether others have yet to be told something; at once, however large the set."""
+        """The part of `describe` about reports that other clusters still have to get; fast for a set of any size."""
         ...
 
 
@@ -43,19 +43,19 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
         ...
 
     def owes(self, subscription: str) -> bool:
-        """Whether there is something to tell of it."""
+        """Whether there is something to report about it."""
         ...
 
     def pauses(self, subscription: str) -> bool:
-        """Whether it keeps the state of one that is not replicated any more."""
+        """Whether it keeps the state of a subscription that is no longer replicated."""
         ...
 
     def own_marks(self) -> tuple[Mark, ...]:
-        """What origins retain of their own, for the links that lead from here."""
+        """The messages of their own that origins retain, for the links from here."""
         ...
 
     def learn_own(self, marks: tuple[Mark, ...]) -> None:
-        """What a link's source told in that way."""
+        """Learn these from a link's source."""
         ...
 
     def adopted(self, subscription: str) -> None:
@@ -67,7 +67,7 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
         ...
 
     def epoch(self, subscription: str) -> Epoch | None:
-        """The seek that it stands behind here."""
+        """The latest seek of the subscription that has taken effect here."""
         ...
 
     def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
@@ -75,15 +75,15 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
         ...
 
     def closed(self, error: str) -> None:
-        """The topic is gone: who waits for a marker is told so."""
+        """The topic is gone: markers that are waited for get an error."""
         ...
 
     def consumed_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What no consumer needs to be given: runs (origin, first, end)."""
+        """The messages that no consumer needs: runs (origin, first, end)."""
         ...
 
     def acknowledged_runs(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What it knows to be acknowledged: runs (origin, first, end)."""
+        """The messages that it knows to be acknowledged: runs (origin, first, end)."""
         ...
 
 
@@ -104,14 +104,15 @@ LEVELS: Final = frozenset({"exact_waiting", "exact_subscriptions"})
 
 
 def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> dict[str, int]:
-    """What the machines of a topic tell by number: levels, or counters."""
+    """The numbers that the machines of a topic report: levels, or counters."""
     told = {f"exact_{name}": value for name, value in exact.metrics().items()}
     told |= {f"snapshot_{name}": value for name, value in snapshot.metrics().items()}
     return {name: value for name, value in told.items() if (name in LEVELS) == levels}
 
 
 class MachineHost:
-    """A topic as one of its machines sees it (`replication.marker_host.MarkerHost`): what it asks for is asked in its name.
+    """A topic as one of its machines uses it (`replication.marker_host.MarkerHost`): it passes the machine's requests
+    on in its name.
 
     Args:
         topic: the host.

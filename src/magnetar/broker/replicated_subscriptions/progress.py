@@ -1,9 +1,10 @@
-"""How far other clusters are behind with what is acknowledged here: counted, for people, never decided by.
+"""The lag of other clusters for acknowledgements made here: counted for display only, no decision depends on it.
 
-    acknowledged -> collected -> a marker that carries it is being written -> durable -> a link is done with it
+    acknowledged -> collected -> a marker that carries it is being written -> durable -> a link has carried it
 
-Only in exact mode: there a marker has everything that was collected of its subscriptions. How much of what was acknowledged
-an update of snapshot mode tells, its machine knows (`ReplicatedTopic.untold`); from then on it waits for links in the same way.
+This is for exact mode, in which a marker has everything that was collected for its subscriptions. In snapshot mode the
+machine knows which acknowledgements an update reports (`ReplicatedTopic.untold`); after that, the update waits for
+links in the same way.
 """
 
 from collections import deque
@@ -19,7 +20,9 @@ from magnetar.wire.markers import MarkerType
 from magnetar.wire.metadata import parse_metadata, split
 
 MARKERS_MAX: Final = 1_000
-"""Markers remembered that some link has not carried; of more every two become one, which only makes times coarser."""
+"""The most markers remembered that some link has not carried; above it every two become one, which only makes times
+less precise.
+"""
 
 
 def told_by(data: bytes) -> tuple[str, ...]:
@@ -39,7 +42,7 @@ def told_by(data: bytes) -> tuple[str, ...]:
 
 
 class Lag(NamedTuple):
-    """What a cluster lacks of one subscription.
+    """The acknowledgements of one subscription that a cluster lacks.
 
     Attributes:
         messages: acknowledged here and not carried there; an upper bound, as a message acknowledged twice counts twice.
@@ -104,7 +107,7 @@ class Progress:
         return subscription in self._collected
 
     def collect(self, subscription: str, more: Lag) -> None:
-        """Something is to be told by the next marker that carries this subscription."""
+        """The next marker that carries this subscription will report this."""
         self._collected[subscription] = self._collected.get(subscription, Lag()).plus(more)
 
     def begin(self, subscriptions: Collection[str], now_ms: int) -> Written | None:
@@ -124,7 +127,7 @@ class Progress:
                     self.collect(subscription, lag)
 
     def healed(self) -> None:
-        """The storage takes writes again: what was not told to be durable never was."""
+        """The storage accepts writes again: markers that were not reported as durable never existed."""
         for marker in list(self._under_way):
             self.failed(marker)
 
@@ -152,15 +155,15 @@ class Progress:
             self._written.popleft()
 
     def waiting_since(self, carried: Position) -> int:
-        """When the oldest marker was written that a link has not carried; 0 when it has carried all."""
+        """When the oldest marker was written that a link has not carried; 0 if it has carried all."""
         return next((one.at_ms for one in self._written if one.position > carried), 0)
 
     def lag(self, subscription: str, carried: Position, *, owed: bool = True) -> Lag:
-        """What a cluster lacks whose link is done with everything at or below `carried`.
+        """The lag of a cluster whose link has carried everything at or below `carried`.
 
         Args:
-            subscription, carried: which.
-            owed: whether anything is still to be told; if not, what was collected was taken back since.
+            subscription, carried: the subscription, and the link's position.
+            owed: whether anything is still to be reported; if not, the collected acknowledgements were removed since.
         """
         missing = [*self._under_way, *(marker for marker in self._written if marker.position > carried)]
         total = self._collected.get(subscription, Lag()) if owed else Lag()
@@ -169,7 +172,9 @@ class Progress:
         return total
 
     def drop(self, subscription: str) -> None:
-        """What was collected need not be told any more: a seek came since, or others know it already."""
+        """The collected acknowledgements need no report: a seek was made since, or the other clusters know them
+        already.
+        """
         self._collected.pop(subscription, None)
 
     def forget(self, subscription: str) -> None:

@@ -1,11 +1,12 @@
-"""Replicated subscriptions in all topics of a broker: where there are machines, which mode writes, what is stored with what.
+"""Replicated subscriptions in all topics of a broker: which topics have machines, which mode writes, and what is stored
+together.
 
-A topic has machines as soon as any link concerns it: by policy, by a stored state, or because something came over a link. All
-others have none and cost nothing.
+A topic has machines as soon as any link concerns it: by policy, by a stored state, or because something arrived over a
+link. All others have none and cost nothing.
 
-A subscription is replicated when a consumer asks for it (Pulsar's flag), when an administrator says so, or when a policy of
-its topic or namespace says so of all (PIP-422). Such a policy wins over the flag, because official clients that were not told
-anything send "no". Only an administrator takes it back.
+A subscription is replicated when a consumer requests it (Pulsar's flag), when an administrator sets it, or when a
+policy of its topic or namespace sets it for all (PIP-422). Such a policy wins over the flag, because official clients
+send "no" by default. Only an administrator can end it.
 """
 
 from collections import Counter
@@ -65,19 +66,19 @@ class ReplicatedSubscriptions(TopicPart):
     """All replicated subscriptions of one broker.
 
     Args:
-        context: of the broker.
+        context: the broker's context.
         loaded: every persistent topic, by name.
         flusher: stores cursors.
-        links: of the broker.
+        links: the broker's links.
         settings: the `[subscriptions]` table.
         routes: all configured links (source, target), also those between other clusters.
         stored: the metadata store's content at start.
-        machines: makes the two of a topic: (exact mode, snapshot mode).
-        make_subscription: makes one that another cluster has.
-        fences: gives what knows of planned moves; it is made later than this.
+        machines: creates the two of a topic: (exact mode, snapshot mode).
+        make_subscription: creates one that another cluster has.
+        fences: returns the planned failovers; they are created later than this.
 
     Attributes:
-        topics: those with machines, by name.
+        topics: the topics with machines, by name.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class ReplicatedSubscriptions(TopicPart):
             self.attach(topic, states)
 
     def all_loaded(self) -> None:
-        """Every topic that is stored was added: what is stored of others is left over."""
+        """Every stored topic was added: the stored state of others is left over."""
         stale = tuple(replicated_key(text, name) for text, states in self._stored.items() for name in states)
         self._stored.clear()
         if stale:
@@ -136,7 +137,8 @@ class ReplicatedSubscriptions(TopicPart):
         """Give a topic its machines."""
         states = dict(states or {})
         if topic.log.last != NONE:
-            # A link that leads here without this cluster's policy naming its source is known by what it brought.
+            # If a link leads here although this cluster's policy does not name its source, the entries that it carried
+            # show it.
             self._heard.setdefault(topic.text, set()).update(topic.log.watermarks())
         checkpoint = decode_checkpoint(states.pop("", b""))
         made = self.topics[topic.text] = ReplicatedTopic(self, topic, checkpoint)
@@ -209,18 +211,18 @@ class ReplicatedSubscriptions(TopicPart):
             self.rebased(text, source)
 
     def retained(self, text: str) -> tuple[Mark, ...]:
-        """What a link tells its destination: per origin the first of its own messages that it retains."""
+        """The first of its own messages that each origin retains, which a link reports to its destination."""
         found = self.topics.get(text)
         return () if found is None else found.retained()
 
     def learn_retained(self, text: str, marks: tuple[Mark, ...]) -> None:
-        """What a link's source told in that way."""
+        """Learn these from a link's source."""
         found = self.topics.get(text)
         if found is not None:
             found.learn_retained(marks)
 
     def rebased(self, text: str, cluster: str) -> None:
-        """A link of a topic to or from a cluster began anew, or something was lost to it."""
+        """A link of a topic to or from a cluster started again, or something was lost to it."""
         found = self.topics.get(text)
         if found is not None:
             found.rebased(cluster)
@@ -236,13 +238,13 @@ class ReplicatedSubscriptions(TopicPart):
         return bool(self.context.resources.replicate_subscription_state(topic.name))
 
     def wanted(self, topic: Topic, name: str, *, durable: bool, asked: bool, compacted: bool = False) -> bool:
-        """Whether a subscription that a consumer opens is replicated; a flag that means nothing is told once.
+        """Whether a subscription that a consumer opens is replicated; a flag without effect is logged once.
 
         Args:
-            topic, name, durable: which.
+            topic, name, durable: the subscription.
             asked: the client's flag.
-            compacted: it reads the compacted topic. What that leaves out is each cluster's own affair: it is acknowledged by
-                nobody, and elsewhere it may be the newest of its key.
+            compacted: it reads the compacted topic. Removed messages are local to each cluster: no consumer
+                acknowledged them, and in another cluster they may be the newest of their key.
         """
         fits = durable and not name.startswith(RESERVED_SUBSCRIPTIONS) and not compacted
         if asked and not fits:
@@ -263,7 +265,7 @@ class ReplicatedSubscriptions(TopicPart):
             (found.created if replicated else found.unreplicated)(subscription)
 
     def reads_compacted(self, topic: Topic, subscription: Subscription) -> None:
-        """A subscription that is not replicated gives up what compaction leaves out: nobody acknowledges that."""
+        """A subscription that is not replicated gives up removed messages: no consumer acknowledges them."""
         if (found := self.of(topic)) is not None and subscription.durable:
             found.reads_compacted(subscription)
 
@@ -309,9 +311,9 @@ class ReplicatedSubscriptions(TopicPart):
         found.stored(entries)
 
     def heard_in(self, topic: Topic, entries: list[StoredEntry]) -> None:
-        """Count a link as heard whose entries were on their way to the log when a policy ceased to name their source.
+        """Count a link as heard if its entries were in flight to the log when a policy ceased to name their source.
 
-        Their markers must be read: what they say may come by no other way, if no link leads back to ask.
+        Their markers must be read: there may be no other way to get their content, if no link leads back for a request.
         """
         for entry in entries:
             if entry.origin:
@@ -343,7 +345,9 @@ class ReplicatedSubscriptions(TopicPart):
             found.when_ready(then)
 
     def created(self, topic: Topic, subscription: Subscription) -> dict[str, bytes]:
-        """A consumer or an operator makes a replicated subscription; what its transaction has to hold besides the cursor."""
+        """A consumer or an operator creates a replicated subscription; returns the writes of its transaction in
+        addition to the cursor.
+        """
         found = self.of(topic)
         if found is None:
             return {}
@@ -359,7 +363,9 @@ class ReplicatedSubscriptions(TopicPart):
             found.deleted(subscription)
 
     def deleted(self, topic: Topic, subscription: Subscription) -> tuple[dict[str, bytes], tuple[str, ...]]:
-        """A subscription is deleted; puts and deletes of its transaction besides the cursor's key."""
+        """A subscription is deleted; returns the puts and deletes of its transaction in addition to the cursor's
+        key.
+        """
         found = self.of(topic)
         if found is None or not subscription.durable:
             return {}, ()
@@ -390,7 +396,7 @@ class ReplicatedSubscriptions(TopicPart):
     # ---------------------------------------------------------------------------------------------------------- storing
 
     def companions(self, keys: Collection[str]) -> list[Share]:
-        """What belongs into the same transactions as these cursors (`CursorFlusher`)."""
+        """The writes that belong into the same transactions as these cursors (`CursorFlusher`)."""
         concerned: dict[str, dict[str, str]] = {}
         shares: list[Share] = []
         for key in keys:
@@ -414,7 +420,7 @@ class ReplicatedSubscriptions(TopicPart):
             topic.replicated_subscriptions.tick(now_ms, now_ms - self.context.config.retention_interval_ms)
 
     def flush(self) -> None:
-        """Before the end: checkpoints are stored, so that the next start has nothing to replay."""
+        """Before the end: store checkpoints, so that the next start has nothing to replay."""
         for found in self.topics.values():
             found.states.want_checkpoint()
 
@@ -426,10 +432,11 @@ class ReplicatedSubscriptions(TopicPart):
     # --------------------------------------------------------------------------------------------------------- watching
 
     def interval_ms(self, text: str, progress: Progress) -> int:
-        """How long acknowledgements of a topic are collected now: longer while no link reads what was written before.
+        """The time for which acknowledgements of a topic are collected now: longer while no link reads the earlier
+        markers.
 
-        A link that had nothing to read for an hour is not a slow one: what counts is for how long the oldest marker that it
-        has not carried has been waiting. The fastest link decides, so that a dead cluster slows nobody down.
+        A link that had nothing to read for an hour is not a slow one: the waiting time of the oldest marker that it has
+        not carried counts. The fastest link decides, so that a dead cluster does not slow others down.
         """
         now_ms, shortest = self.context.outbox.now_ms, self.settings.ack_sync_interval_ms
         waits = []
@@ -443,13 +450,17 @@ class ReplicatedSubscriptions(TopicPart):
         return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
 
     def carried(self, text: str) -> Position:
-        """Up to where every link is done with a topic's entries; its last position when there is none."""
+        """The position up to which every link has carried a topic's entries; its last position if there are no
+        links.
+        """
         states = [source.topics.get(text) for source in self.links.sources.values()]
         topic = self._loaded[text]
         return min((state.cursor.c for state in states if state is not None and state.wanted), default=topic.log.last)
 
     def states(self, topic: Topic) -> list[dict[str, Any]]:
-        """Every replicated subscription of a topic, for `/geo/v1/subscriptions`: what it is here, and how far others are."""
+        """Every replicated subscription of a topic, for `/geo/v1/subscriptions`: its state here, and the lag of other
+        clusters.
+        """
         host = self.of(topic)
         if host is None:
             return []
@@ -484,9 +495,9 @@ class ReplicatedSubscriptions(TopicPart):
         return ""
 
     def _towards(self, topic: Topic, host: ReplicatedTopic, name: str, *, owed: bool) -> dict[str, dict[str, Any]]:
-        """By cluster linked from here: what it lacks, and why."""
+        """By cluster linked from here: the acknowledgements that it lacks, and the reason."""
         now_ms = self.context.outbox.now_ms
-        # A failover takes the whole state along, also what no update of snapshot mode can tell.
+        # A failover moves the whole state, including the part that updates of snapshot mode cannot report.
         moved = self._fences().fence(topic.text, name).phase is Phase.MOVED
         told: dict[str, dict[str, Any]] = {}
         for target in sorted(target for source, target in host.routes if source == self.context.cluster):
@@ -537,7 +548,7 @@ class ReplicatedSubscriptions(TopicPart):
 
 
 def _unanswered(described: Mapping[str, Any]) -> str:
-    """Who keeps snapshots from being taken; "" when the last one was, or nobody is missing any more."""
+    """The clusters that prevent snapshots; "" if the last one was taken, or no answer is missing now."""
     missing: dict[str, int] = described.get("missing", {})
     if not described.get("droppedAt") or not missing:
         return ""

@@ -1,7 +1,8 @@
-"""At start: the markers of a topic that no stored state covers, read again in order (docs/design/acknowledged-sets.md#recovery).
+"""Replay at the start: the markers of a topic after its checkpoint are read again in order
+(docs/design/acknowledged-sets.md#recovery).
 
-Only markers are read: the index has one byte of flags an entry, and the walk over it makes no object for a message. What is
-appended meanwhile is reached by the same walk; it ends when there is no marker behind it.
+Only markers are read: the index has one byte of flags per entry, and the scan of it makes no object for a message.
+Entries that are appended meanwhile are reached by the same scan; it ends when there is no later marker.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ ENTRIES_MAX: Final = 1_000
 """Entries in one read, as everywhere: beyond it another event comes in between."""
 
 BYTES_MAX: Final = 1 << 20
-"""Of one read; memory per topic that recovers."""
+"""The bytes of one read; memory per topic that recovers."""
 
 BRIDGE: Final = 32
 """Messages between two markers that are read all the same: a read more would cost more than reading them."""
@@ -92,7 +93,7 @@ class Replay:
             if markers:
                 self._give(markers)
         else:
-            # One marker fewer costs messages that come twice; a topic that never starts costs more.
+            # A missing marker leads to duplicate messages; a topic that never starts is worse.
             self.after = first
             if self._log.valid(first):
                 self.lost += 1

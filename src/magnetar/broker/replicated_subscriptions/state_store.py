@@ -1,8 +1,10 @@
-"""What is stored of a topic's replicated subscriptions, and the checkpoint: up to where all of it contains the topic's markers.
+"""The stored states of a topic's replicated subscriptions, and the checkpoint: the position up to which all of them
+contain the topic's markers.
 
-A state goes into the transaction of its cursor. A state without a cursor (unsubscribed here) and the checkpoint go with what is
-stored next. The checkpoint moves when a flush of the cursors holds every state that changed since, and no earlier flush is under
-way: in that flush's transaction; or in the next flush, if it took several transactions and all of them are durable by then.
+A state goes into the transaction of its cursor. A state without a cursor (unsubscribed here) and the checkpoint are
+stored with the next write. The checkpoint moves when a flush of the cursors holds every state that changed since, and
+no earlier flush is in flight: in that flush's transaction; or in the next flush, if it took several transactions and
+all of them are durable by then.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,8 +19,9 @@ from magnetar.effects.store_batches import Piece
 from magnetar.metadata.topic_records import cursor_key, replicated_key
 
 CHECKPOINT_MARKERS: Final = 100
-"""The checkpoint is stored again when so many markers lie behind it: as many are read again at most after a crash, in a few
-milliseconds."""
+"""The checkpoint is stored again when this many markers are after it: at most as many are read again after a crash, in
+a few milliseconds.
+"""
 
 _DIGITS: Final = 20
 
@@ -53,13 +56,13 @@ def decode_state(data: bytes) -> tuple[bytes | None, bytes | None]:
 
 
 class _NoCursor:
-    """Stands for a cursor where only what `StateTransaction` supplies is stored."""
+    """Takes the part of a cursor if only what `StateTransaction` supplies is stored."""
 
     durable_mark_delete = NONE
     mark_delete = NONE
 
     def encode(self) -> bytes:
-        """Nothing by itself."""
+        """Nothing of its own."""
         return b""
 
 
@@ -88,17 +91,17 @@ class StateStore:
     """Stores the states of one topic's replicated subscriptions with their cursors, and the checkpoint.
 
     Args:
-        topic: whose.
+        topic: the topic.
         flusher: stores the broker's cursors.
         host: has the states.
-        checkpoint: as stored.
+        checkpoint: the stored one.
 
     Attributes:
         known: subscriptions of which the machines hold a state, also those that were deleted here.
-        dirty_names: whose state changed since it was last handed to the store.
+        dirty_names: subscriptions whose state changed since it was last handed to the store.
         checkpoint: the durable one.
         reached: all states that are stored contain the markers up to here; the checkpoint does not say so yet.
-        storing: flushes with states of this topic that are under way.
+        storing: flushes in flight with states of this topic.
     """
 
     def __init__(self, topic: Topic, flusher: CursorFlusher, host: StateHost, checkpoint: Position) -> None:
@@ -113,7 +116,7 @@ class StateStore:
 
     @property
     def _may_store(self) -> bool:
-        """Not before everything is loaded, and nothing behind the topic's deletion."""
+        """Not before everything is loaded, and nothing after the topic's deletion."""
         return self._host.ready and not self._host.closed and not self._topic.deleting
 
     def dirty(self, subscription: str) -> None:
@@ -135,7 +138,7 @@ class StateStore:
 
     def take(self, subscription: str) -> tuple[str, bytes]:
         """Hand a subscription's state over to a transaction: its key and what to store there (b"": delete it)."""
-        self._handing = True  # what the machines are told here is dirty at the flusher already
+        self._handing = True  # acknowledgements that the machines get here are dirty at the flusher already
         self._host.catch_up()
         self._handing = False
         self.dirty_names.discard(subscription)
@@ -147,7 +150,9 @@ class StateStore:
         return replicated_key(self._topic.text, subscription), data
 
     def begin(self) -> Position | None:
-        """A flush took states; the checkpoint that may be stored with, or behind, them. None: the old one will do."""
+        """A flush took states; returns the checkpoint that may be stored with, or after, them. None: the old one is
+        sufficient.
+        """
         alone = self.storing == 0
         self.storing += 1
         if not self._host.ready or self.dirty_names or not alone:
@@ -178,7 +183,7 @@ class StateStore:
                 self.checkpoint_stored(reached)
 
     def want_checkpoint(self) -> None:
-        """Let the checkpoint be stored soon, if there is any marker behind it."""
+        """Store the checkpoint soon, if there is any marker after it."""
         if self._may_store and self._log.markers_between(self.checkpoint, self._log.last):
             self._wants_checkpoint = True
             self._flusher.dirty(replicated_key(self._topic.text), _NO_CURSOR)
@@ -191,7 +196,7 @@ class StateStore:
         return self.checkpoint
 
     def transaction(self, names: Mapping[str, str]) -> "StateTransaction":
-        """What one flush stores of this topic.
+        """The writes of one flush for this topic.
 
         Args:
             names: by the flusher's key: a subscription, or "" for the checkpoint.
@@ -200,10 +205,10 @@ class StateStore:
 
 
 class StateTransaction:
-    """What one flush of the cursors stores of one topic in addition to them (`cursor_flusher.Share`).
+    """The writes of one flush of the cursors for one topic, in addition to them (`cursor_flusher.Share`).
 
     Args:
-        store: of the topic.
+        store: the topic's store.
         own: the key of its checkpoint.
         names: see `StateStore.transaction`.
         ready: loading and replay are over.
@@ -262,4 +267,4 @@ class Leftover:
         return {}
 
     def stored(self, keys: Collection[str], error: str) -> None:
-        """The keeper tries again."""
+        """The flusher tries again."""

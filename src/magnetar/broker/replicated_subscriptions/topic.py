@@ -1,14 +1,16 @@
-"""The replicated subscriptions of one topic: the two machines, what they learn and what they ask for (`replication.marker_host`).
+"""The replicated subscriptions of one topic: it hosts the two machines, passes events to them, and carries out their
+requests (`replication.marker_host`).
 
-    start     load each stored state -> read the markers behind the checkpoint -> started
+    start     load each stored state -> read the markers after the checkpoint -> started
     later     confirmed entries -> stored -> dispatch; acknowledgements, seeks, creations, deletions as they happen
     stores    a subscription's state goes into the transaction of its cursor; the topic's checkpoint with the last dirty one
 
-The *checkpoint* is a position: every state that is stored, or need not be, has taken in all markers at or below it. Replay begins
-there, and retention keeps markers behind it. A state that did not change since needs no new version for the checkpoint to move.
+The *checkpoint* is a position: every state that is stored, or need not be stored, contains all markers at or below it.
+Replay begins there, and retention keeps the markers after it. The checkpoint can move without a new version of a state
+that has not changed.
 
-Whatever a machine asks for takes effect at once on the cursor; nothing is sent to consumers before the end of the event, so
-that a message which another cluster's consumer acknowledged is never sent in between.
+A machine's request takes effect on the cursor at once. Nothing is sent to consumers before the end of the event, so
+that a message that another cluster's consumer acknowledged is never sent in between.
 """
 
 from collections import Counter
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.registry import ReplicatedSubscriptions
 
 REFUSED_MAX: Final = 1_000
-"""A ceiling on remembered names of subscriptions that cannot be made here; of more nothing is noted."""
+"""A ceiling on remembered names of subscriptions that cannot be created here; further ones are not remembered."""
 
 BOTH_AGAIN_MS: Final = 3_600_000
 """Between two warnings about one subscription."""
@@ -79,7 +81,9 @@ class ReplicatedTopic:
         self.markers_written = self.markers_failed = self.not_made = 0
         self.updated_ms: dict[str, int] = {}
         self._both_since: dict[str, tuple[int, int]] = {}
-        """By subscription, while it is consumed here and elsewhere: since when, and when that was last warned of (0: not yet)."""
+        """By subscription, while it is consumed both here and elsewhere: the beginning of this, and the time of the
+        last warning (0: none yet).
+        """
         self.progress = Progress(topic.log)
         self._names: tuple[str, ...] | None = None
         self._routes: frozenset[tuple[str, str]] | None = None
@@ -107,12 +111,14 @@ class ReplicatedTopic:
 
     @property
     def _machines(self) -> tuple[ModalMachine, ...]:
-        """Those that there are: none while no subscription is replicated, for most topics have none (11 KB each)."""
+        """The existing machines: none while no subscription is replicated, because most topics need none (11 KB
+        each).
+        """
         self.catch_up()
         return self._made or ()
 
     def _both(self) -> tuple[ExactMachine, SnapshotMachine]:
-        """What machines are not told of while there are none, new ones find in the log."""
+        """Events while there are no machines are not reported to them; new machines find them in the log."""
         self.catch_up()
         if self._made is None:
             self._made = self._registry.machines(self)
@@ -131,7 +137,7 @@ class ReplicatedTopic:
         return (own, *(mark for cluster, mark in sorted(self._marks.items()) if cluster != self.cluster))
 
     def learn_retained(self, marks: tuple[Mark, ...]) -> None:
-        """What a link's source told in that way."""
+        """Learn the messages that a link's source reported as retained."""
         for mark in marks:
             if mark[1:] > self._marks.get(mark.cluster, (mark.cluster, 0, 0))[1:]:
                 self._marks[mark.cluster] = mark
@@ -140,7 +146,7 @@ class ReplicatedTopic:
             self._settle()
 
     def catch_up(self) -> None:
-        """The machines are told of all acknowledgements so far."""
+        """Pass all acknowledgements so far to the machines."""
         if self._acks:
             self._acks.flush()
 
@@ -204,9 +210,11 @@ class ReplicatedTopic:
         self._gate.release()
 
     def _begun(self, fresh: list[str]) -> None:
-        """Flagged, but nothing was ever stored of these: by an earlier version, or before a link concerned the topic.
+        """Begin subscriptions that are flagged but have no stored state: flagged by an earlier version, or before the
+        topic had a link.
 
-        Each begins where its cursor stands, and the others are told so, whatever the machines have begun by themselves.
+        Each begins at the position of its cursor, and this is reported to the others, whatever the machines have begun
+        already.
         """
         for name in fresh:
             if name in self.subscriptions():
@@ -217,7 +225,7 @@ class ReplicatedTopic:
         self._gate.when_open(then)
 
     def close(self) -> None:
-        """The topic is gone: whoever waits finds that out."""
+        """The topic is gone: waiting callers get an error."""
         self.closed = True
         self._gate.release()
         if self._made is not None:
@@ -231,7 +239,7 @@ class ReplicatedTopic:
         self._settle()
 
     def _settle(self) -> None:
-        """At the end of an event: what was put off, then consumers are sent what is theirs."""
+        """At the end of an event: do deferred work, then dispatch to consumers."""
         while self._later:
             later, self._later = self._later, []
             for then in later:
@@ -258,7 +266,7 @@ class ReplicatedTopic:
         if not entries:
             return
         if self._made is None or self.mode != "exact" or any(map(_origin_of, entries)):
-            # What this cluster wrote changes nothing of what exact mode knows: acknowledgements may wait for its timer, then.
+            # Markers that this cluster wrote change nothing in exact mode: acknowledgements may wait for its timer.
             self._both()
         for machine in self._made or ():
             machine.stored(entries)
@@ -293,7 +301,7 @@ class ReplicatedTopic:
     def created(self, subscription: Subscription) -> None:
         """A consumer or operator made a replicated subscription here, or switched one to it (the property is set)."""
         if self.ready and self._made is None:
-            self._names = ()  # new machines shall hear of it as a creation, which is told at once
+            self._names = ()  # new machines get it as a creation, which is reported at once
             self._both()
         self._names = None
         self._refused.discard(subscription.name)
@@ -333,7 +341,7 @@ class ReplicatedTopic:
         self.when_ready(tell)
 
     def unreplicated(self, subscription: Subscription) -> None:
-        """A subscription that is here is no longer replicated; what it was stays stored, until it is again."""
+        """A subscription that is here is no longer replicated; its stored state stays until it is replicated again."""
         self._names = None
         self._connect(subscription)
         self.progress.forget(subscription.name)
@@ -346,7 +354,9 @@ class ReplicatedTopic:
         self.when_ready(tell)
 
     def reads_compacted(self, subscription: Subscription) -> None:
-        """What a subscription's cursor says from now on is not what was acknowledged: should it be replicated, it begins anew."""
+        """From now on a subscription's cursor differs from what was acknowledged: if it is replicated again, it begins
+        again.
+        """
 
         def tell() -> None:
             if self._made is not None and self._made[0].pauses(subscription.name):
@@ -355,7 +365,7 @@ class ReplicatedTopic:
         self.when_ready(tell)
 
     def deleted(self, subscription: Subscription) -> None:
-        """A subscription is no longer here; what stays of it is stored by `ReplicatedSubscriptions.companions`."""
+        """A subscription was deleted here; `ReplicatedSubscriptions.companions` stores the rest of it."""
         self._names = None
         self._connect(subscription)
         self.progress.forget(subscription.name)
@@ -373,7 +383,7 @@ class ReplicatedTopic:
         self._event(lambda machine: machine.trimmed())
 
     def rebased(self, cluster: str) -> None:
-        """A link of this topic to or from a cluster began anew, or something was lost to it."""
+        """A link of this topic to or from a cluster started again, or something was lost to it."""
         self.when_ready(lambda: self._event(lambda machine: machine.rebased(cluster)))
 
     def routes_changed(self) -> None:
@@ -385,7 +395,7 @@ class ReplicatedTopic:
     def follow(self, mode: str) -> None:
         """The namespace's mode says which machine writes."""
         if mode == "exact":
-            # What no update has told goes into exact mode's first marker.
+            # Acknowledgements that no update has reported go into exact mode's first marker.
             for name in self.subscriptions():
                 if (untold := self.untold(name)).since_ms:
                     self.progress.collect(name, untold)
@@ -420,7 +430,7 @@ class ReplicatedTopic:
         return self._routes
 
     def incarnation_of(self, cluster: str) -> int:
-        """Of this topic in a linked cluster; 0 for unknown."""
+        """The incarnation of this topic in a linked cluster; 0 for unknown."""
         return self._registry.links.destination.incarnations.of(self._topic.text, cluster)
 
     def latest_incarnation_of(self, cluster: str) -> int:
@@ -428,7 +438,7 @@ class ReplicatedTopic:
         return self._registry.links.latest_incarnation_of(self._topic.text, cluster)
 
     def interval_ms(self) -> int:
-        """How long acknowledgements are collected now."""
+        """The time for which acknowledgements are collected now."""
         return self._registry.interval_ms(self._topic.text, self.progress)
 
     def append_marker(
@@ -470,7 +480,7 @@ class ReplicatedTopic:
         return True
 
     def cursor(self, subscription: str) -> Cursor | None:
-        """Of a durable subscription."""
+        """The cursor of a durable subscription."""
         found = self._topic.subscriptions.get(subscription)
         return found.cursor if found is not None and found.durable else None
 
@@ -482,7 +492,7 @@ class ReplicatedTopic:
         return self._names
 
     def create(self, subscription: str, asker: ModalMachine) -> None:
-        """Make a durable replicated subscription because another cluster told of it."""
+        """Create a durable replicated subscription because another cluster reported it."""
         present = self._topic.subscriptions.get(subscription)
         if present is not None:
             if present.durable and not present.replicated:
@@ -564,11 +574,11 @@ class ReplicatedTopic:
     # --------------------------------------------------------------------------------------------------------- watching
 
     def tick(self, now_ms: int, since_ms: int) -> None:
-        """Warn when consumers of a subscription work here and in another cluster at once: each cluster serves what it does not
-        know to be acknowledged, so most messages go to both.
+        """Warn when consumers of a subscription work here and in another cluster at the same time: each cluster
+        delivers messages that it does not know to be acknowledged, so most messages go to both.
 
-        The sign is that acknowledgements come from elsewhere while consumers acknowledge here, in two rounds of upkeep: a
-        consumer that moves here leaves some behind that come late.
+        It is recognised by acknowledgements from elsewhere while consumers acknowledge here, in two rounds of
+        maintenance: after a consumer has moved here, some of its acknowledgements arrive late.
 
         Args:
             now_ms: the time.
@@ -595,8 +605,8 @@ class ReplicatedTopic:
             self._both_since[name] = began_ms or now_ms, told_ms
 
     def _elsewhere(self, subscription: str, since_ms: int) -> bool:
-        """Whether another cluster has told since a time what it acknowledged. One that hands on what is acknowledged here, to
-        clusters to which no link leads from here, is no sign of that.
+        """Whether another cluster has reported its own acknowledgements since a time. A cluster that passes on
+        acknowledgements made here, to clusters without a link from here, does not count.
         """
         routes = self.routes
         return any(
@@ -617,7 +627,7 @@ class ReplicatedTopic:
         return told
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
-        """Of `describe` what says whether others have yet to be told something, of a replicated one."""
+        """The part of `describe` about reports that other clusters still have to get, for a replicated subscription."""
         machine = self.exact if self.mode == "exact" else self.snapshot
         return {"ready": self.ready} | (machine.to_tell(subscription) if self.ready else {})
 
@@ -629,11 +639,11 @@ class ReplicatedTopic:
         return Lag(told.get("untold", 0), told.get("untoldSinceMs", 0))
 
     def metrics(self) -> dict[str, int]:
-        """What was counted since the start, and what is there now (`LEVELS`)."""
+        """Counters since the start, and present levels (`LEVELS`)."""
         return self.counted() | (figures(*self._made, levels=True) if self._made is not None else {})
 
     def counted(self) -> dict[str, int]:
-        """What was counted since the start by both machines, also by those that were let go, and by the host."""
+        """Counters since the start of both machines, including former ones, and of the host."""
         told = Counter(self._counted)
         if self._made is not None:
             told.update(figures(*self._made, levels=False))
@@ -646,7 +656,7 @@ class ReplicatedTopic:
     def validate(self) -> None:
         """Check what must hold after every event."""
         if self._topic.deleting:
-            return  # what other clusters tell of now is not made here any more
+            return  # subscriptions that other clusters report now are no longer created here
         for machine in self._machines:
             machine.validate()
         assert not self._touched, "consumers were not woken"
