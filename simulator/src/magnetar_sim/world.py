@@ -119,7 +119,7 @@ class World:
             context.say(f"above all: {', '.join(context.focus)}")
             # Only what there may be at all: the mode of the namespace changes in mixed worlds alone.
             about = [name in context.focus and (name != "mode" or context.mode == "mixed") for name in table]
-            weights = [weight + 3 * more for more, weight in zip(about, weights, strict=True)]
+            weights = [weight + 3 * chosen for chosen, weight in zip(about, weights, strict=True)]
         actions: list[Callable[[], object]] = [action for _, action in table.values()]
         paces = rng.choice(((0, 1, 5, 20), (1, 20, 100, 400), (5, 100, 1_000, 5_000)))
         for pause in story(self) if story is not None else ():

@@ -25,7 +25,7 @@ from magnetar_sim.planted.snapshot import SNAPSHOT
 from magnetar_sim.world import Story
 
 
-class Plant(NamedTuple):
+class PlantedBug(NamedTuple):
     """A planted bug.
 
     Attributes:
@@ -135,15 +135,15 @@ UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "tr
 """Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
 
-def _plant(name: str, mode: str, patches: Patches | Dropping) -> Plant:
+def _plant(name: str, mode: str, patches: Patches | Dropping) -> PlantedBug:
     share = 0.0 if name in UNREPLICATED else 1.0 if name in STORIES else BY_SEED.replicated_share
     # Without a focus the world has none, not even that of its seed.
     options = WorldOptions(focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""), replicated_share=share)
     steps = max(STEPS) if name in LONG else SHORTER.get(name, 0)
-    return Plant(mode, patches, KNOWN.get(name, ()), steps, options, STORIES.get(name))
+    return PlantedBug(mode, patches, KNOWN.get(name, ()), steps, options, STORIES.get(name))
 
 
-BUGS: dict[str, Plant] = {
+BUGS: dict[str, PlantedBug] = {
     name: _plant(name, mode, patches)
     for mode, table in (("exact", LINKS | EXACT), ("snapshot", SNAPSHOT | BOTH), ("mixed", MIXED))
     for name, patches in table.items()
