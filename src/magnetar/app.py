@@ -93,7 +93,7 @@ def read_link_token(path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
     if not token:
-        raise StorageError(f"{path} is empty; delete it to have a new link token made")
+        raise StorageError(f"{path} is empty; delete it, and a new link token is created")
     return token
 
 
@@ -425,7 +425,7 @@ class BrokerApp:
 
     def _http_made_room(self, peer: str) -> None:
         self._tell(
-            f"closed the connection of {peer}: it asked for nothing, and another needed its place (http_connections_max)"
+            f"closed the connection of {peer}: it sent no request, and another connection needed its slot (http_connections_max)"
         )
 
     async def _serve_http(self, key: str, address: Address, tls: ssl.SSLContext | None) -> int:

@@ -30,7 +30,7 @@ def test_a_new_secret_is_in_force_and_a_wrong_file_changes_nothing(tmp_path: Pat
 
         with LinkClient.connect(address, old) as there:
             put("")
-            eventually(lambda: "what was in force stays" in broker.log.read_text())
+            eventually(lambda: "the former one stays in force" in broker.log.read_text())
             assert accepted(old)
             put(new + "\n")
             eventually(lambda: accepted(new), what="the new secret is in force")

@@ -171,7 +171,7 @@ HOSTILE: dict[str, tuple[str, bytes, str]] = {
     "an unknown method": ("kerberos", b"x", "method 'kerberos' is not one of"),
     "fifty kilobytes": ("token", b"a" * 50_000, "over token_bytes_max"),
     "no JWT": ("token", b"let me in", "is not a JWT"),
-    "bytes that are no text": ("token", bytes(range(128, 256)), "is not a JWT"),
+    "bytes that are not text": ("token", bytes(range(128, 256)), "is not a JWT"),
     "alg none": ("token", unsigned({"sub": "root", "aud": "shop"}, {"alg": "none"}).encode(), "no key of this broker"),
     "alg NONE": ("token", unsigned({"sub": "root", "aud": "shop"}, {"alg": "NonE"}).encode(), "no key of this broker"),
     "alg missing": ("token", unsigned({"sub": "root"}, {"typ": "JWT"}, "AA").encode(), "no key of this broker"),
@@ -660,7 +660,7 @@ def test_keys_and_certificates_change_while_it_runs(tmp_path: Path) -> None:
 
         assert login(SECRET) and not login(new)
         _private(tmp_path / "secret.key", b"too short")
-        eventually(lambda: "what was in force stays" in secured.log())
+        eventually(lambda: "the former one stays in force" in secured.log())
         assert login(SECRET)
         _private(tmp_path / "next.key", base64.b64encode(new))
         (tmp_path / "next.key").replace(tmp_path / "secret.key")

@@ -270,11 +270,11 @@ def faults(shown: Any, wanted: Any, where: str) -> list[str]:
         return faults(shown, wanted.kind, where)
     if isinstance(wanted, list):
         if not isinstance(shown, list):
-            return [f"{where} is no list"]
+            return [f"{where} is not a list"]
         return [fault for each in shown for fault in faults(each, wanted[0], f"{where}[]")]
     if isinstance(wanted, dict):
         if not isinstance(shown, dict):
-            return [f"{where} is no object"]
+            return [f"{where} is not an object"]
         if "*" in wanted:
             return [fault for key in shown for fault in faults(shown[key], wanted["*"], f"{where}.{key}")]
         needed = {key for key, kind in wanted.items() if not isinstance(kind, Maybe)}

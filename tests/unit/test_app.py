@@ -57,7 +57,7 @@ def test_what_is_no_secret_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "link.token"
     path.touch(0o600)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(StorageError, match="is no text"):
+    with pytest.raises(StorageError, match="is not text"):
         read_link_token(path)
     path.write_bytes(b"")
     with pytest.raises(StorageError, match="is empty"):

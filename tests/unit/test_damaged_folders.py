@@ -441,5 +441,5 @@ def test_recovering_beside_a_broker_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert code == 1
     assert "in use by another broker" in printed
     code, printed = recover(tmp_path / "nothing", capsys)
-    assert (code, "is no data folder" in printed) == (1, True)
+    assert (code, "is not a data folder" in printed) == (1, True)
     assert config_of(tmp_path).cluster_dir(CLUSTER).exists()

@@ -204,7 +204,7 @@ class AdminClient:
         except ssl.SSLCertVerificationError as error:
             raise MagnetarError(
                 f"the certificate of {self.base_url} is not trusted: {error.verify_message}; "
-                "ca_file of [client] says whom to trust"
+                "set ca_file of [client] to the authority to trust"
             ) from None
         except OSError as error:
             why = error.strerror.lower() if error.strerror else "connection failed"

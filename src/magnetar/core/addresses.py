@@ -44,7 +44,7 @@ def parse_zookeeper(url: str) -> tuple[str, str]:
         or not path.strip("/")
         or any(part in {"", ".", ".."} for part in path.strip("/").split("/"))
     ):
-        raise ValueError(f'{url!r} is no place in ZooKeeper: write "zookeeper://host:2181/magnetar"')
+        raise ValueError(f'{url!r} is not a path in ZooKeeper: write "zookeeper://host:2181/magnetar"')
     return hosts, "/" + path.strip("/")
 
 

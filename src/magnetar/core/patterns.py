@@ -92,5 +92,5 @@ def _without_domain(text: str) -> str:
         if before.endswith(domain) and SCHEME not in behind:
             return before.removesuffix(domain) + behind
     raise PatternNotValid(
-        f"pattern {_shown(text)} is not valid here: in front of :// stands persistent or non-persistent, once"
+        f"pattern {_shown(text)} is not valid here: before :// write persistent or non-persistent, once"
     )

@@ -54,7 +54,7 @@ def read_token(path: str | Path, what: str = "token file") -> str:
     try:
         token = read_file(path, what, private=True).decode("ascii").strip()
     except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path} is no text: it should hold a token") from None
+        raise ConfigError(f"{what} {path} is not text: it should hold a token") from None
     if not token:
         raise ConfigError(f"{what} {path} is empty: it should hold a token")
     return token

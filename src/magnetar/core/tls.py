@@ -52,5 +52,5 @@ def client_context(ca_file: str = "", certificate_file: str = "", key_file: str 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "it is not in PEM").replace("_", " ").lower()
-        return "the key is encrypted or is none" if "pem lib" in reason or "bad decrypt" in reason else reason
+        return "the key is encrypted or not a key" if "pem lib" in reason or "bad decrypt" in reason else reason
     return (error.strerror if isinstance(error, OSError) else "") or "it is not in PEM"

@@ -41,7 +41,7 @@ class LinkToken:
         try:
             token = read_link_token(self._path)
         except ConfigError as error:
-            self._say(f"the links' token changed, but what was in force stays: {error}")
+            self._say(f"the links' token changed, but the former one stays in force: {error}")
             return False
         if token == self.value:
             return False

@@ -123,7 +123,9 @@ def _refuse_foreign(folder: Path) -> None:
     known = {FORMAT_FILE, TAIL, BULK, ALL, "offsets", "commits", "metadata", "sources", "state"}
     foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in known)
     if foreign:
-        raise ConfigError(f"checkpoint folder {folder} holds {foreign[0]!r}: it is no checkpoint; name an empty folder")
+        raise ConfigError(
+            f"checkpoint folder {folder} holds {foreign[0]!r}: it is not a checkpoint; name an empty folder"
+        )
 
 
 def start_query(

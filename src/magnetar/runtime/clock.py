@@ -83,7 +83,7 @@ class SystemClock:
                 "set it right if it is wrong"
             )
         elif read_ns - self._jumped_ns >= BELIEVED_MS * _NS:
-            self._say("the system's clock stays where it jumped to: it is believed from now on")
+            self._say("the system's clock stays where it jumped to: the broker follows it now")
             self._follow(wall_ns)
         now_ms = self._shown_ns // _NS
         self.ahead_ms = max(0, now_ms - self._day_ns // _NS)

@@ -80,7 +80,7 @@ class Avro:
         try:
             self.identity = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
         except (ValueError, RecursionError) as error:
-            raise SchemaInvalid(f"the definition is no Avro schema: {_line(error)}") from None
+            raise SchemaInvalid(f"the definition is not an Avro schema: {_line(error)}") from None
         self._parsed: Schema | None = None
         self._shape: Shape | bool | None = False
 
@@ -94,7 +94,7 @@ class Avro:
             try:
                 self._parsed = avro.schema.make_avsc_object(self._plain, None, False, False)
             except (AvroException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                raise SchemaInvalid(f"the definition is no Avro schema: {_line(error)}") from None
+                raise SchemaInvalid(f"the definition is not an Avro schema: {_line(error)}") from None
         return self._parsed
 
     @property
@@ -145,12 +145,12 @@ class _Walk:
         if isinstance(node, list):
             return [self.of(branch, space, depth + 1) for branch in node]
         if not isinstance(node, dict):
-            raise SchemaInvalid(f"the definition is no Avro schema: {str(node)[:40]!a} is no type")
+            raise SchemaInvalid(f"the definition is not an Avro schema: {str(node)[:40]!a} is not a type")
         kind = node.get("type")
         if isinstance(kind, dict | list):
             return self.of(kind, space, depth + 1)  # {"type": {...}}: one more wrapping, as some generators write it
         if not isinstance(kind, str):
-            raise SchemaInvalid("the definition is no Avro schema: an object of it has no type")
+            raise SchemaInvalid("the definition is not an Avro schema: an object of it has no type")
         if kind in NAMED:
             return self._named_type(kind, node, space, depth)
         made: dict[str, Any]
@@ -171,18 +171,18 @@ class _Walk:
         if full not in self._named and name in self._named:
             full = name
         if full not in self._named:
-            raise SchemaInvalid(f"the definition is no Avro schema: type {name[:80]!a} is not defined in it")
+            raise SchemaInvalid(f"the definition is not an Avro schema: type {name[:80]!a} is not defined in it")
         return ROOT if full == self._root else full
 
     def _named_type(self, kind: str, node: dict[str, Any], space: str, depth: int) -> dict[str, Any]:
         name = _needed(node, "name", kind)
         given = node.get("namespace", space)
         if not isinstance(name, str) or not name or not isinstance(given, str | None):
-            raise SchemaInvalid(f"the definition is no Avro schema: the name of a {kind} is no text")
+            raise SchemaInvalid(f"the definition is not an Avro schema: the name of a {kind} is not text")
         full = name if "." in name or not given else f"{given}.{name}"
         inner = full.rpartition(".")[0]
         if full in self._named:
-            raise SchemaInvalid(f"the definition is no Avro schema: type {full[:80]!a} is defined twice")
+            raise SchemaInvalid(f"the definition is not an Avro schema: type {full[:80]!a} is defined twice")
         self._named.add(full)
         if depth == 0 and kind == "record" and not self._meaning:
             self._root = full
@@ -194,7 +194,7 @@ class _Walk:
         else:
             fields = _needed(node, "fields", kind)
             if not isinstance(fields, list):
-                raise SchemaInvalid(f"the definition is no Avro schema: the fields of {full[:80]!a} are no list")
+                raise SchemaInvalid(f"the definition is not an Avro schema: the fields of {full[:80]!a} are not a list")
             made["fields"] = [self._field(field, inner, depth) for field in fields]
         if not self._meaning:
             made |= _aliases(node, inner)
@@ -205,7 +205,7 @@ class _Walk:
     def _field(self, field: Any, space: str, depth: int) -> dict[str, Any]:
         self.nodes += 1
         if not isinstance(field, dict) or not isinstance(field.get("name"), str) or not field["name"]:
-            raise SchemaInvalid("the definition is no Avro schema: a field has no name")
+            raise SchemaInvalid("the definition is not an Avro schema: a field has no name")
         made = {"name": field["name"], "type": self.of(_needed(field, "type", "field"), space, depth + 1)}
         if "default" in field:
             made["default"] = field["default"]
@@ -225,19 +225,19 @@ class _Walk:
 
 def _needed(node: dict[str, Any], key: str, kind: str) -> Any:
     if key not in node:
-        raise SchemaInvalid(f"the definition is no Avro schema: a {kind} has no {key}")
+        raise SchemaInvalid(f"the definition is not an Avro schema: a {kind} has no {key}")
     return node[key]
 
 
 def _names(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise SchemaInvalid("the definition is no Avro schema: the symbols of an enum are no list of names")
+        raise SchemaInvalid("the definition is not an Avro schema: the symbols of an enum are not a list of names")
     return value
 
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SchemaInvalid("the definition is no Avro schema: the size of a fixed is no whole number")
+        raise SchemaInvalid("the definition is not an Avro schema: the size of a fixed is not a whole number")
     return value
 
 
@@ -246,5 +246,5 @@ def _aliases(node: dict[str, Any], space: str) -> dict[str, Any]:
     if not aliases:
         return {}
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
-        raise SchemaInvalid("the definition is no Avro schema: aliases are no list of names")
+        raise SchemaInvalid("the definition is not an Avro schema: aliases are not a list of names")
     return {"aliases": [f"{space}.{alias}" if space and "." not in alias else alias for alias in aliases]}

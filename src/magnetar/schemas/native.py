@@ -25,7 +25,7 @@ def root_message(data: bytes) -> str:
     try:
         files = FileDescriptorSet.FromString(base64.b64decode(loaded[KEYS[0]], validate=True))
     except (DecodeError, binascii.Error, ValueError):
-        raise SchemaInvalid("fileDescriptorSet is no set of file descriptors in base64") from None
+        raise SchemaInvalid("fileDescriptorSet is not a set of file descriptors in base64") from None
     root, name = str(loaded[KEYS[1]]), str(loaded[KEYS[2]])
     for file in files.file:
         if file.name == name:

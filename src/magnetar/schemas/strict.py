@@ -22,7 +22,7 @@ _SHOWN: Final = 80
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise SchemaInvalid(f"the definition is no Avro schema: {reason}")
+    raise SchemaInvalid(f"the definition is not an Avro schema: {reason}")
 
 
 def _shown(text: object) -> str:
@@ -137,7 +137,7 @@ class _Strict:
     @staticmethod
     def _aliases(node: dict[str, Any], what: str) -> None:
         if "aliases" in node and not isinstance(node["aliases"], list):
-            _refuse(f"the aliases of {what} are no list of names")
+            _refuse(f"the aliases of {what} are not a list of names")
 
     @staticmethod
     def _enum(node: dict[str, Any]) -> None:

@@ -24,5 +24,5 @@ def decode_version(data: bytes) -> int:
         raise SchemaInvalid(f"a schema version has {VERSION_BYTES} bytes, not {len(data)}")
     version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
     if version < 0:
-        raise SchemaInvalid(f"{version} is no schema version")
+        raise SchemaInvalid(f"{version} is not a schema version")
     return version

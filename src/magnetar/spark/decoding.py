@@ -171,7 +171,7 @@ class Rows:
                 if with_ids:
                     ids.append(prefix + suffixes[index])
         except (DecodeError, ValueError, struct.error, IndexError) as error:
-            raise Undecodable(f"is no batch of {count} messages ({type(error).__name__})") from None
+            raise Undecodable(f"is not a batch of {count} messages ({type(error).__name__})") from None
         self._count(ledger, entry, seen, len(values) - before, total)
 
     def _set_properties(self, properties: Any) -> None:

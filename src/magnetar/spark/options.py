@@ -137,7 +137,7 @@ class _Given:
             return default
         number = whole_number(given)
         if number is None or number < least:
-            raise ConfigError(f"option {name} is {given[:80]!r}: allowed is a whole number, {least} or more")
+            raise ConfigError(f"option {name} is {given[:80]!r}: write a whole number, {least} or more")
         return number
 
     def flag(self, name: str, default: bool) -> bool:
@@ -148,7 +148,7 @@ class _Given:
         for value in allowed:
             if given.lower() == value.lower():
                 return value
-        raise ConfigError(f"option {name} is {given!r}: allowed is {' or '.join(allowed)}")
+        raise ConfigError(f"option {name} is {given!r}: write {' or '.join(allowed)}")
 
 
 def _token(params: str) -> str:
@@ -173,7 +173,7 @@ def _access(given: _Given) -> tuple[Access, str]:
     if plugin and plugin.rpartition(".")[2] not in ("AuthenticationToken", "token"):
         raise ConfigError("option pulsar.client.authPluginClassName: only AuthenticationToken is supported")
     if params and not params.startswith(("token:", "file:")):
-        raise ConfigError("option pulsar.client.authParams: allowed is file:<path of the token>, or token:<the token>")
+        raise ConfigError("option pulsar.client.authParams: write file:<path of the token>, or token:<the token>")
     if bool(plugin) != bool(params):
         raise ConfigError("options pulsar.client.authPluginClassName and pulsar.client.authParams go together")
     return Access(
@@ -214,7 +214,7 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
     for word in words:
         if text.lower() == word:
             return word
-    wrong = f"option {name} is {text[:80]!r}: allowed is {', '.join(words)} or JSON, a place per topic"
+    wrong = f"option {name} is {text[:80]!r}: write {', '.join(words)} or JSON, a place per topic"
     if not text.startswith("{"):
         raise ConfigError(wrong)
     try:
@@ -265,7 +265,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     start = _offsets(given, "startingOffsets", ("earliest", "latest"), "latest" if streaming else "earliest")
     if start == "latest" and streaming is False:
         raise ConfigError(
-            "option startingOffsets is 'latest': a batch query would read nothing; allowed is earliest or JSON"
+            "option startingOffsets is 'latest': a batch query would read nothing; write earliest or JSON"
         )
     end = _offsets(given, "endingOffsets", ("latest",), "latest")
     from_ms, until_ms = (

@@ -125,7 +125,7 @@ def chosen(schema: StructType, options: ReadOptions) -> tuple[Sequence[str], Col
     for name, kind in wanted.items():
         if name not in known:
             raise ConfigError(
-                f"column {name} is no field of the newest schema of {topic}, which has: "
+                f"column {name} is not a field of the newest schema of {topic}, which has: "
                 f"{', '.join(f'{field} {sql_of(of, quoted=False)}' for field, of in known.items())}"
             )
         if kind != known[name]:

@@ -76,11 +76,11 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     for name, kind in types.items():
         if name not in COLUMNS:
             raise ConfigError(
-                f"column {name} cannot be written: the columns are {', '.join(COLUMNS)}; put what is the message into value "
+                f"column {name} cannot be written: the columns are {', '.join(COLUMNS)}; put the message into value "
                 "(to_json(struct(...)), to_avro)"
             )
         if kind not in COLUMNS[name]:
-            raise ConfigError(f"column {name} is {kind}: allowed is {' or '.join(COLUMNS[name])}")
+            raise ConfigError(f"column {name} is {kind}: use {' or '.join(COLUMNS[name])}")
     if "value" not in types:
         raise ConfigError("column value is missing: it is what the message holds, binary or string")
     if not options.topic and "__topic" not in types:

@@ -264,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if self._options.fail_on_data_loss:
             raise DataLost(
-                f"topic {gone[0]} was deleted, or is not read any more; what this query had not read of it is lost. "
+                f"topic {gone[0]} was deleted, or is no longer read; its messages that this query had not read are lost. "
                 "To continue without it set failOnDataLoss=false"
             )
         logger.warning("topic %s is gone (failOnDataLoss=false: going on without it)", gone[0])

@@ -203,10 +203,10 @@ def _split(index: int, value: Value) -> tuple[Value, Value]:
         key = None if size < 0 else view[4:at]
         size = _SIZE.unpack_from(view, at)[0]
     except struct.error:
-        raise Misfit(index, "is no key-value pair: it ends too early") from None
+        raise Misfit(index, "is not a key-value pair: it ends too early") from None
     rest = view[at + 4 :]
     if len(rest) != max(0, size):
-        raise Misfit(index, "is no key-value pair: its sizes do not fit")
+        raise Misfit(index, "is not a key-value pair: its sizes do not fit")
     return key, None if size < 0 else rest
 
 

@@ -182,7 +182,7 @@ class _Recovery:
         del self.result.odd[PROBLEMS_MAX:]
         more = len(self.result.problems) - PROBLEMS_MAX
         if more > 0:
-            self.result.problems[PROBLEMS_MAX:] = [f"and {more} more places of the log are damaged"]
+            self.result.problems[PROBLEMS_MAX:] = [f"and {more} more damaged positions in the log"]
         return self.result
 
     def _segments(self, names: set[str]) -> list[_Found]:
@@ -192,7 +192,7 @@ class _Recovery:
             if name.endswith(SEGMENT_SUFFIX):
                 number = segment_number(name)
                 if number is None:
-                    self._strange(name, "is no name of a segment")
+                    self._strange(name, "is not a name of a segment")
                 else:
                     numbers.append(number)
         self.result.segments = len(numbers)
@@ -211,7 +211,7 @@ class _Recovery:
                     self.result.odd.append(f"{was}, which is there as well: a copy; it is left alone")
                     continue
                 self.result.taken.add(started.segment)
-                self.result.odd.append(f"{was}, which is not there: it was renamed; what it holds is served")
+                self.result.odd.append(f"{was}, which is not there: it was renamed; its entries are served")
             if segment is not None:
                 found.append(segment)
         near = {number for number in unsure if number <= sure + _NUMBERS_SKIPPED_MAX}

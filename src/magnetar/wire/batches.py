@@ -59,7 +59,7 @@ def walk_batch(payload: bytes | memoryview, count: int) -> Iterator[tuple[Single
         try:
             metadata = SingleMessageMetadata.FromString(bytes(view[body:end]))
         except DecodeError:
-            raise ProtocolError(f"message {number} of a batch of {count} has metadata that is no protobuf") from None
+            raise ProtocolError(f"message {number} of a batch of {count} has metadata that is not protobuf") from None
         at = end + metadata.payload_size
         # A negative size is refused too: reading would never end.
         if not metadata.IsInitialized() or metadata.payload_size < 0 or at > len(view):

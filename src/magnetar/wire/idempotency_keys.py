@@ -177,7 +177,7 @@ class KeyProperty:
             try:
                 one = parse(head)
             except DecodeError:
-                raise ProtocolError(f"message {number} of {count} has metadata that is no protobuf") from None
+                raise ProtocolError(f"message {number} of {count} has metadata that is not protobuf") from None
             past = end + one.payload_size
             if past > limit or past < end or not one.IsInitialized():
                 raise ProtocolError(f"message {number} of {count} has no size, or ends behind the {limit} bytes")

@@ -242,7 +242,7 @@ def parse_marker(payload: bytes, without: Container[int] = ()) -> Marker | None:
     """
     metadata = parse_metadata(payload)
     if not metadata.HasField("marker_type"):
-        raise ProtocolError("an entry without a marker type is no marker")
+        raise ProtocolError("an entry without a marker type is not a marker")
     if metadata.marker_type in without:
         return None
     return parse_body(metadata.marker_type, payload[split(payload) :])

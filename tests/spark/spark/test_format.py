@@ -450,7 +450,7 @@ def test_typed_columns_follow_the_schema_through_versions(
     raw = session.read(topic=topic, allowDifferentTopicSchemas="true")
     assert raw.dtypes[0] == ("value", "binary") and raw.count() == 4
     for wanted, reason in (
-        ("minuets double", "column minuets is no field of the newest schema"),
+        ("minuets double", "column minuets is not a field of the newest schema"),
         ("number string", "column number is string: the schema of"),
     ):
         with pytest.raises(Exception, match=reason):

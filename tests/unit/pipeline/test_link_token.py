@@ -30,7 +30,7 @@ def test_it_follows_its_file(tmp_path: Path) -> None:
     for text, mode, reason in (("", 0o600, "is empty"), ("third-secret", 0o644, "can be read by others")):
         write(path, text, mode)
         assert not token.changed() and token.value == "second-secret"
-        assert "what was in force stays" in lines[-1] and reason in lines[-1]
+        assert "the former one stays in force" in lines[-1] and reason in lines[-1]
         told = len(lines)
         assert not token.changed() and len(lines) == told
     path.unlink()

@@ -177,7 +177,7 @@ def test_pairs() -> None:
     inline = one_of(pair("INLINE", Definition(SchemaType.STRING), defined(of)))
     assert decoded(inline, [put_together(b"k", body), None]) == [expected, {"key": None, "value": None}]
     for bad in (b"\0\0\0\1k", b"\0\0\0\1k\0\0\0\5x", b"\0"):
-        with pytest.raises(Misfit, match="no key-value pair") as misfit:
+        with pytest.raises(Misfit, match="not a key-value pair") as misfit:
             decoded(inline, [put_together(b"k", body), bad])
         assert misfit.value.index == 1
 

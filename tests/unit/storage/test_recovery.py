@@ -413,7 +413,7 @@ def test_ten_thousand_problems_are_told_as_a_number(monkeypatch: pytest.MonkeyPa
     for number in range(5):
         damage_body(log.files.content(SEGMENT), place(topic, number))
     again = log.restart()
-    assert again.recovered.problems[2:] == ["and 3 more places of the log are damaged"]
+    assert again.recovered.problems[2:] == ["and 3 more damaged positions in the log"]
     again.stop()
 
 

@@ -22,7 +22,7 @@ def test_payload_sizes_must_fit(size):
 def test_metadata_must_fit():
     with pytest.raises(ProtocolError, match="message 0 of a batch of 1 ends behind its 7 bytes"):
         decode_batch(b"\0\0\0\x04abc", 1)
-    with pytest.raises(ProtocolError, match="no protobuf"):
+    with pytest.raises(ProtocolError, match="not protobuf"):
         decode_batch(b"\0\0\0\x01\x08", 1)
 
 

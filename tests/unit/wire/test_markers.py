@@ -19,7 +19,7 @@ def test_the_envelope_is_pulsars():
 
 def test_an_ordinary_message_is_no_marker():
     entry = metadata.build(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0), b"")
-    with pytest.raises(ProtocolError, match="no marker"):
+    with pytest.raises(ProtocolError, match="not a marker"):
         markers.parse_marker(entry)
 
 

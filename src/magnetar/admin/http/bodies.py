@@ -57,7 +57,9 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ENCODINGS and encoding != "identity":
-        raise EncodingError(f"Content-Encoding {encoding[:40]!a} is not read here; {', '.join(ENCODINGS)} are, or none")
+        raise EncodingError(
+            f"Content-Encoding {encoding[:40]!a} is not supported; use {', '.join(ENCODINGS)} are, or none"
+        )
     if (request.content_length or 0) > bytes_max:
         raise TooLargeError(f"the body is over {bytes_max} bytes")
     if (ask := getattr(request.protocol, "ask_for_body", None)) is not None:

@@ -285,7 +285,7 @@ class Call:
                 return await future
         except TimeoutError:
             raise LateError(
-                f"the storage did not answer within {CHANGE_TIMEOUT_S:g} s; what was asked may still happen"
+                f"the storage did not answer within {CHANGE_TIMEOUT_S:g} s; the change may still happen"
             ) from None
 
     async def _unhindered(self, start: Callable[[], None]) -> None:

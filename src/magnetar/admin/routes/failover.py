@@ -221,7 +221,7 @@ async def acknowledged(call: Call) -> Any:
         raise BadRequest(f"runs has {len(body.runs)} runs; at most {ASKED_RUNS_MAX} in one request")
     for origin, incarnation, first, last in body.runs:
         if not (origin and 0 < incarnation < 2**63 and 0 <= first <= last < 2**63):
-            raise BadRequest(f"runs has {[origin, incarnation, first, last]}, which is no run of messages")
+            raise BadRequest(f"runs has {[origin, incarnation, first, last]}, which is not a run of messages")
     return {"messages": call.control.failovers.acknowledged_of(topic, name, body.runs)}
 
 

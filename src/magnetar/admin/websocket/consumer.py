@@ -385,7 +385,7 @@ class ConsumerSocket:
         try:
             said = msgspec.json.decode(text, type=Said)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise MagnetarError(f"this is no command of a consumer: {error}") from None
+            raise MagnetarError(f"this is not a command of a consumer: {error}") from None
         match said.type:
             case "permit":
                 if not self._options.pull:

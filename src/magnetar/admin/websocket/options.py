@@ -194,9 +194,9 @@ def message_id(text: str) -> pb.MessageIdData:
     try:
         found = pb.MessageIdData.FromString(from_base64(text))
     except (ValueError, DecodeError):
-        raise BadRequest(f"{text[:80]!a} is no message id in base64") from None
+        raise BadRequest(f"{text[:80]!a} is not a message id in base64") from None
     if not found.IsInitialized():
-        raise BadRequest(f"{text[:80]!a} is no message id in base64")
+        raise BadRequest(f"{text[:80]!a} is not a message id in base64")
     return found
 
 

@@ -84,12 +84,12 @@ def check_place(
         return
     if position > last:
         there_is = f"the last message of {topic}, {last}" if last != NONE else f"all of {topic}, which has no message"
-        raise refused(f"{position} is behind {there_is}; latest stands for the end")
+        raise refused(f"{position} is behind {there_is}; use latest for the end")
     sizes = {one.ledger: one.entries for one in log.ledger_infos()}
     size = sizes.get(ledger)
     deleted = log.incarnation <= ledger < min(sizes, default=last.ledger + 1)
     if size is None and not deleted:
-        raise refused(f"{topic} never had ledger {ledger}: {position} is no message of it")
+        raise refused(f"{topic} never had ledger {ledger}: {position} is not a message of it")
     if position.entry < -1 or (size is not None and position.entry >= size):
         raise refused(f"ledger {ledger} of {topic} has entries 0 to {(size or 1) - 1}: there never was {position}")
     count = log.count_at(position) if batch_index > 0 and log.valid(position) else 0
@@ -187,7 +187,7 @@ class MessageControl:
             if entries:
                 done(entries[0], None)
             else:
-                done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message is gone"))
+                done(None, BrokerError(ErrorCode.PERSISTENCE, error or "the message was deleted"))
 
         self._events.enter(lambda: self._outbox.put(Read(topic.text, position, 1, 1, read)))
 

@@ -250,8 +250,8 @@ class TopicControl:
             return
         if targets := sorted(self._broker.links.targets(topic.name)):
             raise Unprocessable(
-                f"topic {topic.text} is replicated to {', '.join(targets)}, which would not be deleted, and what was not sent "
-                "would be lost; take them out of its replication clusters, or use force"
+                f"topic {topic.text} is replicated to {', '.join(targets)}, where it would stay, and unsent messages "
+                "would be lost; remove them from its replication clusters, or use force"
             )
         producers = len(topic.producers.everybody())
         consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())

@@ -207,7 +207,7 @@ class Catalog:
             return count
         if str(name) in self._partitioning:
             raise BrokerError(
-                ErrorCode.SERVICE_NOT_READY, f"the partitions of topic {name} are just being made; try again"
+                ErrorCode.SERVICE_NOT_READY, f"the partitions of topic {name} are being created; try again"
             )
         exists = str(name) in self._topics or str(name) in self._nonpersistent.topics
         # Partitions of non-persistent topics exist as soon as a client opens them.

@@ -158,7 +158,7 @@ class Fences(TopicPart):
         if there is not None and name not in there.subscriptions and self._finals.unsubscribed(there, name):
             again = self._context.command("subscriptions", "create", str(there.name.base), name, "--replicated")
             raise PreconditionFailed(
-                f"subscription {name} of {text} was deleted in {self._cluster}, which takes in nothing of it until "
+                f"subscription {name} of {text} was deleted in {self._cluster}, which ignores its state until "
                 f"a consumer subscribes there again: {again}"
             )
         topic, subscription = self._existing(text, name)

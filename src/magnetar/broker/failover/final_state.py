@@ -95,7 +95,7 @@ class FinalStates:
         """
         if self.latest(topic, subscription) != token:
             raise Conflict(
-                f"failover {token}: its final state is not in {self._cluster}: what was acknowledged would come again"
+                f"failover {token}: its final state is not in {self._cluster}: acknowledged messages would be delivered again"
             )
 
     @staticmethod

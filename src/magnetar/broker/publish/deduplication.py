@@ -377,8 +377,8 @@ class TopicDeduplication:
             self._outbox.put(
                 Note(
                     "warning",
-                    f"producer name {name!r} of {self.topic} is in use here and in {entry.origin}: deduplication takes both "
-                    "for one sequence and drops what is lower; give producers that run side by side different names",
+                    f"producer name {name!r} of {self.topic} is in use here and in {entry.origin}: deduplication counts both "
+                    "as one sequence and drops lower ids; give producers that run at the same time different names",
                 )
             )
         self.numbers.observe(name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms)

@@ -286,7 +286,7 @@ class ReplicatedSubscriptions(TopicPart):
             if found is not None and before != found.mode:
                 modes.add((str(topic.name.namespace_name), found.mode))
         for namespace, mode in sorted(modes):
-            text = f"replicated subscriptions of {namespace} are in {mode} mode from now on"
+            text = f"replicated subscriptions of {namespace} are in {mode} mode now"
             self.context.outbox.put(Note("info", text))
 
     def _follow_policy(self, topic: Topic) -> None:

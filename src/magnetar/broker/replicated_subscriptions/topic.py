@@ -513,7 +513,7 @@ class ReplicatedTopic:
         self._connect(made)
         self.states.dirty(subscription)
         self._later.append(lambda: self._adopted(subscription, asker))
-        self.note("info", f"{self._topic.text}: subscription {subscription} was made because another cluster has it")
+        self.note("info", f"{self._topic.text}: subscription {subscription} was created because another cluster has it")
 
     def _adopted(self, subscription: str, asker: ModalMachine) -> None:
         """The machine of the other mode hears of a subscription that this one made."""

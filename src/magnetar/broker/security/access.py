@@ -248,7 +248,8 @@ class Access:
             return identity
         if identity.role not in self.config.proxy_roles:
             raise BrokerError(
-                ErrorCode.AUTHORIZATION, f"role {identity.role} is no proxy (proxy_roles): it speaks for itself alone"
+                ErrorCode.AUTHORIZATION,
+                f"role {identity.role} is not a proxy (proxy_roles): it may act for no other role",
             )
         if original in self.config.proxy_roles or not original.isprintable() or len(original) > 512:
             raise BrokerError(ErrorCode.AUTHORIZATION, f"a proxy cannot speak for {original[:60]!a}")

@@ -138,7 +138,7 @@ class Tokens:
         if isinstance(found, list):
             found = found[0] if found else None
         if not isinstance(found, str):
-            raise denied(f"the token has no role: claim {self._config.role_claim!a} is no text")
+            raise denied(f"the token has no role: claim {self._config.role_claim!a} is not text")
         try:
             return check_role(found)
         except ValueError as error:
@@ -162,5 +162,5 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise denied(f"the token's {name} is not a time in seconds")
     if not 0 <= value < 1 << 40:
-        raise denied(f"the token's {name} is no possible time")
+        raise denied(f"the token's {name} is not a possible time")
     return int(value * 1000)

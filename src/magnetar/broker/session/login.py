@@ -96,7 +96,7 @@ class SessionLogin:
         if self._link and not self._access.authorizer.links_at_all(identity):
             raise BrokerError(
                 ErrorCode.AUTHORIZATION,
-                f"role {identity.shown} may not be a link: it is none of replicate_roles and has no replicate permission",
+                f"role {identity.shown} may not be a link: it is not in replicate_roles and has no replicate permission",
             )
         self._connection.identity = identity
         self._connection.handshake.proved(link=self._link)

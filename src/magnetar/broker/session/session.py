@@ -163,7 +163,7 @@ class Session:
             if self.connection.held:
                 self._probed()
             else:
-                self.connection.close("did not answer a ping while another client wants its place")
+                self.connection.close("did not answer a ping while another client waits for its slot")
                 self._services.broker.disconnected(self.connection.number)
 
         self._services.context.timer(self.connection.outbox.now_ms + PROBE_MS, judge)

@@ -225,7 +225,7 @@ class Schemas:
         elif not self._geo_replicated(topic.name):
             # If messages arrive over links, the first schema may still be on its way: no decision is possible yet.
             raise SchemaIncompatible(
-                "the topic is in use without a schema (BYTES); a consumer's schema is not made the topic's then"
+                "the topic is in use without a schema (BYTES); so a consumer's schema does not become the topic's"
             )
 
     def _brought(self, topic: SchemaTopic, definition: Definition, rules: Rules, then: Answered) -> None:

@@ -321,7 +321,7 @@ class Move:
         found = []
         if any(row["links"].get(self.source) is None for row in there):
             found.append(
-                f"there is no link {self.target} -> {self.source}: what {self.target} acknowledges does not come back, and "
+                f"there is no link {self.target} -> {self.source}: acknowledgements there are not replicated back, and "
                 "the subscription cannot be moved back"
             )
         if stuck := self._stuck(rows, there):
@@ -503,7 +503,7 @@ class Move:
             return self._back(why, certain=isinstance(error, AdminError) and error.status < 500)
         except KeyboardInterrupt:
             return (
-                f"{why}; interrupted again before everything was put back: magnetar status says what is fenced; "
+                f"{why}; interrupted again before everything was put back: magnetar status shows fenced subscriptions; "
                 "run the same command again"
             )
 

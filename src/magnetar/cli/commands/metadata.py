@@ -253,7 +253,7 @@ def remarks(states: dict[str, dict[str, Any]]) -> list[str]:
     for name, state in states.items():
         for path, ahead_ms in state.get("waiting", {}).items():
             lines.append(
-                f"{name}: {path} is ahead of this cluster's clock by {duration(ahead_ms)} and waits: see to the clocks"
+                f"{name}: {path} is ahead of this cluster's clock by {duration(ahead_ms)} and waits: check the clocks"
             )
         for path, why in state.get("kept", {}).items():
             lines.append(

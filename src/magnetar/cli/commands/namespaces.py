@@ -216,7 +216,7 @@ def preview(target: Target, namespace: str, clusters: list[str]) -> int:
     told = target.client.get(path, {"clusters": ",".join(clusters)})
     where = f"{target.cluster}: " if target.cluster else ""
     if told["removed"]:
-        print_line(f"{where}{', '.join(told['removed'])} gets no new messages; what it has stays")
+        print_line(f"{where}{', '.join(told['removed'])} gets no new messages; its data stays")
     if told["added"] and told["entries"]:
         print_line(
             f"{where}{told['entries']:,} entries ({size(told['bytes'])}) of {told['topics']:,} topics "

@@ -204,7 +204,7 @@ def differing_modes(seen: dict[str, dict[str, Any]]) -> list[str]:
         for state in one.get("replicated", ()):
             modes.setdefault((state["topic"], state["subscription"]), {}).setdefault(state["mode"], []).append(name)
     return [
-        f"subscription {subscription} of {topic} is in {' and in '.join(parts)}: what is acknowledged follows less exactly; "
+        f"subscription {subscription} of {topic} is in {' and in '.join(parts)}: acknowledgements are replicated less exactly; "
         f"give its namespace one mode everywhere: "
         f"{command('namespaces', 'set-subscription-mode', str(TopicName.parse(topic).namespace_name), 'exact', '--everywhere')}"
         for (topic, subscription), found in modes.items()

@@ -311,7 +311,7 @@ def forget_producer(
 ) -> None:
     """Forget a producer name's sequence ids, if another client has used them up. Repeated messages are stored again."""
     path = _own_path(topic, "sequence-ids", producer)
-    confirm(f"Store again whatever {producer} sends to {topic} from now on, also what is stored already?", yes=yes)
+    confirm(f"Store again whatever {producer} sends to {topic} from now on, even if it is stored already?", yes=yes)
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.delete(path),

@@ -129,7 +129,7 @@ def check_path(path: str) -> Kind:
     """
     kind = kind_of(path) if isinstance(path, str) and len(path) <= PATH_CHARACTERS_MAX else None
     if kind is None:
-        raise Malformed(f"{str(path)[:60]!a} is no path that is synchronised")
+        raise Malformed(f"{str(path)[:60]!a} is not a path that is synchronised")
     name = path.removeprefix(kind.prefix)
     try:
         if kind.prefix == CLUSTER_PREFIX:

@@ -209,7 +209,7 @@ def _native(given: dict[str, Any], records: dict[str, Record]) -> Event:
     try:
         digest = int(_get(given, "digest", str, "0"), 16)
     except ValueError:
-        raise Malformed("digest is no hexadecimal number") from None
+        raise Malformed("digest is not a hexadecimal number") from None
     header = Header(
         cluster=_get(given, "cluster", str),
         kind=kind,
@@ -268,9 +268,9 @@ def _document(value: Any) -> dict[str, Any]:
         try:
             value = msgspec.json.decode(base64.b64decode(value, validate=True))
         except (binascii.Error, ValueError):
-            raise Malformed("value is no base64 of JSON") from None
+            raise Malformed("value is not base64 of JSON") from None
     if not isinstance(value, dict):
-        raise Malformed("value is no document")
+        raise Malformed("value is not a document")
     return value
 
 
@@ -288,4 +288,4 @@ def plain_path(path: str) -> str:
     if path.startswith(_PARTITIONED):
         tenant, namespace, domain, topic = (path.removeprefix(_PARTITIONED).split("/", 3) + [""] * 4)[:4]
         return f"{PARTITIONED_PREFIX}{domain}://{tenant}/{namespace}/{topic}"
-    raise Malformed(f"{path[:60]!a} is no path of tenants, namespaces, clusters or partitioned topics")
+    raise Malformed(f"{path[:60]!a} is not a path of tenants, namespaces, clusters or partitioned topics")

@@ -196,16 +196,16 @@ def from_wire(wire: Any) -> Record:
         Malformed.
     """
     if not isinstance(wire, dict):
-        raise Malformed("a record is no object")
+        raise Malformed("a record is not an object")
     created = _stamp(wire["c"], "c") if wire.get("c") is not None else None
     deleted = _stamp(wire["d"], "d") if wire.get("d") is not None else None
     given = wire.get("f", {})
     if not isinstance(given, dict) or len(given) > FIELDS_MAX:
-        raise Malformed(f"the fields of a record are no object, or more than {FIELDS_MAX}")
+        raise Malformed(f"the fields of a record are not an object, or more than {FIELDS_MAX}")
     fields: dict[str, Cell] = {}
     for name, cell in given.items():
         if not isinstance(cell, list | tuple) or len(cell) != 3 or not 0 < len(name) <= FIELD_CHARACTERS_MAX:
-            raise Malformed(f"field {name[:40]!a} is no triple of time, cluster and value")
+            raise Malformed(f"field {name[:40]!a} is not a triple of time, cluster and value")
         fields[name] = Cell(_stamp(cell[:2], f"field {name[:40]!a}"), None if cell[2] is None else canonical(cell[2]))
     return pruned(Record(created, deleted, fields))
 

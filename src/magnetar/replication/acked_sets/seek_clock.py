@@ -55,6 +55,6 @@ class SeekClock:
             return ""
         self.ahead += 1
         return (
-            f"a seek in {epoch.cluster} is {ahead_ms // 1000} s ahead of the clock here: seeks made before they hear of it "
+            f"a seek in {epoch.cluster} is {ahead_ms // 1000} s ahead of the clock here: earlier seeks of other clusters "
             "lose against it; compare the clocks of both clusters"
         )

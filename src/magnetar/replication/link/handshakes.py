@@ -229,7 +229,7 @@ class Handshakes:
         """
         if name.partition >= 0 and not partitions and self._host.find(str(name)) is None:
             return (
-                f"{name.base} is not partitioned at the source: its {str(name).removeprefix(f'{name.base}-')} is not made in "
+                f"{name.base} is not partitioned at the source: its {str(name).removeprefix(f'{name.base}-')} is not created in "
                 f"{self._cluster}; give it its partitions there, or delete what is left of them"
             )
         here = self._host.partitions(name.base if partitions else name)

@@ -124,7 +124,7 @@ class LinkOperations:
         for state in self._topics.chosen(topic):
             if through is not None and through != LATEST and through > state.log.last:
                 raise Conflict(
-                    f"{through} is behind the last message of {state.name}, {state.log.last}; latest stands for the end"
+                    f"{through} is behind the last message of {state.name}, {state.log.last}; use latest for the end"
                 )
             end = _skip_end(state, through)
             if end > state.cursor.c:

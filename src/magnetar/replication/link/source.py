@@ -543,7 +543,7 @@ class LinkSource:
         def apply() -> None:
             lost = state.rewound(target)
             self._topics.note(
-                "warning", f"{state.name} goes back to {target.s}: the destination lost what was behind it"
+                "warning", f"{state.name} goes back to {target.s}: the destination lost the entries after it"
             )
             if lost:
                 self._gap(state, lost, "are missing there and were already deleted here")

@@ -170,7 +170,7 @@ def read_small(path: Path, *, follow: bool = False) -> str:
     try:
         return data.decode().strip()
     except UnicodeDecodeError:
-        raise OSError(errno.EINVAL, "is no text, and should hold one line", str(path)) from None
+        raise OSError(errno.EINVAL, "is not text, and should hold one line", str(path)) from None
 
 
 def write_small(path: Path, text: str) -> None:

@@ -193,7 +193,7 @@ class Recovering:
         self._place = place_of(config.metadata.store, self.path)
         self._stack = contextlib.ExitStack()
         if not (self.path / "VERSION").exists():
-            raise StorageError(f"{self.path} is no data folder of Magnetar")
+            raise StorageError(f"{self.path} is not a data folder of Magnetar")
         try:
             lock = FolderLock(self.path)
         except OSError as error:
@@ -294,7 +294,7 @@ class Recovering:
             self._stored |= piece.puts
         begin_mark(self._mark, self._store, self._stored)
         self.found.store = ""
-        self.found.done.append(f"the metadata store {self._place} is this data folder's from now on")
+        self.found.done.append(f"the metadata store {self._place} belongs to this data folder now")
         last = max(self._recovered.last_ledger, int(self._stored.get(LAST_LEDGER_KEY, b"-1")))
         puts: dict[str, bytes] = {LAST_LEDGER_KEY: str(last).encode()}
         read = {split_cursor_key(key)[0] for key in self._stored if key.startswith(CURSOR_PREFIX)}
@@ -308,7 +308,7 @@ class Recovering:
         self._stored.update(puts)
 
     def accept_loss(self) -> None:
-        """Go on without what is missing in the log; it is not reported any more.
+        """Go on without missing content of the log; it is not reported any more.
 
         Raises:
             StorageError: that cannot be written.
@@ -332,7 +332,7 @@ class Recovering:
         except OSError as error:
             raise StorageError(explain(self.path, error)) from error
         if self.found.lost or self.found.log:
-            self.found.done.append(f"what is missing in {self.path / 'log'} is accepted: it is no longer reported")
+            self.found.done.append(f"missing content of {self.path / 'log'} is accepted: it is no longer reported")
         self.found.lost, self.found.log = [], ""
 
     def _subscription(self, topic: str, record: TopicRecord, log: RecoveredTopic) -> dict[str, bytes]:

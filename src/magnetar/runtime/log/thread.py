@@ -489,7 +489,7 @@ class LogThread:
         try:
             return self._background.make_room()
         except OSError as error:
-            logger.warning("no room can be made in the log: %s", error.strerror or error)
+            logger.warning("space in the log cannot be freed: %s", error.strerror or error)
             self._log.fail(sync_failed=True)
             self._background.abandon()
             # Each attempt begins a segment; the empty ones of those before must not pile up.

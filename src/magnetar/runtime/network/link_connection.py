@@ -254,7 +254,7 @@ class LinkConnection:
         elif request_id != NO_REQUEST:
             raise self.die(f"answered request {request_id} by command type {kind}, which is not an answer to it")
         else:
-            raise self.die(f"sent command type {kind}, which is no answer")
+            raise self.die(f"sent command type {kind}, which is not an answer")
 
 
 def _refuse_schemas(wanted: pb.CommandGeoSchemasWanted) -> pb.CommandGeoSchemasBrought:

@@ -381,7 +381,7 @@ class PulsarServer:
     def _made_room(self, peer: str) -> None:
         """Say that somebody was closed for another."""
         self._tell(
-            f"closed the connection of {peer}: it had sent no CONNECT, and another needed its place (connections_max)"
+            f"closed the connection of {peer}: it had sent no CONNECT, and another connection needed its slot (connections_max)"
         )
 
     def _tell(self, line: str) -> None:

@@ -129,7 +129,7 @@ class Watch:
         try:
             self._reload()
         except MagnetarError as error:
-            logger.error("%s: changed, but what was in force stays: %s", self._what, error)
+            logger.error("%s: changed, but the former one stays in force: %s", self._what, error)
         else:
             logger.info("%s: read again", self._what)
 

@@ -125,7 +125,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._explain(error) from error
         except ValueError as error:  # text of a damaged schema that is none
-            raise self._damaged("its schema is no text") from error
+            raise self._damaged("its schema is not text") from error
         if damaged:
             raise self._damaged(f"{len(damaged)} of {len(damaged) + len(found)} records, such as {min(damaged)}")
         if problem != "ok":

@@ -82,7 +82,7 @@ def test_a_change_of_the_mode_is_one_line_and_counted() -> None:
     consumer(world["a"])
     set_mode(world, "snapshot")
     world.advance(1_000)
-    assert len(said(world, "a", "replicated subscriptions of public/default are in snapshot mode from now on")) == 1
+    assert len(said(world, "a", "replicated subscriptions of public/default are in snapshot mode now")) == 1
     assert counted(world, "a")["exact_mode_changes"] == 1
 
 

@@ -343,8 +343,8 @@ class MultipleConsumers(Dispatcher):
         self._tell_once(
             "delayed_messages_max",
             lambda: (
-                f"{self.context} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): what is behind "
-                "them is read when some of them are due"
+                f"{self.context} has {len(self.delayed)} delayed messages in memory (delayed_messages_max): later "
+                "messages are read when some of them are due"
             ),
         )
         return []
