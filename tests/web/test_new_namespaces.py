@@ -84,7 +84,7 @@ def test_what_tools_send_that_name_every_field(tell: Tell, body: dict[str, Any])
         ("offload_policies", {"managedLedgerOffloadDriver": "aws-s3"}, "tiered storage"),
         ("allowed_topic_property_keys_for_metrics", ["team"], "labels"),
         ("resource_group_name", "group", "no groups"),
-        ("migrated", True, "links carry"),
+        ("migrated", True, "by links"),
         ("dispatcherPauseOnAckStatePersistentEnabled", True, "max-unacked"),
         ("entryFilters", {"entryFilterNames": "mine"}, "no code of their users"),
         ("publishMaxMessageRate", {"elsewhere": {"publishThrottlingRateInMsg": 5}}, "has to name us-west"),

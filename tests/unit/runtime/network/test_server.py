@@ -313,7 +313,7 @@ def test_strangers_make_room_for_who_comes(
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(29)]
         await until(lambda: server.open + server.shaking == 30)
         reader, writer = await asyncio.open_connection("127.0.0.1", plain)
-        await until(lambda: any("another needed its place" in record.message for record in caplog.records))
+        await until(lambda: any("another connection needed its slot" in record.message for record in caplog.records))
         with contextlib.suppress(ConnectionResetError):
             async with asyncio.timeout(30):
                 assert await idle[0][0].read() == b"", "the oldest of them goes"
