@@ -518,7 +518,7 @@ def test_who_takes_what_the_topic_has(client: pulsar.Client, asker: Asker, topic
         (4, b"x" * 300_000, "at most 262144 are allowed"),
         (15, b"\0\0\0\7x", "gives its key 7 bytes"),
         (20, b"{}", "Protobuf-native"),
-        (5, b"{}", "has no definition besides its type"),
+        (5, b"{}", "has no definition in addition to its type"),
     ):
         assert reason in asker.get_or_create(topic, kind, data).error_message
     assert asker.get_or_create(topic, 4, later).schema_version == bytes(7) + b"\1", "the connection goes on"

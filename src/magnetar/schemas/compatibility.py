@@ -129,7 +129,7 @@ def identity(definition: Definition, *, stored: bool = False) -> Identity:
         root_message(definition.data)
     elif definition.type in PRIMITIVES:
         if definition.data not in (b"", b"null"):
-            raise SchemaInvalid(f"a schema of type {definition.type.name} has no definition besides its type")
+            raise SchemaInvalid(f"a schema of type {definition.type.name} has no definition in addition to its type")
         return Identity(definition.type, sha256(b"").digest())
     elif definition.type in SCHEMALESS:
         raise SchemaInvalid(f"type {definition.type.name} says that there is no schema; it cannot be registered")

@@ -61,7 +61,7 @@ def uncompress(kind: int, size: int, body: memoryview | bytes) -> memoryview:
     if size > UNCOMPRESSED_BYTES_MAX:
         raise Undecodable(f"says that it holds {size} bytes; at most {UNCOMPRESSED_BYTES_MAX} are read")
     if size > len(body) * _RATIOS.get(kind, size):
-        raise Undecodable(f"says that it holds {size} bytes, and {len(body)} compressed ones cannot hold so many")
+        raise Undecodable(f"says that it holds {size} bytes, and {len(body)} compressed ones cannot expand to that")
     try:
         match kind:
             case 1:

@@ -214,7 +214,7 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
     for word in words:
         if text.lower() == word:
             return word
-    wrong = f"option {name} is {text[:80]!r}: write {', '.join(words)} or JSON, a place per topic"
+    wrong = f"option {name} is {text[:80]!r}: write {', '.join(words)} or JSON with a position per topic"
     if not text.startswith("{"):
         raise ConfigError(wrong)
     try:

@@ -214,7 +214,7 @@ class Task:
     def _lost(self, what: str) -> None:
         if self._fail:
             raise DataLost(f"{what}; to continue without them set failOnDataLoss=false")
-        logger.warning("%s (failOnDataLoss=false: going on)", what)
+        logger.warning("%s (failOnDataLoss=false: continuing)", what)
 
     def _take(self, entry: Entry) -> None:
         stretch, seen = self._stretch, entry.metadata

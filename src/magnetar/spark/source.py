@@ -267,7 +267,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"topic {gone[0]} was deleted, or is no longer read; its messages that this query had not read are lost. "
                 "To continue without it set failOnDataLoss=false"
             )
-        logger.warning("topic %s is gone (failOnDataLoss=false: going on without it)", gone[0])
+        logger.warning("topic %s was deleted (failOnDataLoss=false: continuing without it)", gone[0])
 
     def _not_back(self, topic: str, begin: Place, end: Place) -> Place:
         """The end, unless the topic is shorter than what was read of it."""

@@ -194,7 +194,7 @@ class Runs(Struct):
 @failover.add(
     "GET",
     "/unacknowledged",
-    "What the subscription has not acknowledged here, by identity, in runs of [origin, incarnation, first, last] (one topic "
+    "Messages that the subscription has not acknowledged here, in runs of [origin, incarnation, first, last] (one topic "
     f"or partition; the lowest {RUNS_MAX} runs).",
     errors=(400, 404, 412),
     reply=RUNS,

@@ -360,7 +360,7 @@ class Move:
                 self._a, self.source, lambda: self._a.post(self._path(str(self.topic), "fence"), body)
             )
             self._fenced = True
-            self._say(f"fenced in {self.source}: nothing is dispatched there any more")
+            self._say(f"fenced in {self.source}: no message is dispatched there")
             self._await_final()
             # The first acknowledgement of a consumer that has just come may have been under way before.
             if not self._force and (stuck := self._stuck(self._rows, self._there)):

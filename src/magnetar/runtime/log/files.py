@@ -93,13 +93,13 @@ class OsFile:
     def pread_now(self, offset: int, size: int) -> bytearray:
         """Read at an offset what is in memory."""
         if not READ_NOW:
-            raise BlockingIOError(errno.EAGAIN, "this system does not tell")
+            raise BlockingIOError(errno.EAGAIN, "this system does not report it")
         data = bytearray(size)
         try:
             count = os.preadv(self._descriptor, [data], offset, READ_NOW)
         except OSError as error:
             if error.errno in UNKNOWN:
-                raise BlockingIOError(errno.EAGAIN, "this file system does not tell") from None
+                raise BlockingIOError(errno.EAGAIN, "this file system does not report it") from None
             raise
         if count < size:
             raise BlockingIOError(errno.EAGAIN, f"{count} bytes of {size} are in memory")

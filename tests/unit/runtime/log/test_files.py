@@ -135,7 +135,7 @@ def test_a_system_that_does_not_tell_what_is_in_memory(
     monkeypatch.setattr(os, "preadv", refusing(says))
     file = OsFiles().create(tmp_path / "a")
     file.write_through([b"one"])
-    with pytest.raises(OSError, match="Input/output" if says == errno.EIO else "does not tell") as told:
+    with pytest.raises(OSError, match="Input/output" if says == errno.EIO else "does not report it") as told:
         file.pread_now(0, 3)
     assert isinstance(told.value, BlockingIOError) == (says != errno.EIO)
     monkeypatch.setattr("magnetar.runtime.log.files.READ_NOW", 0)
