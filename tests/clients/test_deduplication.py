@@ -15,10 +15,9 @@ from magnetar import cli
 from magnetar.broker.publish.sequence_numbers import SEQUENCE_TAKEN_MAX
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually, path_of
-from tests.support.receiving import everything
+from tests.support.receiving import WAIT_MS, everything
 from tests.support.replicator import Replicator
 
-WAIT_MS = 60_000
 ON = "[deduplication]\nenabled = true\n"
 
 

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,12 @@ import pytest
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.namespaces import Space
-from tests.support.receiving import receive
-
-WAIT_MS = 60_000
+from tests.support.receiving import WAIT_MS, receive
 
 
 @pytest.fixture
 def space(broker: BrokerProcess) -> Space:
     return Space(broker)
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
-    client = connect(broker)
-    yield client
-    client.close()
 
 
 # ---------------------------------------------------------------------------------------------------------- numbers

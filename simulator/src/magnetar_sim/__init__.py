@@ -3,6 +3,7 @@
     options      what kind of world is wanted; context: what its parts share, drawn from the seed
     clock        one virtual time, a skewed wall clock for each cluster, timers in their order
     disk         segments in `host.memory_files`, a metadata store; both forget what was not durable
+    host         what drives a broker's machines here and in the tests, and files in memory
     cluster      one real `broker.Broker` over its disk, driven through frames; dies at any moment and starts again
     connections  a network that is slow and breaks, producers and consumers, and a pipeline that does all that Spark may do
     observers    what these report, and to whom

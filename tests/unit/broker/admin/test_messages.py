@@ -13,6 +13,7 @@ from magnetar.metadata.errors import BadRequest, Conflict, NotFound, Preconditio
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.metadata import split
+from tests.support.geosteps import two
 from tests.support.geoworld import TOPIC, Client, Node, World
 from tests.support.subscriptions import add_entries, entry, new_log
 
@@ -20,17 +21,7 @@ SHARED = 1
 
 
 def alone() -> Node:
-    world = World("a")
-    world["a"].create()
-    world.settle()
-    return world["a"]
-
-
-def two() -> World:
-    world = World("ab")
-    world["a"].create()
-    world.settle()
-    return world
+    return two("a")["a"]
 
 
 def consumer(node: Node, **more: Any) -> tuple[Client, int]:

@@ -12,7 +12,7 @@ from magnetar.core.names import NamespaceName
 from magnetar.metadata.topic_records import TOPIC_PREFIX, TopicRecord
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import build
-from tests.support.geoworld import TOPIC, Client, Node, World
+from tests.support.geoworld import TOPIC, Client, Node
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
 BUSY, FENCED = ErrorCode.PRODUCER_BUSY, ErrorCode.PRODUCER_FENCED
@@ -323,14 +323,6 @@ class Person:
         del self.node.clients[self.client.number]
         self.node.run(self.node.broker.disconnected, self.client.number)
         self.node.world.work()
-
-
-@pytest.fixture
-def node() -> Node:
-    world = World("a")
-    world["a"].create()
-    world.settle()
-    return world["a"]
 
 
 @pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])

@@ -27,14 +27,6 @@ def publish(node: Node, *keys: str) -> None:
     node.world.settle()
 
 
-@pytest.fixture
-def node() -> Node:
-    world = World("a")
-    world["a"].create()
-    world.settle()
-    return world["a"]
-
-
 def told(node: Node) -> dict[str, Any]:
     compaction: dict[str, Any] = node.control.statistics.topic(TOPIC)["compaction"]
     return {key.removeprefix("lastCompaction"): value for key, value in compaction.items()}
