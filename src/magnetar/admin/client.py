@@ -26,7 +26,7 @@ REPLY_BYTES_MAX: Final = 64 << 20
 """A ceiling: the names of 100,000 topics of 512 bytes are 50 MB; anything longer is not an answer of ours."""
 
 URL_SHOWN_MAX: Final = 100
-"""Characters of a URL that is none; more say no more."""
+"""Characters of an invalid URL that are shown; more say no more."""
 
 REASON_MAX: Final = 500
 """The most characters of a reason that are shown; a peer that is not a broker may answer with a page of HTML."""
@@ -80,7 +80,7 @@ def segment(name: str) -> str:
     """A name as one segment of a path, percent-encoded completely.
 
     Raises:
-        NameNotValid: it holds bytes that are no text.
+        NameNotValid: it has bytes that are not text.
     """
     try:
         return quote(name, safe="")

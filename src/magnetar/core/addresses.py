@@ -5,7 +5,7 @@ from typing import Final
 from magnetar.core.numbers import whole_number
 
 SQLITE: Final = "sqlite"
-"""The `store` of the `[metadata]` table that is no address: a file in the broker's data folder."""
+"""The `store` of the `[metadata]` table that is not an address: a file in the broker's data folder."""
 
 HOST_CHARACTERS_MAX: Final = 253
 """The longest name in the domain name system."""
@@ -34,7 +34,7 @@ def parse_zookeeper(url: str) -> tuple[str, str]:
     """Hosts and path of `zookeeper://host:port[,host:port...]/path`.
 
     Raises:
-        ValueError: it is none; says what would be right.
+        ValueError: it is not one; says what would be right.
     """
     hosts, slash, path = url.removeprefix("zookeeper://").partition("/")
     good = url.startswith("zookeeper://") and hosts and all(_is_address(host) for host in hosts.split(","))

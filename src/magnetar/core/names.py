@@ -123,7 +123,7 @@ class TopicName(NamedTuple):
 
     @property
     def base(self) -> "TopicName":
-        """The partitioned topic that this partition belongs to; itself when it is no partition."""
+        """The partitioned topic that this partition belongs to; itself if it is not a partition."""
         match = _PARTITION.fullmatch(self.local)
         return self._replace(local=match[1]) if match else self
 

@@ -30,7 +30,7 @@ SCHEME: Final = "://"
 
 
 class PatternNotValid(MagnetarError):
-    """A pattern that is no regular expression of RE2, or too large a one; its message is one line for the user."""
+    """A pattern that is not a regular expression of RE2, or is too large; its message is one line for the user."""
 
 
 class TopicPattern:

@@ -126,7 +126,7 @@ def underway(
         new: that is to be registered everywhere; None: nothing.
 
     Raises:
-        SchemaInvalid: the new one is none.
+        SchemaInvalid: the new one is not a schema.
     """
     known = {cluster: one.readable() for cluster, one in held.items()}
     mine = identity(new) if new is not None else None

@@ -146,7 +146,7 @@ class TopicSchemas:
         """Take a stored record in; ascending.
 
         Raises:
-            SchemaInvalid: its definition is none of its type.
+            SchemaInvalid: its definition is not valid for its type.
         """
         if record.deleted:
             self._floor = version + 1

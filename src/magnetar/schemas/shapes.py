@@ -61,7 +61,7 @@ def marked(text: str) -> Slot:
 
 
 class Shapeless(Exception):
-    """A schema that is no plain record."""
+    """A schema that is not a plain record."""
 
 
 def shape_of(plain: Any) -> Shape | None:

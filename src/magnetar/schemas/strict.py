@@ -49,7 +49,7 @@ def _constant(text: str) -> NoReturn:
 
 
 def _letter(character: str) -> bool:
-    # Java's parser looks at UTF-16 units: letters beyond the first 65,536 are two that are none.
+    # Java's parser looks at UTF-16 units: a letter above U+FFFF is two units, neither of which is a letter.
     return character == "_" or (character.isalpha() and character <= "\uffff")
 
 

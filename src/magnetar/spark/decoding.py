@@ -67,7 +67,7 @@ class Rows:
 
     Args:
         topic: full name of the partition.
-        partition: its number, -1 if it is none.
+        partition: its number, -1 if it is not a partition.
         columns: of `TYPES` or of the schema, in the order wanted.
         key_wanted: only messages with this key (another filter above this one decides in the end); None: all.
         typed: decodes those of the schema; None: there are none.

@@ -78,7 +78,7 @@ class BatchReader(DataSourceReader):
         self._until_ms: int | None = options.ending_ms
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Note what need not be read; Spark applies all of them again, so that noting too little is no mistake."""
+        """Note what need not be read; Spark applies all of them again, so noting too little is not a mistake."""
         for one in filters:
             self._note(one)
         return filters

@@ -175,7 +175,7 @@ class Decoder:
 
 
 def _shape(definition: Definition) -> pa.DataType | None:
-    """The type of the only column of a schema that is no record; None when it is one."""
+    """The type of the only column of a schema that is not a record; None when it is one."""
     if definition.type in (SchemaType.AVRO, SchemaType.JSON):
         loaded = json.loads(definition.data)
         if isinstance(loaded, dict) and loaded.get("type") == "record":

@@ -9,8 +9,8 @@
     ack of some messages of a batch    -> partial (AND); none left -> ack of the entry
 
 Mark-delete moves only forward, except by `reset` (a seek). Markers are stepped over as soon as they are next to it, and
-are never in `acked`: they make no holes and are no backlog (Pulsar #6437, #22926). That stepping is not stored; it is
-done again when the cursor is loaded.
+are never in `acked`: they make no holes and are not in the backlog (Pulsar #6437, #22926). That stepping is not stored;
+it is done again when the cursor is loaded.
 """
 
 import struct

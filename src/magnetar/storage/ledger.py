@@ -239,7 +239,7 @@ class Ledger:
         return sum(self.sizes[first:end])
 
     def last_message(self) -> int:
-        """The last entry that is no marker, or -1."""
+        """The last entry that is not a marker, or -1."""
         at = self.entries - 1
         marker = len(self.markers) - 1
         while marker >= 0 and self.markers[marker] == at:

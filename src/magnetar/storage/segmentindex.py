@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A record that is no entry, and where it lies."""
+    """A record that is not an entry, and its location."""
 
     opened: LedgerOpened
     offset: int

@@ -491,7 +491,7 @@ class TopicLog:
         return min(ledger.publish_times[position[1]], ledger.newest_ms)
 
     def batch_last_index(self, position: Position) -> int:
-        """The last batch index of an entry that is here; -1 when it is no batch."""
+        """The last batch index of an entry that is here; -1 if it is not a batch."""
         ledger = self._ledgers.get(position[0])
         if ledger is None or not ledger.flags[position[1]] & EntryFlags.BATCH:
             return -1

@@ -41,7 +41,7 @@ INDEX_MAX: Final = (1 << 62) - 1
 """The highest origin index: enough for a million messages per second for 146,000 years."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""Epochs of a later time than the year 9999 are no clock's reading."""
+"""No clock gives epochs with a time after the year 9999."""
 
 BELIEVED_MS_MAX: Final = TIME_MS_MAX - (1 << 40)
 """A later time from another cluster, within 34 years of the highest possible time, is accepted only if it follows
@@ -421,7 +421,7 @@ def read_cluster(text: str) -> str:
     """A cluster's name.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: it is not one.
     """
     try:
         return check_cluster(text)

@@ -129,7 +129,7 @@ class FrameDecoder:
         return self._end - self._start
 
     def head(self, count: int) -> bytes:
-        """The first bytes of what is not a frame yet, or is none: for saying what it is."""
+        """The first bytes of an incomplete or invalid frame, to identify it."""
         return bytes(self._view[self._start : min(self._end, self._start + count)])
 
     @property

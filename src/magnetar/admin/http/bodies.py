@@ -70,7 +70,7 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     except TimeoutError:
         raise SlowError(f"the body did not come within {BODY_S:g} s") from None
     except (web.RequestPayloadError, ConnectionError) as error:
-        # The sender went in the middle of it, and will not hear this; or its chunks are none.
+        # The sender went in the middle of it, and will not get this; or its chunks are invalid.
         raise BadRequest(f"the body cannot be read: {error}") from None
     if encoding == "identity":
         return body

@@ -205,7 +205,7 @@ class Call:
         """A query parameter that is one of a few words.
 
         Raises:
-            BadRequest: it is none of them.
+            BadRequest: it is another one.
         """
         text = self.parameter(key) or default
         if text not in choices:

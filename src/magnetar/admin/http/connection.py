@@ -266,7 +266,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answer what is no request; everything else has been answered by the application's middlewares."""
+        """Answer input that is not a request; everything else has been answered by the application's middlewares."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         said = self._tell(exc)

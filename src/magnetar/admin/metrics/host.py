@@ -16,7 +16,7 @@ INTERVAL_S_MIN: Final = 5.0
 """Shares are of the time since the last look, but of no shorter one: two who ask in turn must not see the noise of a moment."""
 
 NO_LIMIT_BYTES: Final = 1 << 60
-"""A limit of memory above this is none, as version 1 of control groups writes it."""
+"""A limit of memory above this means no limit, as version 1 of control groups writes it."""
 
 _MEGABIT_BYTES: Final = 125_000
 

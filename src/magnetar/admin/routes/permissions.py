@@ -103,7 +103,7 @@ async def reserve_subscription(call: Call) -> None:
     errors=(404, 412),
 )
 async def release_subscription(call: Call) -> None:
-    """412, as Pulsar, when the role is none of them."""
+    """412, as Pulsar, if the role is not one of them."""
     scope, role = _reserved(call), call.name("role")
     if role not in call.resources.permissions.users_of(scope):
         raise PreconditionFailed(f"{scope} is not reserved for role {role[:60]!a}")

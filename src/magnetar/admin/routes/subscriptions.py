@@ -33,7 +33,7 @@ async def place(call: Call) -> MessageIdBody | None:
     """The message id of a request's body; None without one.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not one.
     """
     body: MessageIdOrText | None = await call.body()
     return None if body is None else message_id_of(body)
@@ -43,7 +43,7 @@ async def needed_place(call: Call) -> MessageIdBody:
     """The message id of the body of a request that has to have one.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not one.
     """
     return message_id_of(await call.body())
 

@@ -39,7 +39,8 @@ class BrokerClient:
 
     Args:
         opens: makes the connection.
-        heard: called with what is no answer to a request: receipts, messages, ends of producers and consumers.
+        heard: called with commands that are not answers to a request: receipts, messages, ends of producers and
+            consumers.
 
     Attributes:
         ended: set when the broker closed the connection.

@@ -233,7 +233,7 @@ def _topic(request: web.Request) -> str:
     """The full name of the topic of the path.
 
     Raises:
-        NameNotValid: it is none.
+        NameNotValid: it is not one.
     """
     names = request.match_info
     namespace = NamespaceName.parse(f"{names['tenant']}/{names['namespace']}")

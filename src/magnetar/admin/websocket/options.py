@@ -18,7 +18,7 @@ QUEUE_MAX: Final = 10_000
 """A ceiling on messages that a WebSocket is sent without an acknowledgement, or that wait for their receipt."""
 
 INT_MAX: Final = (1 << 31) - 1
-"""Larger numbers of messages are no numbers for Pulsar."""
+"""Pulsar does not accept larger numbers of messages."""
 
 NAME_CHARACTERS_MAX: Final = 512
 """A ceiling on names of producers and consumers."""
@@ -180,7 +180,7 @@ def from_base64(text: str) -> bytes:
     """Bytes of their base64, with or without the padding at its end, as Java's decoder takes it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not base64.
     """
     return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
@@ -189,7 +189,7 @@ def message_id(text: str) -> pb.MessageIdData:
     """A message's id as texts have it: base64 of Pulsar's MessageIdData.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not one.
     """
     try:
         found = pb.MessageIdData.FromString(from_base64(text))

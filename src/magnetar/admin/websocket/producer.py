@@ -175,7 +175,7 @@ def _moment(value: int | str) -> int:
     """A time in ms, of ISO 8601 or of ms.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if not isinstance(value, str) or "T" not in value:
         return _number("eventTime", value)

@@ -25,7 +25,9 @@ DonePeek = Callable[[StoredEntry | None, MagnetarError | None], None]
 
 
 def nth_message(log: TopicLog, number: int, *, newest: bool) -> Position | None:
-    """The `number`-th entry (from 1) that is no marker, from the newest or from the oldest; None when there are fewer."""
+    """The `number`-th entry (from 1) that is not a marker, from the newest or from the oldest; None when there are
+    fewer.
+    """
     return next(islice(_messages(log, newest), number - 1, None), None)
 
 

@@ -94,7 +94,7 @@ def policy_fields(now: Policies, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `Policies` by their own names, from those of JSON; `map/entry` is one entry of a map.
 
     Raises:
-        BadRequest: a field is not known, or a value is none of its.
+        BadRequest: a field is not known, or it cannot have this value.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(Policies)}
     found: dict[str, Any] = {}

@@ -25,7 +25,7 @@ def definition_from(kind: str, text: str, properties: dict[str, str]) -> Definit
     """A schema as REST gives it.
 
     Raises:
-        Unprocessable: no such type, or a key-value schema that is none.
+        Unprocessable: no such type, or an invalid key-value schema.
     """
     try:
         named = type_named(kind)
@@ -147,7 +147,7 @@ class SchemaControl:
         """The version of an equal schema in force; -1 when there is none.
 
         Raises:
-            Unprocessable: it is no schema.
+            Unprocessable: it is not a schema.
         """
         id_ = schema_id(TopicName.parse(topic))
         try:
@@ -160,7 +160,7 @@ class SchemaControl:
         """Whether a schema could be registered: `compatibility`, `schemaCompatibilityStrategy`, and `reason` if not.
 
         Raises:
-            Unprocessable: it is no schema.
+            Unprocessable: it is not a schema.
         """
         name = TopicName.parse(topic)
         id_, strategy = schema_id(name), self._schemas.rules(name).strategy
@@ -179,7 +179,7 @@ class SchemaControl:
         """Register a schema; one that is there already keeps its version.
 
         Answers:
-            Unprocessable: it is no schema. Conflict: not compatible. PreconditionFailed: too many.
+            Unprocessable: it is not a schema. Conflict: not compatible. PreconditionFailed: too many.
         """
         name = TopicName.parse(topic)
 

@@ -264,7 +264,7 @@ class TopicControl:
         if error is not None:
             done(error)
             return
-        # Partitions that were left out at the start are no topics here; their records go with what made them.
+        # Partitions that were left out at the start are not topics here; their records go with what made them.
         left_out = [text for text in self._broker.loaded.left_out if text.startswith(f"{name}-partition-")]
         gone = Change(
             puts={deletion_key(self._broker.loaded.left_out_incarnations[text]): text.encode() for text in left_out},

@@ -25,7 +25,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 def digest_of(definition: Definition) -> str:
-    """The first characters of a schema's identity; "" for what is no schema."""
+    """The first characters of a schema's identity; "" for an invalid schema."""
     try:
         return identity(definition).digest.hex()[:DIGEST_CHARACTERS]
     except SchemaInvalid:

@@ -1,7 +1,7 @@
 r"""Opening large batches outside the event loop, and the messages that wait for this.
 
     SEND --- its batch is small ---> opened and checked at once
-        \\-- else: its producer waits ---(its turn comes, one batch is opened)---> checked and stored, then the messages after it
+        \-- else: its producer waits ---(its turn comes, one batch is opened)---> checked and stored, then the messages after it
 
 To find idempotency keys in a batch, the broker decompresses it and goes through its messages. That takes up to 0.3 s
 for 16 MiB or 65,536 messages, so it is done by `effects.outbox.Compute`. The whole broker opens one batch at a time,

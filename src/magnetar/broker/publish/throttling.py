@@ -1,7 +1,7 @@
 r"""A topic's publish rate: SENDs above it wait here, in the broker, and their receipts follow later.
 
     SEND --- tokens, and none waits ---> published at once
-        \\-- else: waits in the queue of its producer ---(tokens come)---> published, one entry of each producer in turn
+        \-- else: waits in the queue of its producer ---(tokens come)---> published, one entry of each producer in turn
              above a limit on the waiting bytes of a connection: its socket is not read until half of them are published
 
 Nothing is refused: the client's queue of unanswered messages fills, and its `send` blocks (or times out, if

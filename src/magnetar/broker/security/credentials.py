@@ -25,7 +25,7 @@ PASSWORD_BYTES_MAX: Final = 72
 """The bytes that bcrypt looks at; a longer password would be equal to its beginning."""
 
 METHOD_SHOWN_MAX: Final = 12
-"""Characters of a method that is none of this broker's and is named; those of other systems are words such as `kerberos`."""
+"""Characters of an unknown method that are shown; those of other systems are words such as `kerberos`."""
 
 ANONYMOUS_METHODS: Final = frozenset({"", "none"})
 """The method names of clients without credentials."""
@@ -121,7 +121,7 @@ class Guess(BrokerError):
 
 
 def denied(reason: str) -> BrokerError:
-    """A failed login that is no guess: nothing was presented, or what was is genuine but does not do."""
+    """A failed login that is not a guess: there were no credentials, or they are genuine but not sufficient."""
     return BrokerError(ErrorCode.AUTHENTICATION, f"authentication failed: {reason}")
 
 

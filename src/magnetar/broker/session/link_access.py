@@ -45,7 +45,7 @@ class LinkAccess:
         return "" if self.everywhere else self._connection.identity.shown
 
     def refusal(self, topic: str) -> str:
-        """Why it may not touch a topic; "" when it may. A name that is none is left to the command's own check."""
+        """Why it may not access a topic; "" if it may. An invalid name is left to the command's own check."""
         if self.everywhere:
             return ""
         try:

@@ -13,7 +13,7 @@ def topic_name(text: str) -> TopicName:
     """The topic that a command names.
 
     Raises:
-        BrokerError: it is no name of a topic (InvalidTopicName).
+        BrokerError: it is not the name of a topic (InvalidTopicName).
     """
     return _parsed(TopicName.parse, text)
 
@@ -31,7 +31,7 @@ def namespace_name(text: str) -> NamespaceName:
     """The namespace that a command names.
 
     Raises:
-        BrokerError: it is no name of a namespace (InvalidTopicName).
+        BrokerError: it is not the name of a namespace (InvalidTopicName).
     """
     return _parsed(NamespaceName.parse, text)
 

@@ -33,8 +33,9 @@ _SHOWN = {
 }
 
 PERMITS_MAX = (1 << 31) - 1
-"""Ceiling: permits are a sum of u32 numbers from outside; more than this is no receiver queue. It is the highest number that
-clients can read in statistics (Java's int)."""
+"""Ceiling: permits are a sum of u32 numbers from outside; a larger number is not a receiver queue. It is the highest
+number that clients can read in statistics (Java's int).
+"""
 
 
 class Counters(NamedTuple):

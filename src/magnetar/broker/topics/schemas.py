@@ -4,7 +4,7 @@ All changes of one topic's schemas go through one queue: the next is checked whe
 So two producers that send the same new schema at once get one version, and a failed store leaves no trace: the registry
 changes after the store, never before.
 
-A client                     is                                                        (docs/design/pulsar.md#schema-check)
+A client                    is                                                        (docs/design/pulsar.md#schema-check)
 producer with a schema      registered, if it is new and compatible and automatic updates are allowed
 producer without one        accepted, unless the topic has a schema and the validation is enforced
 consumer with a schema      checked; registered on a topic that is unused and empty
@@ -362,7 +362,7 @@ class Schemas:
             self._queues[id_] = deque((job,))
             self._next(id_)
         elif len(queue) >= PENDING_MAX:
-            # Clients over the C++ client take TooManyRequests for an end, and this is none: they try again.
+            # Clients over the C++ client take TooManyRequests for a final refusal, which this is not: they try again.
             job.then(
                 None, BrokerError(ErrorCode.SERVICE_NOT_READY, f"{PENDING_MAX} schema changes of {id_} wait already")
             )

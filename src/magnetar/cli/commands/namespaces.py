@@ -34,7 +34,7 @@ def path_of(namespace: str, *rest: str) -> str:
     """The admin path of a namespace.
 
     Raises:
-        NameNotValid: the text is no namespace name.
+        NameNotValid: the text is not a namespace name.
     """
     name = NamespaceName.parse(namespace)
     return "/".join(["/admin/v2/namespaces", segment(name.tenant), segment(name.local), *rest])

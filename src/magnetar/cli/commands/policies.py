@@ -57,7 +57,7 @@ def read(policy: Policy, text: str) -> Any:
     """A value from the command line, as JSON holds it: a number, on or off, a word, names with commas, or `field=value,...`.
 
     Raises:
-        MagnetarError: it is none of the policy's values.
+        MagnetarError: it is not a value of the policy.
     """
     try:
         value = msgspec.convert(_parsed(policy.kind, text), policy.kind)

@@ -40,7 +40,7 @@ def read_schema(file: Path, kind: str) -> dict[str, Any]:
     """A schema as the admin interface takes it.
 
     Raises:
-        MagnetarError: the file cannot be read, is no text, or is too large.
+        MagnetarError: the file cannot be read, is not text, or is too large.
     """
     try:
         data = file.read_bytes()

@@ -20,7 +20,7 @@ from magnetar.core.names import TopicName
 EXAMPLE = "magnetar status --watch"
 
 TIMEOUT_S: Final = 3.0
-"""A status page that waits longer for one dead cluster is no status page."""
+"""A status page that waits longer for one dead cluster is useless."""
 
 SILENT_MS: Final = 60_000
 """Subscriptions are reported as behind only after this time: what a cluster needs is reported together with its

@@ -37,7 +37,7 @@ def place(text: str) -> dict[str, int] | int:
     """The new position of a subscription: `earliest`, `latest`, `ledger:entry` as a message id, or a time as ms.
 
     Raises:
-        MagnetarError: it is none of these.
+        MagnetarError: it is not one of these.
     """
     if text in {"earliest", "latest"}:
         return EARLIEST if text == "earliest" else LATEST

@@ -186,7 +186,7 @@ def seconds_of(text: str) -> int:
     """A time as people write it: `90s`, `15m`, `12h`, `30d`, `2w`, `1y`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not one.
     """
     number, unit = whole_number(text[:-1]), text[-1:]
     if unit not in _UNITS or number is None or not 0 < number <= 1_000_000:
@@ -264,5 +264,5 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
     except OSError as error:
-        path.unlink()  # half a key is none, and would be in the way of a whole one
+        path.unlink()  # half a key is useless, and would be in the way of a whole one
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

@@ -74,7 +74,7 @@ def up(
 
 
 def _aside(line: str) -> None:
-    """A line that is no part of the JSON."""
+    """A line that is not part of the JSON."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 

@@ -125,7 +125,7 @@ def check_path(path: str) -> Kind:
     """The kind of a path in an event.
 
     Raises:
-        Malformed: it is none, or no name could be that.
+        Malformed: it is not a path, or a name in it is not possible.
     """
     kind = kind_of(path) if isinstance(path, str) and len(path) <= PATH_CHARACTERS_MAX else None
     if kind is None:

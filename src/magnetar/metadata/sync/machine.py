@@ -212,7 +212,9 @@ class Synchroniser:
             )
 
     def _issued(self, header: Header) -> bool:
-        """Whether what waits elsewhere in this cluster's name was stamped by this cluster's clock, and is no forgery."""
+        """Whether what waits elsewhere in this cluster's name was stamped by this cluster's clock, and is not
+        forged.
+        """
         ahead_ms = header.ahead.get(self.cluster, 0)
         return ahead_ms > 0 and header.sent_ms + ahead_ms <= self.clock.latest // US_PER_MS
 

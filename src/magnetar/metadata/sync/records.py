@@ -153,7 +153,7 @@ def ready_us(record: Record) -> int:
 
 
 class Malformed(ValueError):
-    """Bytes that are no record or event; one line says why."""
+    """Bytes that are not a record or event; one line says why."""
 
 
 def canonical(value: Any) -> bytes:

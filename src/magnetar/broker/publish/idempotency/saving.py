@@ -60,7 +60,7 @@ class Saving:
         )
 
     def discard(self, stored: Stored) -> None:
-        """Stored keys are no good."""
+        """The stored keys cannot be used."""
         self.covered = NONE
         self._outbox.put(Store({}, tuple(stored.keys), lambda _error: None))
 
