@@ -186,6 +186,11 @@ class World:
                 made.pulsar_tls_port, made.https_port = free_port(), free_port()
                 lines.append(f'pulsar_tls = "127.0.0.1:{made.pulsar_tls_port}"')
                 lines.append(f'https = "127.0.0.1:{made.https_port}"\n')
+        if (
+            tail := os.environ.get("MAGNETAR_TAIL")
+        ) and "tail =" not in extra:  # `make test` with the other kind of batches
+            table = f'[replication]\ntail = "{tail}"\n'
+            extra = extra.replace("[replication]\n", table) if "[replication]\n" in extra else f"{extra}\n{table}"
         self.config.write_text("\n".join(lines) + "\n" + extra)
 
     def __getitem__(self, name: str) -> BrokerProcess:

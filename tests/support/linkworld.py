@@ -737,7 +737,7 @@ class World:
         request = self.commits.pop(self.rng.randrange(len(self.commits)) if at is None else at)
         before = self.state.cursor
         was = self.state.rewinding
-        self.source.commit(request, lambda _response: None)
+        self.source.commit(request, lambda response: self.commit_answered(request, response))
         if request.learned:
             watermark = position_from_proto(request.learned[0].watermark)
             if self.state.rewinding is not None and self.state.rewinding.c == watermark > before.c:
@@ -748,6 +748,9 @@ class World:
         if self.state.cursor != before:
             self.say(f"cursor {self.state.cursor}")
         self.a.pump()
+
+    def commit_answered(self, request: pb.CommandGeoCommit, response: pb.CommandGeoCommitResponse) -> None:
+        pass
 
     def shakes_hands(self, state: pb.GeoTopicState) -> bool:
         return True

@@ -153,6 +153,7 @@ class _ReplicationTable(Struct, kw_only=True):
     token_file: str = ""
     tls: bool = False
     checkpoint_dir: str = ""
+    tail: Literal["long-batches", "short-batches"] = "short-batches"
     spark: dict[str, str | bool | int | float] = {}
     limits: dict[str, Any] = {}
 
@@ -453,6 +454,7 @@ def _replication(value: dict[str, Any], data_dir: Path, here: Path) -> Replicati
         checkpoint_dir=_path(table.checkpoint_dir, here) if table.checkpoint_dir else data_dir / "checkpoints",
         spark={key: _spark_value(setting) for key, setting in table.spark.items()},
         limits=read_table(ReplicationLimits, table.limits, "replication.limits"),
+        tail=table.tail,
     )
 
 

@@ -183,6 +183,12 @@ class ReplicationLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tail_batch_bytes_max: Bytes = 16 * MIB
     """Limit of a batch while links are at their tail: about 100 ms of moving bytes, in addition to 160 ms of Spark's
     own."""
+    long_batch_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 30_000
+    """How long a batch of the tail lasts, with `tail = "long-batches"`. A batch costs some 50 ms of processor; while it lasts,
+    Spark shows no progress of its query."""
+    link_window_bytes_max: Bytes = 32 * MIB
+    """Handed out by a source and not confirmed by the destination, per link, with long batches: bandwidth times round trip, as
+    32 MiB for 100 MB/s over 300 ms. The tasks hold as much in memory for a cluster that does not answer."""
     bulk_batch_bytes_max: Bytes = 256 * MIB
     """Limit of a batch that catches up: large enough that Spark's own 160 ms are a small part of it. After a kill this
     much is sent twice, and ignored by its destination."""
@@ -204,6 +210,8 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
         master: Spark master URL. `local[2,4]`: two threads, four attempts, for one failed task must not end a query.
         token_file: what links present: their shared secret, or, where there is authentication, a token (JWT); mode 0600.
         tls: whether links connect by TLS.
+        tail: how topics at their end are carried: by long batches, within milliseconds, or by short ones, within 200 ms. Where
+            the installed Spark does not allow long batches, short ones are used.
         checkpoint_dir: Spark's offsets and commits. Losing it costs nothing: the brokers' cursors are the truth.
         spark: further Spark settings, as Spark names them.
         limits: of the pipeline.
@@ -215,6 +223,7 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
     spark: dict[str, str]
     limits: ReplicationLimits = ReplicationLimits()
     tls: bool = False
+    tail: Literal["long-batches", "short-batches"] = "short-batches"
 
 
 class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ from magnetar.core.names import TopicName
 from magnetar.jobs import verify_comparing as comparing
 from magnetar.jobs.verify_listing import ANSWER_S, Key, Packed, Part, list_parts
 from magnetar.jobs.verify_planning import Ledger, Wanted, expected, parts
-from magnetar.pipeline.link_channel import LinkChannel, call
+from magnetar.pipeline.tasks.link_channel import LinkChannel, call
 from magnetar.runtime.security.tls import shown
 from magnetar.wire import pulsar_pb2 as pb
 

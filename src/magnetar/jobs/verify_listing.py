@@ -20,8 +20,8 @@ from crc32c import crc32c
 
 from magnetar.core.errors import MagnetarError, ProtocolError
 from magnetar.core.ids import Position
-from magnetar.pipeline.link_channel import LinkChannel, wait
-from magnetar.pipeline.task_read import READ_BYTES_MAX, fits
+from magnetar.pipeline.tasks.link_channel import LinkChannel, wait
+from magnetar.pipeline.tasks.task_read import READ_BYTES_MAX, fits
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.runtime.security.tls import shown
 from magnetar.spark_session.worker import settle

@@ -12,7 +12,16 @@ ENTRY: Final = 0
 OPEN: Final = 1
 CLOSE: Final = 2
 BLOCK: Final = 3
-"""Kinds of rows: an entry; the two control rows of a range, in front of it and behind it; many entries."""
+ROUTE: Final = 4
+FETCHED: Final = 5
+LOOKED: Final = 6
+ANSWER: Final = 7
+FILLER: Final = 8
+"""Kinds of rows: an entry; the two control rows of a range, in front of it and behind it; many entries.
+
+Of long batches: a link's route; a topic, in front of its entries; how far was looked at; an answer with the entries of many
+topics; nothing, because a row leaves Spark only when there is another one.
+"""
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("kind", "tinyint"),

@@ -1,7 +1,8 @@
 """Sends a source cluster what its destinations have: GEO_COMMIT with everything owed, commits before what was learned."""
 
-from magnetar.pipeline.link_channel import LinkChannel, call
+from magnetar.pipeline.link_state import Owed, Trouble
 from magnetar.pipeline.shared_state import SharedState
+from magnetar.pipeline.tasks.link_channel import LinkChannel, call
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 
@@ -23,8 +24,14 @@ class CommitSender:
         """Whether there is something to send to a source that can be reached; the lock is held."""
         pipeline_state, source = self._shared.state, self._source
         return pipeline_state.breakers[source].closed and bool(
-            pipeline_state.owed(source) or pipeline_state.troubles(source)
+            pipeline_state.owed(source, self._shared.clock_ms()) or pipeline_state.troubles(source)
         )
+
+    def _wait(self) -> None:
+        """Wait until there is something to send; the lock is held."""
+        while not (self._shared.stopping or self._has_news()):
+            at_ms = self._shared.state.next_grant_ms(self._source)
+            self._shared.changed.wait(max(0.001, (at_ms - self._shared.clock_ms()) / 1000) if at_ms else None)
 
     def run(self) -> None:
         """Until the pipeline stops."""
@@ -32,31 +39,15 @@ class CommitSender:
         channel: LinkChannel | None = None
         while True:
             with self._shared.changed:
-                self._shared.changed.wait_for(lambda: self._shared.stopping or self._has_news())
+                self._wait()
                 if self._shared.stopping:
                     break
-                owed = {link: (commits, learned) for link, commits, learned in self._shared.state.owed(source)}
+                every = {owed.link: owed for owed in self._shared.state.owed(source, self._shared.clock_ms())}
                 troubles = dict(self._shared.state.troubles(source))
             try:
                 channel = self._shared.connection(source, channel)
-                for link in owed.keys() | troubles.keys():
-                    commits, learned = owed.get(link, ([], []))
-                    trouble = troubles.get(link)
-                    command = pb.BaseCommand(type=pb.GEO_COMMIT)
-                    commit = command.geo_commit
-                    commit.to, commit.pipeline = link.target, self._shared.pipeline.name
-                    commit.commits.extend(commits)
-                    commit.learned.extend(learned)
-                    if trouble is not None:
-                        commit.trouble, commit.reason, commit.throttled = trouble
-                    answer = call(channel, command, self._limits.answer_ms / 1000).geo_commit_response
-                    if answer.HasField("error"):
-                        raise LinkDown(answer.message)
-                    with self._shared.changed:
-                        self._shared.state.commit_answered(link, commits, learned, answer.ignored)
-                        if trouble is not None:
-                            self._shared.state.trouble_reported(link, trouble)
-                        self._shared.changed.notify_all()
+                for link in every.keys() | troubles.keys():
+                    self._send(channel, every.get(link, Owed(link, [], [], [], [])), troubles.get(link))
             except LinkDown as down:
                 if channel is not None:
                     stale, channel = not channel.fresh, None
@@ -65,3 +56,22 @@ class CommitSender:
                 self._shared.failed(source, str(down))
             else:
                 channel.fresh = False
+
+    def _send(self, channel: LinkChannel, owed: Owed, trouble: Trouble | None) -> None:
+        command = pb.BaseCommand(type=pb.GEO_COMMIT)
+        commit = command.geo_commit
+        commit.to, commit.pipeline = owed.link.target, self._shared.pipeline.name
+        commit.commits.extend(owed.commits)
+        commit.learned.extend(owed.learned)
+        commit.grants.extend(owed.grants)
+        commit.revoked.extend(owed.revoked)
+        if trouble is not None:
+            commit.trouble, commit.reason, commit.throttled = trouble
+        answer = call(channel, command, self._limits.answer_ms / 1000).geo_commit_response
+        if answer.HasField("error"):
+            raise LinkDown(answer.message)
+        with self._shared.changed:
+            self._shared.state.commit_answered(owed, answer.ignored, answer.counter, self._shared.clock_ms())
+            if trouble is not None:
+                self._shared.state.trouble_reported(owed.link, trouble)
+            self._shared.changed.notify_all()

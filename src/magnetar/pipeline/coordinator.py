@@ -7,6 +7,9 @@ Its threads sleep unless something happens:
 - a `HandshakeWorker` for each destination cluster: handshakes, the idle comparison, probes of a broken cluster;
 - a `RefusalWatcher` for each destination cluster: while it refuses topics, a long poll for the end of that.
 
+With long batches (docs/design/pipeline.md#long-batches) topics at their end are not planned. Two queries take turns, their
+batches ask the sources, and the coordinator grants topics.
+
 Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the pipeline's state; no thread
 holds it while it talks to a broker.
 """
@@ -20,11 +23,16 @@ from typing import Any
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.commit_sender import CommitSender
 from magnetar.pipeline.handshake_worker import HandshakeWorker
+from magnetar.pipeline.long.turns import Turns
 from magnetar.pipeline.pipeline_state import PipelineState
+from magnetar.pipeline.planner import LONG
 from magnetar.pipeline.poller import Poller
 from magnetar.pipeline.refusal_watcher import RefusalWatcher
 from magnetar.pipeline.rpc import Server
 from magnetar.pipeline.shared_state import Pipeline, SharedState, wall_ms
+from magnetar.pipeline.tasks.link_channel import call
+from magnetar.runtime.network.link_connection import LinkDown
+from magnetar.wire import pulsar_pb2 as pb
 
 
 class PipelineCoordinator:
@@ -49,6 +57,7 @@ class PipelineCoordinator:
         self._server: Server | None = None
         self.batches: dict[str, int] = {}
         self._cold: set[str] = set()
+        self._turns = Turns(LONG, pipeline.limits.long_batch_ms, clock_ms())
         self._routes = {
             link.number: (pipeline.addresses[link.source], pipeline.addresses[link.target]) for link in pipeline.links
         }
@@ -99,9 +108,35 @@ class PipelineCoordinator:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
+            running = self._turns.running
+        if running:
+            self._supersede(timeout_ms)
+        with self._changed:
             return self._changed.wait_for(
-                lambda: not any(state.flying for state in self.state.links.values()), timeout_ms / 1000
+                lambda: not (self._turns.running or any(state.flying for state in self.state.links.values())),
+                timeout_ms / 1000,
             )
+
+    def _supersede(self, timeout_ms: int) -> None:
+        """End the long batch that runs: a question of a later epoch supersedes its readers; one that is heard is enough."""
+        with self._changed:
+            self._turns.epoch += 1
+            epoch = self._turns.epoch
+        for link in self.pipeline.links:
+            command = pb.BaseCommand(type=pb.GEO_FETCH)
+            fetch = command.geo_fetch
+            fetch.to, fetch.pipeline, fetch.epoch, fetch.reader = link.target, self.pipeline.name, epoch, epoch
+            fetch.bytes_max = 0
+            try:
+                channel = self._shared.connection(link.source)
+            except LinkDown:
+                continue
+            try:
+                call(channel, command, min(timeout_ms, self._limits.progress_ms) / 1000)
+            except LinkDown:
+                continue  # its readers cannot be reached by it either
+            finally:
+                channel.close()
 
     def resume(self) -> None:
         """Plan again after `drain`."""
@@ -135,6 +170,8 @@ class PipelineCoordinator:
         with self._changed:
             if query in self._cold:
                 return True
+            if query in LONG:
+                return self._wait_for_turn(query, until)
             while not (self._shared.stopping or self._draining):
                 now = self._clock()
                 works, wake = self.state.available(query, now)
@@ -145,20 +182,49 @@ class PipelineCoordinator:
                 self._changed.wait((min(wake or until, until) - now + 1) / 1000)
         return False
 
+    def _wait_for_turn(self, query: str, until: int) -> bool:
+        while not (self._shared.stopping or self._draining):
+            now, at_ms = self._clock(), self._turns.at_ms(query)
+            if at_ms <= now:
+                self._turns.take(query, now)
+                return True
+            if now >= until:
+                return False
+            self._changed.wait((min(at_ms, until) - now + 1) / 1000)
+        return False
+
     def plan(self, query: str) -> list[m.Task]:
         """Plan the next batch of a query."""
         with self._changed:
             if self._shared.stopping or self._draining:
+                if query in LONG:
+                    self._turns.over(query)
                 return []
+            if query in LONG:
+                return [self._long_task(query)]
             planned = self.state.plan(query, self._routes, self._clock())
             if not planned and query in self._cold:
                 return [m.Task((), ())]
             return planned
 
+    def _long_task(self, query: str) -> m.Task:
+        """The task of a long batch; of an empty one while the query is cold."""
+        if query in self._cold:
+            return m.Task((), ())
+        limits = self._limits
+        epoch = self._turns.begin(query, self._clock())
+        long = m.LongBatch(epoch, limits.long_batch_ms, self.pipeline.name, limits.link_window_bytes_max)
+        return m.Task(
+            tuple(self.state.route(number, addresses) for number, addresses in self._routes.items()), (), long
+        )
+
     def committed(self, query: str, reports: Sequence[m.TaskReport]) -> None:
         """Take what the tasks of a query's batch confirmed."""
         with self._shared.changing() as pipeline_state:
-            pipeline_state.batch_reported(query, reports, self._clock())
+            if query in LONG:
+                self._turns.over(query)
+            else:
+                pipeline_state.batch_reported(query, reports, self._clock())
             self.batches[query] = self.batches.get(query, 0) + 1
             self._cold.discard(query)
 
@@ -168,7 +234,10 @@ class PipelineCoordinator:
         Else it would be in flight until the query's next plan, which may wait for what cannot happen while it is: a handshake.
         """
         with self._shared.changing() as pipeline_state:
-            pipeline_state.batch_over(query)
+            if query in LONG:
+                self._turns.over(query)
+            else:
+                pipeline_state.batch_over(query)
 
     def _plan_packed(self, query: str) -> list[bytes]:
         return [m.encode(task) for task in self.plan(query)]

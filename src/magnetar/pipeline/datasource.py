@@ -1,7 +1,7 @@
 """The Spark format `pulsar-entries`: raw entries between clusters, in pure Python.
 
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
-coordinator's, moving bytes is done by `task_read` and `task_write`, which only tasks import (see `columns`).
+coordinator's, moving bytes is done in `pipeline.tasks` and `pipeline.long`, which only tasks import (see `columns`).
 
 Options: `coordinator` (path of its socket), `query` (`TAIL`, `BULK` or `ALL` of the planner), and for reading `columns` (further
 columns that filters name) and `filtered` (numbers of the links with a filter; entries of the others travel in blocks).
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 
 from magnetar.pipeline import offsets, rpc
 from magnetar.pipeline.columns import spark_schema
+from magnetar.pipeline.planner import LONG
 from magnetar.spark_session.worker import settle
 
 if TYPE_CHECKING:
@@ -118,10 +119,15 @@ class EntriesReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
         from magnetar.pipeline import messages as m
-        from magnetar.pipeline.task_read import read_task
+        from magnetar.pipeline.tasks.task_read import read_task
 
         settle()
-        return read_task(m.decode_task(partition.value), self._token, self._columns, filtered=self._filtered)
+        task = m.decode_task(partition.value)
+        if self._query in LONG:
+            from magnetar.pipeline.long.fetch_read import fetch_task
+
+            return fetch_task(task, self._token, self._columns, self._filtered)
+        return read_task(task, self._token, self._columns, filtered=self._filtered)
 
 
 class EntriesWriter(DataSourceStreamArrowWriter):
@@ -134,9 +140,13 @@ class EntriesWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Send the rows of one task."""
         from magnetar.pipeline import messages as m
-        from magnetar.pipeline.task_write import write_task
+        from magnetar.pipeline.tasks.task_write import write_task
 
         settle()
+        if self._query in LONG:
+            from magnetar.pipeline.long.fetch_write import fetch_write
+
+            return Committed(m.encode(fetch_write(iterator, self._token)))
         return Committed(m.encode(write_task(iterator, self._token)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

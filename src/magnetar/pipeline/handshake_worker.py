@@ -2,9 +2,9 @@
 
 import time
 
-from magnetar.pipeline.link_channel import LinkChannel, call, wait
 from magnetar.pipeline.link_state import Handshake
 from magnetar.pipeline.shared_state import TICK_MS, SharedState
+from magnetar.pipeline.tasks.link_channel import LinkChannel, call, wait
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 

@@ -49,6 +49,21 @@ class Handshake(NamedTuple):
     gens: tuple[int, ...] = ()
 
 
+class Owed(NamedTuple):
+    """What a source has to know about one link: the content of a GEO_COMMIT.
+
+    Attributes:
+        commits, learned: progress, and what the destination's handshakes said.
+        grants, revoked: which topics its fetch session may hand out from now on, and which no longer.
+    """
+
+    link: Link
+    commits: list[pb.GeoCommitTopic]
+    learned: list[pb.GeoLearnTopic]
+    grants: list[pb.GeoGrant]
+    revoked: list[str]
+
+
 class Trouble(NamedTuple):
     """What ails a whole link, for its source to show; kind "": nothing."""
 
@@ -145,6 +160,8 @@ class LinkState:
     bytes: int = 0
     duplicates: int = 0
     last_lag_ms: int = 0
+    totals: pb.GeoFetchTotals | None = None
+    boot: int = 0
     reported_trouble: Trouble | None = None
 
     @property

@@ -74,11 +74,28 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
     query_generation: int = 0
 
 
+class LongBatch(msgspec.Struct, frozen=True, array_like=True):
+    """What makes a task last: it fetches from the routes' sources until a later batch supersedes it.
+
+    Attributes:
+        epoch: of the batch.
+        length_ms: the next batch begins a little before that; after it and `GRACE_MS` the task ends by itself.
+        pipeline: its name, for the sources.
+        window_bytes: ceiling of what is under way on one link.
+    """
+
+    epoch: int
+    length_ms: int
+    pipeline: str
+    window_bytes: int
+
+
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """The ranges of one Spark task and the routes of their links."""
+    """The ranges of one Spark task, or what it fetches, and the routes of their links."""
 
     routes: tuple[Route, ...]
     ranges: tuple[Range, ...]
+    long: LongBatch | None = None
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
@@ -92,6 +109,22 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     route: Route
     range: Range
     schema_numbering: int = 0
+
+
+class Fetched(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes of the control row in front of a fetched topic's single entries, on a link with a filter.
+
+    Attributes:
+        topic, incarnation, grant, gen, schema_numbering: as the source answered.
+        p: what the first entry comes after; None: the entry before it in this task.
+    """
+
+    topic: str
+    incarnation: int
+    grant: int
+    gen: int
+    schema_numbering: int
+    p: Pair | None
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True):
@@ -186,5 +219,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_task: Final = msgspec.msgpack.Decoder(Task).decode
 decode_opening: Final = msgspec.msgpack.Decoder(Opening).decode
+decode_route: Final = msgspec.msgpack.Decoder(Route).decode
+decode_fetched: Final = msgspec.msgpack.Decoder(Fetched).decode
 decode_closing: Final = msgspec.msgpack.Decoder(Closing).decode
 decode_report: Final = msgspec.msgpack.Decoder(TaskReport).decode

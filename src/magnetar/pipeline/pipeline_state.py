@@ -19,7 +19,7 @@ Time (`now_ms`) and chance (`rng`) come in from outside.
 
 import random
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Final
 
 from magnetar.core.ids import NONE, LinkCursor
@@ -33,9 +33,11 @@ from magnetar.pipeline.link_state import (
     Handshake,
     Link,
     LinkState,
+    Owed,
     TopicState,
     Trouble,
 )
+from magnetar.pipeline.long.grants import NOT_NOW, LinkGrants, Wanted
 from magnetar.pipeline.planner import BULK, RANGE_BYTES_MIN, RANGES_MAX, TAIL, Work, plan, query_of
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
@@ -74,10 +76,18 @@ class PipelineState:
         rng: for the jitter of pauses.
         cores: tasks that can run at once.
         limits: of the pipeline.
+        first_grant: with long batches, the number of the first grant; they grow over restarts. 0: short batches carry topics at
+            their end, planned like the others.
     """
 
     def __init__(
-        self, links: Sequence[Link], rng: random.Random, cores: int, limits: ReplicationLimits | None = None
+        self,
+        links: Sequence[Link],
+        rng: random.Random,
+        cores: int,
+        limits: ReplicationLimits | None = None,
+        *,
+        first_grant: int = 0,
     ) -> None:
         self._limits = limits or ReplicationLimits()
         self.links = {link.number: LinkState(link) for link in links}
@@ -86,6 +96,8 @@ class PipelineState:
         self._rng = rng
         self._cores = max(1, cores)
         self._query_generations: dict[str, int] = {}
+        numbers = count(first_grant)
+        self.grants = {link.number: LinkGrants(numbers) for link in links} if first_grant else {}
 
     # ------------------------------------------------------------------------------------------- what sources report
 
@@ -96,10 +108,15 @@ class PipelineState:
         if response.uuid != state.uuid:
             state.uuid, state.target_uuid, state.reported_trouble = response.uuid, "", None
             state.unready.update(state.topics)
+            self._touch_all(state)
         state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
         state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
         for reported in response.topics:
             self._topic_reported(state, reported)
+            if self.grants:
+                self._grant_reported(state, reported, response.counter, now_ms)
+        if self.grants and response.HasField("totals"):
+            self._totals_reported(state, response, now_ms)
 
     def source_lost(self, source: str) -> None:
         """The connection to a source broke: nothing is planned before it has reported its links again."""
@@ -114,6 +131,8 @@ class PipelineState:
                 names.discard(name)
             for things in (state.topics, state.owed, state.learned):
                 things.pop(name, None)
+            if self.grants:
+                self.grants[state.link.number].forget(name)
             return
         topic = state.topics.get(name)
         if topic is None or topic.incarnation != reported.incarnation:
@@ -149,6 +168,87 @@ class PipelineState:
             state.pending.discard(topic.topic)
             topic.pending_entries = topic.pending_bytes = topic.oldest_ms = 0
 
+    # ----------------------------------------------------------------------------------------------------- long batches
+
+    def _touch(self, state: LinkState, topics: Iterable[str]) -> None:
+        """What decides whether these topics are granted may have changed."""
+        if self.grants:
+            self.grants[state.link.number].touch(topics)
+
+    def _touch_all(self, state: LinkState) -> None:
+        if self.grants:
+            self.grants[state.link.number].touch_all()
+
+    def _carried(self, state: LinkState, topic: str) -> bool:
+        """Whether a long batch has the topic, or may still confirm it."""
+        return bool(self.grants) and self.grants[state.link.number].carries(topic)
+
+    def _update_grants(self, state: LinkState, now_ms: int) -> None:
+        def wanted(name: str) -> Wanted:
+            return self._wanted(state, name, now_ms)
+
+        self.grants[state.link.number].update(state.topics, self.open(state), wanted, now_ms)
+
+    def _wanted(self, state: LinkState, name: str, now_ms: int) -> Wanted:
+        topic = state.topics.get(name)
+        if topic is None or name in state.unready or topic.paused:
+            return Wanted(NOT_NOW)
+        if topic.retry_at_ms > now_ms:
+            return Wanted(topic.retry_at_ms)
+        if topic.awaited_gen:  # the source never reported the rewind: compare again
+            topic.awaited_gen = 0
+            state.unready.add(name)
+            return Wanted(NOT_NOW)
+        if query_of(topic.pending_bytes) != TAIL or any(name in names for names in state.in_flight.values()):
+            return Wanted(NOT_NOW)
+        topic.planned = True
+        return Wanted(0, topic.incarnation, topic.cursor.gen)
+
+    def _grant_reported(self, state: LinkState, reported: pb.GeoTopicState, counter: int, now_ms: int) -> None:
+        """A source said whether a topic has its grant, and why not."""
+        topic = state.topics.get(reported.topic)
+        if topic is None:
+            return
+        grants = self.grants[state.link.number]
+        grants.touch((reported.topic,))
+        if not grants.reported(reported.topic, reported.grant, counter):
+            if not topic.blocked and grants.carries(reported.topic):
+                topic.failures = 0
+            return
+        if reported.ended == m.REFUSED:
+            state.unready.add(topic.topic)
+            self._again(topic, now_ms)
+        elif reported.ended == m.BLOCKED:
+            self._blocked(state, topic, reported.blocked or "corrupt", reported.reason or reported.ended_reason, now_ms)
+        elif reported.ended == m.RETRY:
+            self._again(topic, now_ms)
+            if topic.failures > 1:
+                state.unready.add(topic.topic)  # a destination may want to shake hands first
+
+    def _totals_reported(self, state: LinkState, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
+        """A source said what long batches confirmed in all since its start."""
+        totals, before = response.totals, state.totals
+        if before is None or response.boot != state.boot:
+            state.totals, state.boot = totals, response.boot
+            return
+        state.totals = totals
+        state.messages += totals.messages - before.messages
+        state.bytes += totals.bytes - before.bytes
+        state.duplicates += totals.duplicates - before.duplicates
+        if totals.messages > before.messages:
+            state.last_lag_ms = totals.lag_ms
+            self.breakers[state.link.source].confirmed()
+            self.breakers[state.link.target].confirmed()
+        if totals.downs > before.downs:
+            self.breakers[state.link.target].failed(now_ms, self._rng, totals.down)
+
+    def next_grant_ms(self, source: str) -> int:
+        """When a source's grants have to be looked at again if nothing changes; 0: never."""
+        times = (
+            self.grants[state.link.number].next_ms() for state in self.links.values() if state.link.source == source
+        )
+        return min((at_ms for at_ms in times if at_ms), default=0) if self.grants else 0
+
     # -------------------------------------------------------------------------------------------------- the handshake
 
     def handshakes(self, target: str, now_ms: int) -> list[Handshake]:
@@ -175,18 +275,18 @@ class PipelineState:
             state.checks += 1
             if state.checks % HANDSHAKE_FULL_EVERY == 0:
                 state.unready.update(state.topics)
+                self._touch_all(state)
         topics = [state.topics[name] for name in names]
         queries, gens = tuple(map(self._query, topics)), tuple(topic.cursor.gen for topic in topics)
         return Handshake(state.link, state.uuid, state.counter, queries, gens)
 
-    @staticmethod
-    def _may_compare(state: LinkState, name: str, now_ms: int) -> bool:
+    def _may_compare(self, state: LinkState, name: str, now_ms: int) -> bool:
         """Whether a topic may be compared now: with nothing of the link in flight, for no confirmation may come behind that.
 
         Of a topic that was never planned there can be none: it need not wait for the others, and is made there at once.
         """
         topic = state.topics[name]
-        if topic.retry_at_ms > now_ms:
+        if topic.retry_at_ms > now_ms or self._carried(state, name):
             return False
         return not state.flying or bool(state.target_uuid and not topic.planned)
 
@@ -207,15 +307,18 @@ class PipelineState:
                 state.failures, self._rng, BLOCKED_MS_MIN, self._limits.blocked_retry_ms_max
             )
             state.unready.update(state.topics)
+            self._touch_all(state)
             self._foreign_learned(state, asked, response)
             return
         state.failures = state.retry_at_ms = 0
         if (response.counter, response.uuid) != (state.counter, state.target_uuid):
             if state.target_uuid:
                 state.unready.update(state.topics)
+            self._touch_all(state)
             state.counter, state.target_uuid = response.counter, response.uuid
         state.checked_ms = now_ms
         answers = {answer.topic: answer for answer in response.topics}
+        self._touch(state, (query.topic for query in asked.topics))
         for query, gen in zip(asked.topics, asked.gens, strict=True):
             topic = state.topics.get(query.topic)
             if topic is None or (topic.incarnation, topic.cursor.gen) != (query.incarnation, gen):
@@ -275,11 +378,12 @@ class PipelineState:
         """Every topic of a link has to be compared again."""
         state = self.links[number]
         state.unready.update(state.topics)
+        self._touch_all(state)
 
     # ------------------------------------------------------------------------------------------------------ planning
 
     def available(self, query: str, now_ms: int) -> tuple[list[Work], int]:
-        """What a query may plan now, and when to look again if nothing else happens (0: never)."""
+        """What may be planned in a query now, and when to look again if nothing else happens (0: never)."""
         works: list[Work] = []
         wake = 0
         for state in self.links.values():
@@ -298,7 +402,7 @@ class PipelineState:
                 if topic.awaited_gen:  # the source never reported the rewind: compare again
                     topic.awaited_gen = 0
                     state.unready.add(name)
-                if topic.paused or name in state.unready or name in elsewhere:
+                if topic.paused or name in state.unready or name in elsewhere or self._carried(state, name):
                     continue
                 if query in (ALL, query_of(topic.pending_bytes)):
                     works.append(Work(state.link.number, name, max(1, topic.pending_bytes), topic.planned_ms))
@@ -316,15 +420,14 @@ class PipelineState:
         return until if until > now_ms else 0
 
     def plan(self, query: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
-        """Plan one batch of a query. What its last batch did not report by now is taken as over.
+        """Plan one batch of a query. What the query's last batch did not report by now is taken as over.
 
         Args:
-            query: its name, `TAIL`, `BULK` or `ALL`.
+            query: `TAIL`, `BULK` or `ALL`.
             routes: addresses (source, destination) of each link.
             now_ms: the clock.
         """
-        for state in self.links.values():
-            state.in_flight.pop(query, None)
+        self._landed(query)
         works, _ = self.available(query, now_ms)
         bounds = self._bounds(works, now_ms)
         tasks = self._tasks(query, works, bounds)
@@ -343,7 +446,7 @@ class PipelineState:
                 ranges.append(self._range(number, link, topic, most, query_generation))
                 number += 1
             used = sorted({r.link for r in ranges})
-            planned.append(m.Task(tuple(self._route(link, routes[link]) for link in used), tuple(ranges)))
+            planned.append(m.Task(tuple(self.route(link, routes[link]) for link in used), tuple(ranges)))
         return planned
 
     @staticmethod
@@ -354,7 +457,8 @@ class PipelineState:
             number, link, topic.topic, topic.incarnation, gen, after, sent, up_to, bytes_max, query_generation
         )
 
-    def _route(self, number: int, addresses: tuple[str, str]) -> m.Route:
+    def route(self, number: int, addresses: tuple[str, str]) -> m.Route:
+        """A link as tasks see it; `addresses`: of its source and its destination."""
         state = self.links[number]
         limits = self._limits
         return m.Route(
@@ -379,8 +483,8 @@ class PipelineState:
         if query != ALL or not tails or not bulks:
             limits = self._limits
             budget = limits.tail_batch_bytes_max if tails else limits.bulk_batch_bytes_max
-            # The bulk query leaves a core to the tail, where there are two.
-            cores = max(1, self._cores - 1) if query == BULK else self._cores
+            # The bulk query leaves a core to the tail, where there are two; long batches take two at their turns.
+            cores = max(1, self._cores - (2 if self.grants else 1)) if query == BULK else self._cores
             planned = plan(works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
         else:
             most = self._limits.tail_batch_bytes_max
@@ -398,10 +502,14 @@ class PipelineState:
     # ------------------------------------------------------------------------------------------------ what tasks tell
 
     def batch_over(self, query: str) -> None:
-        """A run of a query ended: what its last batch did not report by now is over, and counts no more should it come."""
+        """A query's query ended: what its last batch did not report by now is over, and counts no more should it come."""
         self._query_generations[query] = self._query_generations.get(query, 0) + 1
+        self._landed(query)
+
+    def _landed(self, query: str) -> None:
+        """Nothing of a query is under way."""
         for state in self.links.values():
-            state.in_flight.pop(query, None)
+            self._touch(state, state.in_flight.pop(query, ()))
 
     def batch_reported(self, query: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
         """Fold what the tasks of a query's batch reported."""
@@ -411,8 +519,7 @@ class PipelineState:
             self.links[one.link].throttle.spend(one.bytes)
         if late:
             return  # the ranges of a batch are of one query
-        for state in self.links.values():
-            state.in_flight.pop(query, None)
+        self._landed(query)
         troubled: set[str] = set()
         targets: set[str] = set()
         for report in reports:
@@ -496,13 +603,20 @@ class PipelineState:
 
     # --------------------------------------------------------------------------------------------- what is owed to sources
 
-    def owed(self, source: str) -> list[tuple[Link, list[pb.GeoCommitTopic], list[pb.GeoLearnTopic]]]:
+    def owed(self, source: str, now_ms: int) -> list[Owed]:
         """What a source has to know, a GEO_COMMIT for each link; it stays owed until `commit_answered`."""
-        return [
-            (state.link, list(state.owed.values()), list(state.learned.values()))
-            for state in self.links.values()
-            if state.link.source == source and (state.owed or state.learned)
-        ]
+        found = []
+        for state in self.links.values():
+            if state.link.source != source:
+                continue
+            grants: list[pb.GeoGrant] = []
+            revoked: list[str] = []
+            if self.grants:
+                self._update_grants(state, now_ms)
+                grants, revoked = self.grants[state.link.number].owed()
+            if state.owed or state.learned or grants or revoked:
+                found.append(Owed(state.link, list(state.owed.values()), list(state.learned.values()), grants, revoked))
+        return found
 
     def troubles(self, source: str) -> list[tuple[Link, Trouble]]:
         """What ails a source's links, where the source does not know it yet."""
@@ -525,26 +639,29 @@ class PipelineState:
         """A source was sent what ails a link."""
         self.links[link.number].reported_trouble = trouble
 
-    def commit_answered(
-        self,
-        link: Link,
-        commits: Sequence[pb.GeoCommitTopic],
-        learned: Sequence[pb.GeoLearnTopic],
-        ignored: Iterable[str],
-    ) -> None:
-        """A source answered a GEO_COMMIT. What changed since it was sent stays owed."""
-        state = self.links[link.number]
+    def commit_answered(self, owed: Owed, ignored: Sequence[str], counter: int, now_ms: int) -> None:
+        """A source answered a GEO_COMMIT. What changed since it was sent stays owed.
+
+        Args:
+            owed: what it was sent.
+            ignored: topics whose commit or grant was about another generation or incarnation.
+            counter: its change counter after that.
+            now_ms: the clock.
+        """
+        state, commits = self.links[owed.link.number], owed.commits
+        if self.grants:
+            self.grants[owed.link.number].answered(owed.grants, owed.revoked, ignored, counter, now_ms)
         for commit in commits:
             if state.owed.get(commit.topic) is commit:
                 del state.owed[commit.topic]
-        for learn in learned:
+        for learn in owed.learned:
             if state.learned.get(learn.topic) is learn:
                 del state.learned[learn.topic]
         generations = {commit.topic: (commit.incarnation, commit.cursor.gen) for commit in commits}
         for name in ignored:
             topic = state.topics.get(name)
             if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
-                # Another generation or incarnation is there: what was folded is void until the source has reported it.
+                # Another generation or incarnation lives there: what was folded is void until the source has reported it.
                 topic.cursor = NOWHERE
                 topic.last = NONE
                 self._note_pending(state, topic)

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 TAIL: Final = "tail"
 BULK: Final = "bulk"
 LANES: Final = (TAIL, BULK)
+LONG: Final = ("tail-a", "tail-b")
+"""The queries of long batches, which take turns: the next batch begins before the last one ends."""
 
 ONE_TASK_BYTES_MAX: Final = 4 << 20
 """Below this much pending, everything goes into one task."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.pipeline.breaker import BreakerState
-from magnetar.pipeline.link_channel import LinkChannel, wait
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.shared_state import TICK_MS, SharedState
+from magnetar.pipeline.tasks.link_channel import LinkChannel, wait
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response

@@ -3,8 +3,8 @@
 from typing import Final
 
 from magnetar.pipeline.handshake_worker import watermarks
-from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.shared_state import TICK_MS, SharedState
+from magnetar.pipeline.tasks.link_channel import LinkChannel, call
 from magnetar.runtime.network.link_connection import LinkDown
 
 WAIT_MS: Final = 2_000

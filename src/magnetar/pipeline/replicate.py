@@ -1,6 +1,7 @@
 """`magnetar replicate`: the pipeline between the clusters, from start to stop.
 
-One Spark session, one coordinator, and two streaming queries: one for topics at their end, one for topics far behind. A query
+One Spark session, one coordinator, and streaming queries: one or, with long batches, two for topics at their end; one for topics
+far behind. A query
 that ends (a task failed four times, the disk of the checkpoint is full) is started again after a pause: the cursors are the
 truth, nothing is lost with it.
 """
@@ -28,9 +29,9 @@ from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.link_token import LOOK_MS, LinkToken
 from magnetar.pipeline.metrics_file import MetricsFile
 from magnetar.pipeline.once import Once
-from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.planner import BULK, LONG, TAIL
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.task_write import SENT_COLUMNS
+from magnetar.pipeline.tasks.task_write import SENT_COLUMNS
 from magnetar.spark_session import session
 
 if TYPE_CHECKING:
@@ -52,6 +53,16 @@ RESTART_MS_MAX: Final = 10_000
 ONCE_FAILURES_MAX: Final = 3
 """With `once`: a query that ended so often, each time after Spark's own attempts, does not work here."""
 
+LONG_SLOTS: Final = 4
+"""Tasks at once with long batches: two of them at their turns, and two for topics far behind. All share the processors."""
+
+LONG_SETTINGS: Final = {
+    # Rows go on one by one, not when a batch or a buffer is full (docs/design/pipeline.md#long-batches).
+    "spark.sql.execution.arrow.maxBytesPerBatch": "128",
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
+}
+"""Spark's settings for the queries of long batches alone."""
+
 METRICS_MS: Final = 1_000
 """Between two lines of the metrics file."""
 
@@ -66,7 +77,7 @@ class ReplicateOptions:
         master: Spark master URL; None: the configuration's.
         once: replicate what is there, then stop.
         checkpoint: folder for Spark's offsets; None: the configuration's.
-        queries: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one.
+        queries: `(ALL,)` is one query, `(TAIL, BULK)` is two; `once` always takes one. None: as the configuration says.
         name: of this pipeline, in leases; None: made from the host and process.
         metrics: file for JSON lines about the pipeline, rotated; None: `pipeline.jsonl` next to the checkpoint.
     """
@@ -76,13 +87,27 @@ class ReplicateOptions:
     master: str | None = None
     once: bool = False
     checkpoint: Path | None = None
-    queries: tuple[str, ...] = (TAIL, BULK)
+    queries: tuple[str, ...] | None = None
     name: str | None = None
     metrics: Path | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-def pipeline_of(options: ReplicateOptions) -> Pipeline:
+def queries_of(options: ReplicateOptions, on_line: Callable[[str], None]) -> tuple[str, ...]:
+    """The names of the queries."""
+    if options.once:
+        return (ALL,)  # a run that ends has no tail to protect: one query starts faster than two
+    if options.queries is not None:
+        return options.queries
+    if options.config.replication.tail == "long-batches":
+        if missing := session.flush_missing():
+            on_line(f"long batches are not possible with {missing}: topics at their end are carried by short ones")
+        else:
+            return (*LONG, BULK)
+    return (TAIL, BULK)
+
+
+def pipeline_of(options: ReplicateOptions, queries: tuple[str, ...] = (TAIL, BULK)) -> Pipeline:
     """The links, addresses and token that the options name.
 
     Raises:
@@ -95,10 +120,18 @@ def pipeline_of(options: ReplicateOptions) -> Pipeline:
     links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(chosen))
     names = sorted({name for link in links for name in (link.source, link.target)})
     addresses = {name: config.link_address(name) for name in names}
-    master = options.master or config.replication.master
+    long = set(LONG) <= set(queries)
+    master = master_of(options, long=long)
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"
     token = read_link_token(config.replication.token_file)
-    return Pipeline(links, addresses, token, session.cores_of(master), name, config.replication.limits)
+    limits = config.replication.limits
+    return Pipeline(links, addresses, token, session.cores_of(master), name, limits, long=long)
+
+
+def master_of(options: ReplicateOptions, *, long: bool) -> str:
+    """The Spark master; a local one has the tasks that long batches need."""
+    master = options.master or options.config.replication.master
+    return session.with_slots(master, LONG_SLOTS) if long else master
 
 
 def prepare_checkpoint(folder: Path) -> None:
@@ -120,7 +153,7 @@ def prepare_checkpoint(folder: Path) -> None:
 
 def _refuse_foreign(folder: Path) -> None:
     """A folder that never was a checkpoint is not ours to delete."""
-    known = {FORMAT_FILE, TAIL, BULK, ALL, "offsets", "commits", "metadata", "sources", "state"}
+    known = {FORMAT_FILE, TAIL, BULK, ALL, *LONG, "offsets", "commits", "metadata", "sources", "state"}
     foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in known)
     if foreign:
         raise ConfigError(
@@ -145,14 +178,15 @@ def start_query(
     condition = keep(filters)
     if condition:
         frame = frame.where(condition)
-        frame = frame.select(*SENT_COLUMNS)
-    return (
+        frame = frame.select(*(("link", *SENT_COLUMNS) if name in LONG else SENT_COLUMNS))
+    writer = (
         frame.writeStream.format(ENTRIES)
         .options(**ends)
         .option("checkpointLocation", str(checkpoint / name))
         .queryName(f"magnetar-{name}")
-        .start()
     )
+    with session.settings(spark, LONG_SETTINGS if name in LONG else {}):  # a query keeps what is set when it starts
+        return writer.start()
 
 
 def begin_query(
@@ -282,7 +316,8 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
         ConfigError: options, configuration, Java or Spark are not usable; one line.
     """
     config = options.config
-    pipeline = pipeline_of(options)
+    names = queries_of(options, on_line)
+    pipeline = pipeline_of(options, names)
     session.find_java()
     checkpoint = options.checkpoint or config.replication.checkpoint_dir
     prepare_checkpoint(checkpoint)
@@ -292,14 +327,12 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
         try:
             spark = session.build(
                 app="magnetar replicate",
-                master=options.master or config.replication.master,
+                master=master_of(options, long=pipeline.long),
                 log=beside / "spark.log",
                 settings=config.replication.spark,
             )
             try:
                 check_filters(spark, pipeline)
-                # A run that ends has no tail to protect: one query starts faster than two.
-                names = (ALL,) if options.once else options.queries
                 coordinator.warm(names)
                 queries = Queries(spark, coordinator, names, checkpoint, on_line)
                 while not (coordinator.warmed() or options.stop.wait(0.05)):

@@ -12,11 +12,12 @@ Nothing here loops over entries, except where a filter names a column that must 
 
 from collections.abc import Container, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from magnetar.core.ids import NONE, Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY
 from magnetar.wire import pulsar_pb2 as pb
@@ -60,6 +61,25 @@ def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
     return pa.schema([*fixed, *(pa.field(name, ARROW[DECODED[name]]) for name in decoded)])
 
 
+class Part(Protocol):
+    """Whose entries rows are: a range, or a fetched topic."""
+
+    @property
+    def link(self) -> int:
+        """Number of the link."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The rows' `range` column."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Its full name."""
+        ...
+
+
 class Assembler:
     """Builds record batches of rows from the answers of GEO_READ.
 
@@ -81,11 +101,17 @@ class Assembler:
 
     def control(self, kind: int, part: m.Range, body: bytes) -> None:
         """Add a control row."""
-        head = (kind, part.link, part.number, -1, -1, -1, 0, 0, 0)
+        self.row(kind, part.link, part.number, body)
+
+    def row(
+        self, kind: int, link: int, number: int, body: bytes | memoryview, lists: bytes = b"", at: Position = NONE
+    ) -> None:
+        """Add a row that is no entry."""
+        head = (kind, link, number, *at, -1, 0, 0, 0)
         for index, value in enumerate(head):
             one: Int = np.full(1, value, DTYPES[index])
             self._columns[index].append(one)
-        self._lists.append(b"")
+        self._lists.append(lists)
         self._sizes.append(np.array([len(body)], np.int64))
         self._data.append(body)
         for values in self._extra.values():
@@ -93,7 +119,7 @@ class Assembler:
         self._bytes += len(body)
         self._rows += 1
 
-    def entries(self, part: m.Range, read: pb.CommandGeoReadResponse, payload: memoryview) -> list[pa.RecordBatch]:
+    def entries(self, part: Part, read: pb.CommandGeoReadResponse, payload: memoryview) -> list[pa.RecordBatch]:
         """Add the entries of one answer, whose lists fit its payload; returns the batches that are complete now."""
         entries = len(read.sizes)
         if entries == 0:
@@ -149,7 +175,7 @@ class Assembler:
             begins
         ]
 
-    def _decode(self, part: m.Range, sizes: Int, payload: memoryview) -> None:
+    def _decode(self, part: Part, sizes: Int, payload: memoryview) -> None:
         at = 0
         for size in sizes.tolist():
             values = decode(payload[at : at + size]) if set(self._decoded) - {"topic"} else {}
@@ -157,6 +183,11 @@ class Assembler:
             for name in self._decoded:
                 self._extra[name].append(values[name])
             at += size
+
+    @property
+    def rows(self) -> int:
+        """How many rows were gathered."""
+        return self._rows
 
     def flush(self) -> list[pa.RecordBatch]:
         """The batch of what was gathered, if anything was."""
@@ -225,16 +256,23 @@ class Slices:
         names = {name: index for index, name in enumerate(batch.schema.names)}
         for name in ("kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time"):
             setattr(self, name, batch.column(names[name]).to_numpy(zero_copy_only=False))
+        if "link" in names:
+            self.link = batch.column(names["link"]).to_numpy(zero_copy_only=False)
         self.offsets, self._data = _binary(batch.column(names["data"]))
         self._list_offsets, self._list_bytes = _binary(batch.column(names["lists"]))
 
     kind: Int
+    link: Int
     range: Int
     ledger: Int
     entry: Int
     first_index: Int
     message_count: Int
     publish_time: Int
+
+    def list_bytes(self, row: int) -> memoryview:
+        """The `lists` of one row."""
+        return self._list_bytes[int(self._list_offsets[row]) : int(self._list_offsets[row + 1])]
 
     def data(self, begin: int, end: int) -> memoryview:
         """The bytes of rows `begin` up to, not including, `end`."""

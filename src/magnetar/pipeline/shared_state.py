@@ -11,12 +11,15 @@ from typing import Final
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.breaker import BreakerState
-from magnetar.pipeline.link_channel import LinkChannel
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.pipeline_state import PipelineState
+from magnetar.pipeline.tasks.link_channel import LinkChannel
 
 TICK_MS: Final = 250
 """How often a sleeping thread looks at its breaker."""
+
+_GRANT_SHIFT: Final = 20
+"""A million grants per millisecond of a run, before its numbers could meet those of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Pipeline:
         cores: tasks that can run at once.
         name: tells this pipeline from others in leases.
         limits: `[replication.limits]`.
+        long: whether long batches carry topics at their end.
     """
 
     links: tuple[Link, ...]
@@ -38,6 +42,7 @@ class Pipeline:
     cores: int
     name: str
     limits: ReplicationLimits = m.DEFAULTS
+    long: bool = False
 
 
 def wall_ms() -> int:
@@ -65,7 +70,8 @@ class SharedState:
         self, pipeline: Pipeline, on_line: Callable[[str], None], rng: random.Random, clock_ms: Callable[[], int]
     ) -> None:
         self.pipeline = pipeline
-        self.state = PipelineState(pipeline.links, rng, pipeline.cores, pipeline.limits)
+        first_grant = clock_ms() << _GRANT_SHIFT if pipeline.long else 0
+        self.state = PipelineState(pipeline.links, rng, pipeline.cores, pipeline.limits, first_grant=first_grant)
         self.changed = threading.Condition()
         self.stopping = False
         self.presented = pipeline.token

@@ -128,6 +128,12 @@ def cores_of(master: str, default: int = 4) -> int:
     return 1 if master == "local" else default
 
 
+def with_slots(master: str, slots: int) -> str:
+    """A local master with at least this number of tasks at once; any other one as it is."""
+    local = re.fullmatch(r"local\[(\d+)(,\d+)?\]", master)
+    return f"local[{max(slots, int(local[1]))}{local[2] or ''}]" if local else master
+
+
 @contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
     """Child processes started meanwhile write their standard error to a file."""
@@ -225,6 +231,33 @@ def build(
     except Exception as error:  # noqa: BLE001 - py4j and the JVM raise what they like; the user gets one line
         raise ConfigError(f"Spark does not start with master {master}: {first_line(error)} (see {log})") from None
     return session
+
+
+@contextmanager
+def settings(spark: "SparkSession", changed: Mapping[str, str]) -> Iterator[None]:
+    """Have other settings of SQL for a while."""
+    before: dict[str, str | None] = {key: spark.conf.get(key, None) for key in changed}
+    try:
+        for key, value in changed.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, former in before.items():
+            if former is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, former)
+
+
+def flush_missing() -> str:
+    """Which installed version does not let a Python source write out each Arrow batch at once; "" if it does.
+
+    Spark has no setting for it; its own pipelined functions do it by the attribute that is looked for here.
+    """
+    import pyspark
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+    return "" if hasattr(ArrowStreamSerializer(), "_flush_per_batch") else f"PySpark {pyspark.__version__}"
 
 
 def stop(spark: "SparkSession", log: Path) -> None:

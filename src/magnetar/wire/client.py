@@ -13,7 +13,7 @@ Everything else is a `ClientFault`. A PING is answered here. Frames that are sen
 broker that refuses the credentials must not be sent data.
 
 A shell owns the socket, the selector and the time-outs. It writes received bytes into `get_buffer`, calls `received`, and
-sends `outgoing` (`runtime.network.link_connection`, `pipeline.link_channel`, `spark.connection`).
+sends `outgoing` (`runtime.network.link_connection`, `pipeline.tasks.link_channel`, `spark.connection`).
 
 What comes out does not depend on how the bytes were split. A payload is copied once, out of the receive buffer. A frame that
 is larger than the receive buffer is received into a buffer of its own, and its payload is a view into that.
@@ -60,6 +60,7 @@ RESPONSE_OF: Final[dict[int, int]] = {
     pb.WATCH_TOPIC_LIST: pb.WATCH_TOPIC_LIST_SUCCESS,
     pb.GEO_TOPICS: pb.GEO_TOPICS_RESPONSE,
     pb.GEO_READ: pb.GEO_READ_RESPONSE,
+    pb.GEO_FETCH: pb.GEO_FETCH_RESPONSE,
     pb.GEO_APPEND: pb.GEO_APPEND_RESPONSE,
     pb.GEO_COMMIT: pb.GEO_COMMIT_RESPONSE,
     pb.GEO_WATERMARKS: pb.GEO_WATERMARKS_RESPONSE,

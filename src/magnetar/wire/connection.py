@@ -86,6 +86,7 @@ GEO_REQUESTS: Final = frozenset(
     {
         pb.GEO_TOPICS,
         pb.GEO_READ,
+        pb.GEO_FETCH,
         pb.GEO_APPEND,
         pb.GEO_COMMIT,
         pb.GEO_WATERMARKS,

@@ -174,6 +174,9 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "GeoSchemaConflict": {"strategy": _WORD, "cause": _TEXT},
     "GeoSchema": {},
     "CommandGeoTopics": {"to": _WORD, "pipeline": _WORD},
+    "CommandGeoFetch": {"to": _WORD, "pipeline": _WORD},
+    "GeoGrant": {"topic": _LOOKED_UP},
+    "GeoFetchTotals": {"down": _TEXT},
     "CommandGeoRead": {"topic": _LOOKED_UP, "to": _WORD, "origin": _WORD},
     "CommandGeoAppend": {
         "topic": _LOOKED_UP,
@@ -185,7 +188,13 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
         "counts": _ENTRIES,
         "sizes": _ENTRIES,
     },
-    "GeoCommitTopic": {"topic": _LOOKED_UP, "blocked": _WORD, "reason": _TEXT},
+    "GeoCommitTopic": {
+        "topic": _LOOKED_UP,
+        "blocked": _WORD,
+        "reason": _TEXT,
+        "ended": _WORD,
+        "ended_reason": _TEXT,
+    },
     "GeoLearnTopic": {"topic": _LOOKED_UP, "blocked": _WORD, "reason": _TEXT},
     "CommandGeoCommit": {
         "to": _WORD,
@@ -194,6 +203,8 @@ LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
         "pipeline": _WORD,
         "trouble": _WORD,
         "reason": _TEXT,
+        "grants": _TOPICS,
+        "revoked": _TOPICS,
     },
     "GeoWatermarkQuery": {"topic": _LOOKED_UP, "retained": _CLUSTERS},
     "CommandGeoWatermarks": {"source": _WORD, "uuid": _WORD, "topics": _TOPICS},
@@ -217,7 +228,7 @@ part may hold is said where that part is."""
 REQUESTS: Final = frozenset(
     {2, 4, 5, 6, 10, 11, 12, 15, 16, 18, 19, 20, 21, 23, 25, 28, 29, 32, 34, 37, 39}
     | {50, 52, 54, 56, 58, 60, 62, 64, 67}
-    | {1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017}
+    | {1000, 1002, 1004, 1006, 1008, 1010, 1012, 1014, 1017, 1018}
 )
 """Types of commands that a broker may receive. All other types count as unknown."""
 

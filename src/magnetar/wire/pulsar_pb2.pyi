@@ -106,6 +106,8 @@ class _CommandTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_CommandTyp
     GEO_SCHEMAS_RESPONSE: _CommandType.ValueType  # 1015
     GEO_SCHEMAS_WANTED: _CommandType.ValueType  # 1016
     GEO_SCHEMAS_BROUGHT: _CommandType.ValueType  # 1017
+    GEO_FETCH: _CommandType.ValueType  # 1018
+    GEO_FETCH_RESPONSE: _CommandType.ValueType  # 1019
 
 class CommandType(_CommandType, metaclass=_CommandTypeEnumTypeWrapper):
     """What a command is: the number of its field in BaseCommand. The names are those of Pulsar's `BaseCommand.Type`."""
@@ -186,6 +188,8 @@ GEO_SCHEMAS: CommandType.ValueType  # 1014
 GEO_SCHEMAS_RESPONSE: CommandType.ValueType  # 1015
 GEO_SCHEMAS_WANTED: CommandType.ValueType  # 1016
 GEO_SCHEMAS_BROUGHT: CommandType.ValueType  # 1017
+GEO_FETCH: CommandType.ValueType  # 1018
+GEO_FETCH_RESPONSE: CommandType.ValueType  # 1019
 
 @typing.final
 class KeyValue(message.Message):
@@ -2346,6 +2350,9 @@ class GeoTopicState(message.Message):
     REMOVED_FIELD_NUMBER: builtins.int
     LEARNED_FIELD_NUMBER: builtins.int
     RETAINED_FIELD_NUMBER: builtins.int
+    GRANT_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    ENDED_REASON_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     partitions: builtins.int
@@ -2365,6 +2372,11 @@ class GeoTopicState(message.Message):
     """topic or policy is gone: forget it"""
     learned: builtins.int
     """the destination's counter at the last comparison of s with w"""
+    grant: builtins.int
+    """of the pipeline's fetch session; 0: none"""
+    ended: builtins.str
+    """why the last grant ended, if not by the pipeline: see GeoCommitTopic, or "gone" """
+    ended_reason: builtins.str
     @builtins.property
     def cursor(self) -> GeoCursor: ...
     @builtins.property
@@ -2393,10 +2405,13 @@ class GeoTopicState(message.Message):
         removed: builtins.bool | None = ...,
         learned: builtins.int | None = ...,
         retained: abc.Iterable[GeoMark] | None = ...,
+        grant: builtins.int | None = ...,
+        ended: builtins.str | None = ...,
+        ended_reason: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "gap", b"gap", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "ended", b"ended", "ended_reason", b"ended_reason", "gap", b"gap", "grant", b"grant", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "gap", b"gap", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "retained", b"retained", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "cursor", b"cursor", "ended", b"ended", "ended_reason", b"ended_reason", "gap", b"gap", "grant", b"grant", "incarnation", b"incarnation", "last", b"last", "learned", b"learned", "oldest_ms", b"oldest_ms", "partitions", b"partitions", "paused", b"paused", "pending_bytes", b"pending_bytes", "pending_entries", b"pending_entries", "reason", b"reason", "removed", b"removed", "retained", b"retained", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2413,6 +2428,7 @@ class CommandGeoTopicsResponse(message.Message):
     PAUSED_FIELD_NUMBER: builtins.int
     THROTTLE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     BOOT_FIELD_NUMBER: builtins.int
+    TOTALS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     counter: builtins.int
     uuid: builtins.str
@@ -2425,6 +2441,8 @@ class CommandGeoTopicsResponse(message.Message):
     """changes with every start: a counter of another boot means "everything" """
     @builtins.property
     def topics(self) -> containers.RepeatedCompositeFieldContainer[GeoTopicState]: ...
+    @builtins.property
+    def totals(self) -> GeoFetchTotals: ...
     def __init__(
         self,
         *,
@@ -2437,10 +2455,11 @@ class CommandGeoTopicsResponse(message.Message):
         paused: builtins.bool | None = ...,
         throttle_bytes_per_second: builtins.int | None = ...,
         boot: builtins.int | None = ...,
+        totals: GeoFetchTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease", b"lease", "lease_holder", b"lease_holder", "paused", b"paused", "request_id", b"request_id", "throttle_bytes_per_second", b"throttle_bytes_per_second", "uuid", b"uuid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease", b"lease", "lease_holder", b"lease_holder", "paused", b"paused", "request_id", b"request_id", "throttle_bytes_per_second", b"throttle_bytes_per_second", "totals", b"totals", "uuid", b"uuid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease", b"lease", "lease_holder", b"lease_holder", "paused", b"paused", "request_id", b"request_id", "throttle_bytes_per_second", b"throttle_bytes_per_second", "topics", b"topics", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["boot", b"boot", "counter", b"counter", "lease", b"lease", "lease_holder", b"lease_holder", "paused", b"paused", "request_id", b"request_id", "throttle_bytes_per_second", b"throttle_bytes_per_second", "topics", b"topics", "totals", b"totals", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2584,6 +2603,124 @@ class CommandGeoReadResponse(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class CommandGeoFetch(message.Message):
+    """GEO_FETCH, asked of the source: the next entries of any topic that the pipeline's session has a grant for. Held until there are
+    some. The response's frame carries the entries of all its parts, one after the other, behind the command.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TO_FIELD_NUMBER: builtins.int
+    PIPELINE_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    READER_FIELD_NUMBER: builtins.int
+    WAIT_MS_FIELD_NUMBER: builtins.int
+    BYTES_MAX_FIELD_NUMBER: builtins.int
+    WINDOW_BYTES_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    to: builtins.str
+    pipeline: builtins.str
+    """which has to hold the link's lease"""
+    epoch: builtins.int
+    """of the pipeline's long batch: a later one supersedes an earlier one"""
+    reader: builtins.int
+    """chosen by chance: another reader, also the same one over another connection, begins at the cursors"""
+    wait_ms: builtins.int
+    """how long it may be held, <= 20,000"""
+    bytes_max: builtins.int
+    window_bytes: builtins.int
+    """ceiling of what was handed out and is not committed; 0: the source's own"""
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        to: builtins.str | None = ...,
+        pipeline: builtins.str | None = ...,
+        epoch: builtins.int | None = ...,
+        reader: builtins.int | None = ...,
+        wait_ms: builtins.int | None = ...,
+        bytes_max: builtins.int | None = ...,
+        window_bytes: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["bytes_max", b"bytes_max", "epoch", b"epoch", "pipeline", b"pipeline", "reader", b"reader", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms", "window_bytes", b"window_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["bytes_max", b"bytes_max", "epoch", b"epoch", "pipeline", b"pipeline", "reader", b"reader", "request_id", b"request_id", "to", b"to", "wait_ms", b"wait_ms", "window_bytes", b"window_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoFetched(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    GRANT_FIELD_NUMBER: builtins.int
+    GEN_FIELD_NUMBER: builtins.int
+    P_FIELD_NUMBER: builtins.int
+    READ_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    incarnation: builtins.int
+    grant: builtins.int
+    gen: builtins.int
+    @builtins.property
+    def p(self) -> GeoPosition:
+        """S, where this reader cannot know what the entries come after: its first part, and behind what others settled"""
+
+    @builtins.property
+    def read(self) -> CommandGeoReadResponse:
+        """its request_id is 0"""
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        grant: builtins.int | None = ...,
+        gen: builtins.int | None = ...,
+        p: GeoPosition | None = ...,
+        read: CommandGeoReadResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "grant", b"grant", "incarnation", b"incarnation", "p", b"p", "read", b"read", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "grant", b"grant", "incarnation", b"incarnation", "p", b"p", "read", b"read", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommandGeoFetchResponse(message.Message):
+    DESCRIPTOR: descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    SUPERSEDED_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    UUID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    superseded: builtins.bool
+    """a later epoch or another reader is at work: end"""
+    refused: builtins.str
+    """why this pipeline gets nothing: it does not hold the lease, or the link is not there"""
+    uuid: builtins.str
+    """of the source cluster, for GEO_APPEND"""
+    @builtins.property
+    def parts(self) -> containers.RepeatedCompositeFieldContainer[GeoFetched]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        parts: abc.Iterable[GeoFetched] | None = ...,
+        superseded: builtins.bool | None = ...,
+        refused: builtins.str | None = ...,
+        uuid: builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["refused", b"refused", "request_id", b"request_id", "superseded", b"superseded", "uuid", b"uuid"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["parts", b"parts", "refused", b"refused", "request_id", b"request_id", "superseded", b"superseded", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class CommandGeoAppend(message.Message):
     """GEO_APPEND, asked of the destination; the frame carries the entries' bytes, one after the other, behind the command."""
 
@@ -2716,11 +2853,19 @@ class GeoCommitTopic(message.Message):
     REASON_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     CONFLICT_FIELD_NUMBER: builtins.int
+    GRANT_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    ENDED_REASON_FIELD_NUMBER: builtins.int
     topic: builtins.str
     incarnation: builtins.int
     blocked: builtins.str
     """what the destination said of this topic; "" clears it"""
     reason: builtins.str
+    grant: builtins.int
+    """of a fetch session: counts only while it is the topic's present grant"""
+    ended: builtins.str
+    """the sender gives the grant back: "refused", "retry", "restarted", "blocked" """
+    ended_reason: builtins.str
     @builtins.property
     def cursor(self) -> GeoCursor:
         """gen must be the present one"""
@@ -2743,10 +2888,84 @@ class GeoCommitTopic(message.Message):
         reason: builtins.str | None = ...,
         position: GeoPosition | None = ...,
         conflict: GeoSchemaConflict | None = ...,
+        grant: builtins.int | None = ...,
+        ended: builtins.str | None = ...,
+        ended_reason: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "ended", b"ended", "ended_reason", b"ended_reason", "grant", b"grant", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "conflict", b"conflict", "cursor", b"cursor", "ended", b"ended", "ended_reason", b"ended_reason", "grant", b"grant", "incarnation", b"incarnation", "position", b"position", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoGrant(message.Message):
+    """Lets a pipeline's fetch session have a topic's entries. The pipeline has compared the cursor with the destination before."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    GEN_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    incarnation: builtins.int
+    gen: builtins.int
+    """of the cursor that was compared"""
+    number: builtins.int
+    """a commit names it; above every earlier one of the topic, else it is ignored"""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        incarnation: builtins.int | None = ...,
+        gen: builtins.int | None = ...,
+        number: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "number", b"number", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["gen", b"gen", "incarnation", b"incarnation", "number", b"number", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GeoFetchTotals(message.Message):
+    """What was confirmed over a link by fetch sessions: in GEO_COMMIT by one task since it began, in GEO_TOPICS by all since the boot."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    DUPLICATES_FIELD_NUMBER: builtins.int
+    LAG_MS_FIELD_NUMBER: builtins.int
+    DOWN_FIELD_NUMBER: builtins.int
+    DOWNS_FIELD_NUMBER: builtins.int
+    task: builtins.int
+    """a number chosen by chance; 0 in GEO_TOPICS"""
+    messages: builtins.int
+    bytes: builtins.int
+    duplicates: builtins.int
+    lag_ms: builtins.int
+    """of the last confirmed message: from its publish time to its confirmation"""
+    down: builtins.str
+    """why the destination could not be reached last"""
+    downs: builtins.int
+    """how often that happened"""
+    def __init__(
+        self,
+        *,
+        task: builtins.int | None = ...,
+        messages: builtins.int | None = ...,
+        bytes: builtins.int | None = ...,
+        duplicates: builtins.int | None = ...,
+        lag_ms: builtins.int | None = ...,
+        down: builtins.str | None = ...,
+        downs: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["bytes", b"bytes", "down", b"down", "downs", b"downs", "duplicates", b"duplicates", "lag_ms", b"lag_ms", "messages", b"messages", "task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["bytes", b"bytes", "down", b"down", "downs", b"downs", "duplicates", b"duplicates", "lag_ms", b"lag_ms", "messages", b"messages", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2810,6 +3029,9 @@ class CommandGeoCommit(message.Message):
     TROUBLE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     THROTTLED_FIELD_NUMBER: builtins.int
+    GRANTS_FIELD_NUMBER: builtins.int
+    REVOKED_FIELD_NUMBER: builtins.int
+    TOTALS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     to: builtins.str
     pipeline: builtins.str
@@ -2822,6 +3044,14 @@ class CommandGeoCommit(message.Message):
     def commits(self) -> containers.RepeatedCompositeFieldContainer[GeoCommitTopic]: ...
     @builtins.property
     def learned(self) -> containers.RepeatedCompositeFieldContainer[GeoLearnTopic]: ...
+    @builtins.property
+    def grants(self) -> containers.RepeatedCompositeFieldContainer[GeoGrant]: ...
+    @builtins.property
+    def revoked(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """grants of these topics end: nothing counts that is committed for them later"""
+
+    @builtins.property
+    def totals(self) -> GeoFetchTotals: ...
     def __init__(
         self,
         *,
@@ -2833,10 +3063,13 @@ class CommandGeoCommit(message.Message):
         trouble: builtins.str | None = ...,
         reason: builtins.str | None = ...,
         throttled: builtins.bool | None = ...,
+        grants: abc.Iterable[GeoGrant] | None = ...,
+        revoked: abc.Iterable[builtins.str] | None = ...,
+        totals: GeoFetchTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "throttled", b"throttled", "to", b"to", "trouble", b"trouble"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "throttled", b"throttled", "to", b"to", "totals", b"totals", "trouble", b"trouble"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["commits", b"commits", "learned", b"learned", "pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "throttled", b"throttled", "to", b"to", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["commits", b"commits", "grants", b"grants", "learned", b"learned", "pipeline", b"pipeline", "reason", b"reason", "request_id", b"request_id", "revoked", b"revoked", "throttled", b"throttled", "to", b"to", "totals", b"totals", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2848,12 +3081,15 @@ class CommandGeoCommitResponse(message.Message):
     IGNORED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
+    COUNTER_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     error: builtins.int
     message: builtins.str
+    counter: builtins.int
+    """the change counter after this"""
     @builtins.property
     def ignored(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
-        """topics whose commit was of another generation or incarnation"""
+        """topics whose commit or grant was of another generation or incarnation"""
 
     def __init__(
         self,
@@ -2862,10 +3098,11 @@ class CommandGeoCommitResponse(message.Message):
         ignored: abc.Iterable[builtins.str] | None = ...,
         error: builtins.int | None = ...,
         message: builtins.str | None = ...,
+        counter: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "error", b"error", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["error", b"error", "ignored", b"ignored", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["counter", b"counter", "error", b"error", "ignored", b"ignored", "message", b"message", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3843,6 +4080,8 @@ class BaseCommand(message.Message):
     GEO_SCHEMAS_RESPONSE_FIELD_NUMBER: builtins.int
     GEO_SCHEMAS_WANTED_FIELD_NUMBER: builtins.int
     GEO_SCHEMAS_BROUGHT_FIELD_NUMBER: builtins.int
+    GEO_FETCH_FIELD_NUMBER: builtins.int
+    GEO_FETCH_RESPONSE_FIELD_NUMBER: builtins.int
     type: builtins.int
     @builtins.property
     def connect(self) -> CommandConnect: ...
@@ -3996,6 +4235,10 @@ class BaseCommand(message.Message):
     def geo_schemas_wanted(self) -> CommandGeoSchemasWanted: ...
     @builtins.property
     def geo_schemas_brought(self) -> CommandGeoSchemasBrought: ...
+    @builtins.property
+    def geo_fetch(self) -> CommandGeoFetch: ...
+    @builtins.property
+    def geo_fetch_response(self) -> CommandGeoFetchResponse: ...
     def __init__(
         self,
         *,
@@ -4076,9 +4319,11 @@ class BaseCommand(message.Message):
         geo_schemas_response: CommandGeoSchemasResponse | None = ...,
         geo_schemas_wanted: CommandGeoSchemasWanted | None = ...,
         geo_schemas_brought: CommandGeoSchemasBrought | None = ...,
+        geo_fetch: CommandGeoFetch | None = ...,
+        geo_fetch_response: CommandGeoFetchResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_fetch", b"geo_fetch", "geo_fetch_response", b"geo_fetch_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "geo_append", b"geo_append", "geo_append_response", b"geo_append_response", "geo_commit", b"geo_commit", "geo_commit_response", b"geo_commit_response", "geo_fetch", b"geo_fetch", "geo_fetch_response", b"geo_fetch_response", "geo_read", b"geo_read", "geo_read_response", b"geo_read_response", "geo_restore", b"geo_restore", "geo_restore_response", b"geo_restore_response", "geo_schemas", b"geo_schemas", "geo_schemas_brought", b"geo_schemas_brought", "geo_schemas_response", b"geo_schemas_response", "geo_schemas_wanted", b"geo_schemas_wanted", "geo_status", b"geo_status", "geo_status_response", b"geo_status_response", "geo_topics", b"geo_topics", "geo_topics_response", b"geo_topics_response", "geo_watermarks", b"geo_watermarks", "geo_watermarks_response", b"geo_watermarks_response", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -12,8 +12,8 @@ from magnetar.pipeline import rpc
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.task_read import read_task
-from magnetar.pipeline.task_write import write_task
+from magnetar.pipeline.tasks.task_read import read_task
+from magnetar.pipeline.tasks.task_write import write_task
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually
 
 T = "persistent://public/default/t"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.link_channel import LinkChannel
-from magnetar.pipeline.task_read import read_task
-from magnetar.pipeline.task_write import LinkSink
+from magnetar.pipeline.tasks.link_channel import LinkChannel
+from magnetar.pipeline.tasks.task_read import read_task
+from magnetar.pipeline.tasks.task_write import LinkSink
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 

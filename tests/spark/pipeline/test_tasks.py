@@ -20,10 +20,10 @@ from magnetar.jobs.verify_listing import Part, list_parts
 from magnetar.pipeline import messages as m
 from magnetar.pipeline import rows as rows_module
 from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
-from magnetar.pipeline.link_channel import LinkChannel, call
 from magnetar.pipeline.rows import arrow_schema
-from magnetar.pipeline.task_read import read_task
-from magnetar.pipeline.task_write import SENT_COLUMNS, LinkSink
+from magnetar.pipeline.tasks.link_channel import LinkChannel, call
+from magnetar.pipeline.tasks.task_read import read_task
+from magnetar.pipeline.tasks.task_write import SENT_COLUMNS, LinkSink
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes

@@ -7,7 +7,7 @@ import pytest
 from magnetar.core.ids import NONE, LinkCursor
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.link_state import ALL
+from magnetar.pipeline.link_state import ALL, Owed
 from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.planner import BULK, TAIL
 from magnetar.wire import pulsar_pb2 as pb
@@ -33,12 +33,12 @@ def test_nothing_is_planned_before_the_handshake() -> None:
 
 def test_the_handshake_is_told_to_the_source_until_it_answers() -> None:
     of = ready()
-    [(link, commits, learned)] = of.owed("a")
+    [(link, commits, learned, _, _)] = of.owed("a", 0)
     assert not commits
     assert [(one.topic, one.counter) for one in learned] == [("t", 3)]
-    assert of.owed("a"), "it stays owed until it is told"
-    of.commit_answered(link, commits, learned, ())
-    assert not of.owed("a")
+    assert of.owed("a", 0), "it stays owed until it is told"
+    of.commit_answered(Owed(link, commits, learned, [], []), (), 1, 0)
+    assert not of.owed("a", 0)
 
 
 def test_a_range_starts_where_the_cursor_stands_and_says_what_was_sent() -> None:
@@ -50,7 +50,7 @@ def test_a_range_starts_where_the_cursor_stands_and_says_what_was_sent() -> None
 def test_a_watermark_behind_s_waits_for_the_source_to_rewind() -> None:
     of = ready(states=(state(c=6, s=6, gen=3),), w={"t": 2})
     assert not ranges(of)
-    [(_, _, [learn])] = of.owed("a")
+    [(_, _, [learn], _, _)] = of.owed("a", 0)
     assert (learn.watermark.ledger, learn.watermark.entry) == (5, 2)
     report(of, state(c=6, s=6, gen=3))
     assert not ranges(of), "an old report is not the rewind"
@@ -68,14 +68,14 @@ def test_an_answer_is_about_the_generation_that_was_asked_for() -> None:
     marks = [pb.GeoWatermark(topic="t", persisted=position_to_proto(at(5)), foreign=True)]
     blocked = pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=marks, blocked="identity")
     of.handshake_answered(asked, blocked, 0)
-    [(_, _, [learn])] = of.owed("a")
+    [(_, _, [learn], _, _)] = of.owed("a", 0)
     assert (learn.foreign, learn.gen) == (True, 1)
-    of.commit_answered(LINKS[0], [], [learn], ())
+    of.commit_answered(Owed(LINKS[0], [], [learn], [], []), (), 1, 0)
     answer = pb.CommandGeoWatermarksResponse(
         request_id=1, counter=3, uuid="ub", topics=[pb.GeoWatermark(topic="t", persisted=position_to_proto(NONE))]
     )
     of.handshake_answered(asked, answer, 0)
-    assert of.owed("a") == []
+    assert of.owed("a", 0) == []
     assert ranges(of) == []
     shake(of, w={"t": 2})
     assert [part.gen for part in ranges(of)] == [2]
@@ -94,7 +94,7 @@ def test_what_tasks_confirmed_is_planned_from_at_once_and_owed() -> None:
     told(of, ALL, outcome(part, c=4, s=3))
     [following] = ranges(of)
     assert (following.after, following.s) == ((5, 4), (5, 3))
-    [(_, [commit], _)] = of.owed("a")
+    [(_, [commit], _, _, _)] = of.owed("a", 0)
     assert (commit.cursor.c.entry, commit.cursor.s.entry, commit.cursor.gen) == (4, 3, 1)
     report(of, state(c=-1))
     assert ranges(of)[0].after == (5, 4), "an older report of the same generation does not undo it"
@@ -104,7 +104,7 @@ def test_filtered_ranges_move_c_but_not_s() -> None:
     of = ready(states=(state(c=1, s=0),), w={"t": 0})
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=9))
-    [(_, [commit], _)] = of.owed("a")
+    [(_, [commit], _, _, _)] = of.owed("a", 0)
     assert (commit.cursor.c.entry, commit.cursor.s.entry) == (9, 0)
     assert not ranges(of)
 
@@ -113,11 +113,11 @@ def test_a_commit_that_changed_meanwhile_stays_owed() -> None:
     of = ready()
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=4, s=4))
-    [(link, commits, learned)] = of.owed("a")
+    [(link, commits, learned, _, _)] = of.owed("a", 0)
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=7, s=7))
-    of.commit_answered(link, commits, learned, ())
-    [(_, [commit], _)] = of.owed("a")
+    of.commit_answered(Owed(link, commits, learned, [], []), (), 1, 0)
+    [(_, [commit], _, _, _)] = of.owed("a", 0)
     assert commit.cursor.c.entry == 7
 
 
@@ -125,8 +125,8 @@ def test_an_ignored_commit_voids_what_was_folded_until_the_source_reports() -> N
     of = ready()
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=4, s=4))
-    [(link, commits, learned)] = of.owed("a")
-    of.commit_answered(link, commits, learned, ["t"])
+    [(link, commits, learned, _, _)] = of.owed("a", 0)
+    of.commit_answered(Owed(link, commits, learned, [], []), ["t"], 1, 0)
     assert not ranges(of)
     assert of.links[0].doubtful
     report(of, state(c=1, s=1, gen=2))
@@ -137,9 +137,9 @@ def test_an_ignored_commit_does_not_void_a_newer_report() -> None:
     of = ready()
     [part] = ranges(of)
     told(of, ALL, outcome(part, c=4, s=4))
-    [(link, commits, learned)] = of.owed("a")
+    [(link, commits, learned, _, _)] = of.owed("a", 0)
     report(of, state(c=1, s=1, gen=2))
-    of.commit_answered(link, commits, learned, ["t"])
+    of.commit_answered(Owed(link, commits, learned, [], []), ["t"], 1, 0)
     assert ranges(of)[0].gen == 2
 
 
@@ -244,7 +244,7 @@ def test_a_topic_blocked_at_the_handshake() -> None:
     of.handshake_answered(asked, pb.CommandGeoWatermarksResponse(request_id=1, counter=3, uuid="ub", topics=[mark]), 0)
     assert not ranges(of)
     assert not of.handshakes("b", 10)
-    [(_, _, [learn])] = of.owed("a")
+    [(_, _, [learn], _, _)] = of.owed("a", 0)
     assert learn.blocked == "partitions"
     shake(of, now=90_000)
     assert ranges(of, now=90_000)
@@ -343,7 +343,7 @@ def test_a_removed_topic_is_forgotten() -> None:
     report(of, state(removed=True))
     assert not ranges(of)
     assert not of.links[0].topics
-    assert not of.owed("a")
+    assert not of.owed("a", 0)
 
 
 def test_a_recreated_topic_starts_with_a_handshake() -> None:

@@ -524,7 +524,7 @@ class Link:
         self.context.clock.after(pause_ms, task.start)
 
     def other_incarnation(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
-        """The topic was created again since the plan, perhaps by a clock that is behind (as `pipeline.task_read` sees it)."""
+        """The topic was created again since the plan, perhaps by a slow clock (as `pipeline.tasks.task_read` sees it)."""
         return bool(set(response.incarnations) - {work.incarnation})
 
     def _chain(self, work: Range) -> None:

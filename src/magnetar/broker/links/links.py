@@ -393,9 +393,14 @@ class Links(TopicPart):
         self.restores.machine.disconnected(connection)
 
     def commit(
-        self, request: pb.CommandGeoCommit, reply: Callable[[pb.CommandGeoCommitResponse], None], *, whole: bool = True
+        self,
+        request: pb.CommandGeoCommit,
+        reply: Callable[[pb.CommandGeoCommitResponse], None],
+        *,
+        whole: bool = True,
+        narrow: str = "",
     ) -> None:
-        """GEO_COMMIT, counted; `whole`: see `LinkSource.commit`.
+        """GEO_COMMIT, counted; `whole`, `narrow`: see `LinkSource.commit`.
 
         Raises:
             BrokerError: there is no such link.
@@ -403,7 +408,7 @@ class Links(TopicPart):
         source = self.source(request.to)
         states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
         before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
-        source.commit(request, reply, whole=whole)
+        source.commit(request, reply, whole=whole, narrow=narrow)
         if self._unknown:
             self._look_for_known()
         sent = self._sent[request.to]

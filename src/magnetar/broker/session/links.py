@@ -2,7 +2,7 @@
 it.
 
     GEO_TOPICS 1000, GEO_READ 1002, GEO_COMMIT 1006, GEO_STATUS 1010    the source side
-    GEO_SCHEMAS 1014
+    GEO_SCHEMAS 1014, GEO_FETCH 1018
     GEO_APPEND 1004, GEO_WATERMARKS 1008, GEO_SCHEMAS_BROUGHT 1017       the destination side
     GEO_RESTORE 1012                                                     a wiped cluster
 
@@ -110,6 +110,23 @@ class LinkSession:
             origin=request.origin,
         ).start()
 
+    def _fetch(self, frame: Frame) -> None:
+        request = frame.command.geo_fetch
+        connection = self._connection
+
+        def reply(response: pb.CommandGeoFetchResponse, buffers: Sequence[bytes]) -> None:
+            if not connection.closed:
+                command = pb.BaseCommand(type=pb.GEO_FETCH_RESPONSE, geo_fetch_response=response)
+                connection.outbox.put(Send(connection.number, encode_with_payload(command, list(buffers))))
+
+        self._links.source(request.to).fetch(
+            connection.number,
+            request,
+            reply,
+            refusal=self._access.refusal,
+            narrow=self._access.narrow,
+        )
+
     def _append(self, frame: Frame) -> None:
         request = frame.command.geo_append
         if (refused := self._access.refuse_append(request)) is not None:
@@ -156,12 +173,18 @@ class LinkSession:
 
     def _commit(self, frame: Frame) -> None:
         request = frame.command.geo_commit
-        for topic in (*(one.topic for one in request.commits), *(one.topic for one in request.learned)):
+        topics = (
+            *(one.topic for one in request.commits),
+            *(one.topic for one in request.learned),
+            *(one.topic for one in request.grants),
+        )
+        for topic in topics:
             self._access.check(topic)
         self._links.commit(
             request,
             lambda response: self._answer(pb.GEO_COMMIT_RESPONSE, geo_commit_response=response),
             whole=self._access.everywhere,
+            narrow=self._access.narrow,
         )
 
     def _watermarks(self, frame: Frame) -> None:
@@ -191,6 +214,7 @@ class LinkSession:
 _HANDLERS: Final[dict[int, Callable[[LinkSession, Frame], None]]] = {
     pb.GEO_TOPICS: LinkSession._topics,
     pb.GEO_READ: LinkSession._read,
+    pb.GEO_FETCH: LinkSession._fetch,
     pb.GEO_APPEND: LinkSession._append,
     pb.GEO_COMMIT: LinkSession._commit,
     pb.GEO_WATERMARKS: LinkSession._watermarks,

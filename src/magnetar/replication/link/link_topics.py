@@ -4,6 +4,7 @@ from functools import partial
 
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.effects.outbox import Note, Outbox, Timer
+from magnetar.replication.link.fetch_sessions import FetchSessions
 from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.polling import Changes, Polls
 
@@ -15,15 +16,20 @@ class LinkTopics:
         outbox: the broker's.
         to: the target cluster.
         boot: clock at this broker's start, ms; never the same twice.
+        by_name: filled here.
+        sessions: hear of changes at once.
 
     Attributes:
         by_name: topics that have a cursor for this link, orphans included.
         changes, polls: see `replication.link.polling`.
     """
 
-    def __init__(self, outbox: Outbox, to: str, boot: int) -> None:
+    def __init__(
+        self, outbox: Outbox, to: str, boot: int, by_name: dict[str, LinkTopic], sessions: FetchSessions
+    ) -> None:
         self.to = to
-        self.by_name: dict[str, LinkTopic] = {}
+        self.by_name = by_name
+        self._sessions = sessions
         self.changes = Changes(boot)
         self.polls = Polls(outbox, self.changes)
         self._outbox = outbox
@@ -47,15 +53,16 @@ class LinkTopics:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} is not on the link to {self.to}")
         return [state]
 
-    def changed(self, state: LinkTopic) -> None:
-        """What a pipeline knows of a topic is outdated."""
+    def changed(self, state: LinkTopic, *, urgent: bool = False) -> None:
+        """What a pipeline knows of a topic is outdated; `urgent`: also one that has a session for it should know soon."""
         if state.rate is not None and not state.due_ms:
             wait_ms = state.let_go(self._outbox.now_ms)
             if wait_ms:
                 state.due_ms = self._outbox.now_ms + wait_ms
                 self._outbox.put(Timer(state.due_ms, partial(self._rate_due, state)))
-        state.changed = self.changes.touch(state.name)
-        self.polls.news()
+        quiet = self._sessions.changed(state) and not urgent
+        state.changed = self.changes.touch(state.name, quiet=quiet)
+        self.polls.news(quiet=quiet)
 
     def _rate_due(self, state: LinkTopic, now_ms: int) -> None:
         if now_ms >= state.due_ms:  # else the timer is one of a rate that was changed since
@@ -66,6 +73,7 @@ class LinkTopics:
     def link_changed(self) -> None:
         """What a pipeline knows of the whole link is outdated."""
         self.changes.bump()
+        self._sessions.link_changed()
         self.polls.news()
 
     def removed(self, topic: str) -> None:
@@ -74,6 +82,7 @@ class LinkTopics:
         if gone is not None:
             self._lost_before = (self._lost_before[0] + gone.lost[0], self._lost_before[1] + gone.lost[1])
             gone.loaded = (gone.gap, gone.skipped)  # it may come back, and what it lost is counted already
+            self._sessions.removed(topic)
             self.changes.touch(topic)
             self.polls.news()
 

@@ -20,6 +20,9 @@ from magnetar.effects.outbox import Outbox, Timer
 SETTLE_MS: Final = 5
 """News is collected this long before polls are answered: an answer per message would cost more than the message."""
 
+QUIET_MS: Final = 1_000
+"""News of topics that a fetch session has is collected for longer: the session has the entries, and what is left are figures."""
+
 LEASE_MS: Final = 10_000
 """A pipeline that does not say how long it wants the lease gets it for this long."""
 
@@ -38,17 +41,23 @@ class Changes:
 
     Args:
         boot: clock in ms when this broker started; not 0.
+
+    Attributes:
+        counter: of the latest change.
+        urgent: of the latest change of which news should not be collected for long.
     """
 
     def __init__(self, boot: int) -> None:
         self.boot = boot
         self.base = boot << _COUNTER_SHIFT
-        self.counter = self.base + 1
+        self.counter = self.urgent = self.base + 1
         self._order: OrderedDict[str, int] = OrderedDict()
 
-    def touch(self, topic: str) -> int:
-        """This topic changed."""
+    def touch(self, topic: str, *, quiet: bool = False) -> int:
+        """This topic changed; `quiet`: news of it may be collected for `QUIET_MS`."""
         self.counter += 1
+        if not quiet:
+            self.urgent = self.counter
         self._order[topic] = self.counter
         self._order.move_to_end(topic)
         return self.counter
@@ -56,6 +65,7 @@ class Changes:
     def bump(self) -> None:
         """Something of the whole link changed."""
         self.counter += 1
+        self.urgent = self.counter
 
     def known(self, counter: int, boot: int) -> int:
         """The counter that an asker may go on from: 0 (everything) when its own is not of this start."""
@@ -91,7 +101,7 @@ class Polls:
         self._outbox = outbox
         self._changes = changes
         self._waiting: dict[int, _Waiter] = {}
-        self._settling = False
+        self._settle_ms = 0
         self._alarm_ms = 0
 
     def __len__(self) -> int:
@@ -107,6 +117,8 @@ class Polls:
         self._waiting[connection] = _Waiter(known, until_ms, pipeline, answer, lease)
         lease.held(pipeline, True)
         self._set_alarm()
+        if known < self._changes.counter:
+            self.news(quiet=known >= self._changes.urgent)
 
     def cancel(self, connection: int) -> None:
         """The connection is gone."""
@@ -114,15 +126,19 @@ class Polls:
         if waiter is not None:
             self._let_go(waiter)
 
-    def news(self) -> None:
-        """Something changed: answer soon."""
-        if self._waiting and not self._settling:
-            self._settling = True
-            self._outbox.put(Timer(self._outbox.now_ms + SETTLE_MS, self._settled))
+    def news(self, *, quiet: bool = False) -> None:
+        """Something changed: answer soon; `quiet`: after `QUIET_MS`."""
+        if not self._waiting:
+            return
+        due_ms = self._outbox.now_ms + (QUIET_MS if quiet else SETTLE_MS)
+        if not self._settle_ms or due_ms < self._settle_ms:
+            self._settle_ms = due_ms
+            self._outbox.put(Timer(due_ms, self._settled))
 
-    def _settled(self, _now_ms: int) -> None:
-        self._settling = False
-        self._release(lambda waiter: waiter.known < self._changes.counter)
+    def _settled(self, now_ms: int) -> None:
+        if self._settle_ms and now_ms >= self._settle_ms:  # else something more urgent came, and was answered
+            self._settle_ms = 0
+            self._release(lambda waiter: waiter.known < self._changes.counter)
 
     def _set_alarm(self) -> None:
         # One timer for the earliest poll, not one for each: polls are many, and nearly all end before their time.

@@ -3,6 +3,7 @@
     creation   the topic's transaction holds the link's cursor, so nothing published can be missed
     poll       GEO_TOPICS: cursors, what is pending, what is blocked; as changes since a counter
     read       GEO_READ: what is for the link
+    fetch      GEO_FETCH: the same for batches that last, see `replication.link.fetching`
     commit     GEO_COMMIT: progress (volatile at once, durable soon) and the destination's watermarks; a watermark below
                S is a rewind, which is used only when it is durable
     trimming   retention asks `durable_low`; what was deleted past the link is counted
@@ -20,6 +21,8 @@ from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor,
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Outbox
 from magnetar.replication.link.cursor_store import Done, LinkCursorStore
+from magnetar.replication.link.fetch_sessions import FetchSessions
+from magnetar.replication.link.fetching import Ended, FetchReply, FetchSession, Refusal
 from magnetar.replication.link.link_topic import LinkTopic
 from magnetar.replication.link.link_topics import LinkTopics
 from magnetar.replication.link.operations import ORPHAN_MS, LinkOperations
@@ -38,6 +41,11 @@ POLL_MS_MAX: Final = 20_000
 TopicsReply = Callable[[pb.CommandGeoTopicsResponse], None]
 CommitReply = Callable[[pb.CommandGeoCommitResponse], None]
 Puts = dict[str, bytes]
+
+
+def _refuse_none(_topic: str) -> str:
+    """Every topic may be replicated."""
+    return ""
 
 
 class LinkSource:
@@ -78,8 +86,12 @@ class LinkSource:
         self.cluster, self.uuid, self.linked = cluster, uuid, linked
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
         self._host = host
-        self._topics = LinkTopics(outbox, to, boot)
-        self.topics = self._topics.by_name
+        self.topics: dict[str, LinkTopic] = {}
+        self._sessions = FetchSessions(
+            outbox, self.topics, uuid=uuid, start=self._start_reading, stopped=self._stopped, rate=self._link_rate,
+            wait_ms_max=poll_ms_max, bytes_max=read_bytes_max,
+        )  # fmt: skip
+        self._topics = LinkTopics(outbox, to, boot, self.topics, self._sessions)
         self.changes, self._polls = self._topics.changes, self._topics.polls
         self._leases = Leases(outbox)
         self.lease = self._leases.whole
@@ -262,6 +274,7 @@ class LinkSource:
             if state.pass_over():
                 self._cursors.moved(state)
                 if not lost and state.cursor.c >= state.log.last:
+                    self._sessions.changed(state)
                     return  # nothing for the pipeline to do: it is not woken
             self._topics.changed(state)
 
@@ -269,7 +282,7 @@ class LinkSource:
         """Something else that a pipeline knows of a topic changed: the number of partitions."""
         state = self.topics.get(topic)
         if state is not None:
-            self._topics.changed(state)
+            self._topics.changed(state, urgent=True)
 
     def durable_low(self, topic: str) -> Position | None:
         """Retention may delete up to here as far as this link goes; None: the link holds nothing.
@@ -326,14 +339,15 @@ class LinkSource:
         known = self.changes.known(request.counter, request.boot)
         lease = self._leases.of(narrow)
         self._ask_lease(lease, connection, request)
+        session = self._session(narrow)
         wait_ms = min(request.wait_ms, self._poll_ms_max)
 
         def answer() -> None:
             self._ask_lease(lease, connection, request)
-            reply(self._answer(request, known, lease))
+            reply(self._answer(request, known, lease, self._session(narrow)))
 
-        if known == 0 or known < self.changes.counter or not wait_ms:
-            reply(self._answer(request, known, lease))
+        if known == 0 or known < self.changes.urgent or not wait_ms:
+            reply(self._answer(request, known, lease, session))
         else:
             self._polls.hold(connection, known, self.outbox.now_ms + wait_ms, request.pipeline, answer, lease)
 
@@ -346,8 +360,11 @@ class LinkSource:
         """A connection is gone; its poll is forgotten."""
         self._polls.cancel(connection)
         self._leases.disconnected(connection)
+        self._sessions.disconnected(connection)
 
-    def _answer(self, request: pb.CommandGeoTopics, known: int, lease: Lease) -> pb.CommandGeoTopicsResponse:
+    def _answer(
+        self, request: pb.CommandGeoTopics, known: int, lease: Lease, session: FetchSession
+    ) -> pb.CommandGeoTopicsResponse:
         leased = lease.holder == request.pipeline if request.pipeline else not lease.live
         response = pb.CommandGeoTopicsResponse(
             request_id=request.request_id, counter=self.changes.counter, uuid=self.uuid, lease=leased,
@@ -359,12 +376,15 @@ class LinkSource:
         for name in names:
             state = self.topics.get(name)
             if state is not None and state.wanted:
-                self._describe(state, response.topics.add())
+                report = response.topics.add()
+                self._describe(state, report)
+                session.describe(report)
             elif known:
                 response.topics.add(
                     topic=name, incarnation=0, partitions=0, cursor=pb.GeoCursor(c=nowhere, s=nowhere, gen=0),
                     last=nowhere, pending_entries=0, pending_bytes=0, removed=True,
                 )  # fmt: skip
+        response.totals.CopyFrom(session.totals)
         return response
 
     def _describe(self, state: LinkTopic, report: pb.GeoTopicState) -> None:
@@ -400,8 +420,16 @@ class LinkSource:
             response.blocked = stop.kind
             reply(response, ())
             return
-        after = position_from_proto(request.after)
         up_to = min(position_from_proto(request.up_to), state.last) if request.HasField("up_to") else state.last
+        after = position_from_proto(request.after)
+        self._read_topic(state, after, up_to, request.bytes_max, reply, request.request_id)
+
+    def _start_reading(self, state: LinkTopic, after: Position, bytes_max: int, reply: ReadReply) -> None:
+        self._read_topic(state, after, state.last, bytes_max, reply)
+
+    def _read_topic(
+        self, state: LinkTopic, after: Position, up_to: Position, bytes_max: int, reply: ReadReply, request_id: int = 0
+    ) -> None:
         state.read_ms = self.outbox.now_ms
 
         def failed(position: Position, error: str) -> None:
@@ -423,17 +451,44 @@ class LinkSource:
             reply(response, buffers)
 
         Reading(
-            self.outbox, state.log, cluster=self.cluster, to=self.to, request_id=request.request_id, after=after,
-            up_to=up_to,
-            bytes_max=min(request.bytes_max, self._read_bytes_max), reply=answered, failed=failed,
+            self.outbox, state.log, cluster=self.cluster, to=self.to, request_id=request_id, after=after,
+            up_to=up_to, bytes_max=min(bytes_max, self._read_bytes_max), reply=answered, failed=failed,
         ).start()  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------------ fetch
+
+    def fetch(
+        self,
+        connection: int,
+        request: pb.CommandGeoFetch,
+        reply: FetchReply,
+        *,
+        refusal: Refusal = _refuse_none,
+        narrow: str = "",
+    ) -> None:
+        """GEO_FETCH; `refusal`: see `FetchSession.fetch`, `connection` and `narrow`: as for `poll`."""
+        self._session(narrow).fetch(connection, request, reply, refusal)
+
+    def _session(self, narrow: str) -> FetchSession:
+        """The fetch session of a role (see `FetchSessions.of`), which belongs to the pipeline that has its lease."""
+        session, holder = self._sessions.of(narrow), self._leases.of(narrow).holder
+        if holder:
+            session.hand_to(holder)
+        return session
+
+    def _stopped(self) -> bool:
+        return self.record.paused or not self.linked
+
+    def _link_rate(self) -> int:
+        return self.record.throttle_bytes_per_s
 
     # ----------------------------------------------------------------------------------------------------------- commit
 
-    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True) -> None:
-        """GEO_COMMIT: progress and watermarks; answered when every rewind that follows from it is durable.
+    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True, narrow: str = "") -> None:
+        """GEO_COMMIT: progress, watermarks and grants; answered when every rewind that follows from it is durable.
 
         `whole`: the sender may replicate everything. Else it says nothing of the whole link, nor of this cluster's earlier uuids.
+        `narrow`: the role of one that may not.
         """
         response = pb.CommandGeoCommitResponse(request_id=request.request_id)
         waiting = 1
@@ -448,12 +503,21 @@ class LinkSource:
 
         if whole and (request.HasField("trouble") or request.HasField("throttled")):
             self._note_trouble(request)
+        session = self._session(narrow)
         for commit in request.commits:
-            if not self._commit_topic(commit):
+            if not self._commit_topic(commit, session):
                 response.ignored.append(commit.topic)
+        for topic in request.revoked:
+            session.revoke(request.pipeline, topic)
         for learnt in request.learned:
             if self._learn_topic(learnt, stored, whole):
                 waiting += 1
+        for grant in request.grants:
+            if not session.grant(request.pipeline, grant):
+                response.ignored.append(grant.topic)
+        if request.HasField("totals") and session.add_totals(request.totals):
+            self._topics.link_changed()
+        response.counter = self.changes.counter
         stored("")
 
     def _note_trouble(self, request: pb.CommandGeoCommit) -> None:
@@ -463,9 +527,9 @@ class LinkSource:
                 self.trouble_since_ms = self.outbox.now_ms
             self.trouble, self.trouble_reason = request.trouble, request.reason
 
-    def _commit_topic(self, commit: pb.GeoCommitTopic) -> bool:
+    def _commit_topic(self, commit: pb.GeoCommitTopic, session: FetchSession) -> bool:
         state = self.topics.get(commit.topic)
-        if state is None:
+        if state is None or (commit.grant and not session.counts(commit.topic, commit.grant)):
             return False
         cursor = LinkCursor(
             position_from_proto(commit.cursor.c), position_from_proto(commit.cursor.s), commit.cursor.gen
@@ -479,8 +543,11 @@ class LinkSource:
             self._blocked_reported(state, commit.blocked, commit.reason, position, conflict)
         elif moved and state.blocked is not None and state.blocked.position <= cursor.c and not commit.blocked:
             state.unblock()
+        if commit.ended:
+            session.end(commit.topic, commit.grant, Ended(commit.ended, commit.ended_reason))
         if moved:
             self._cursors.moved(state)
+        if moved or commit.ended:
             self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)
 
@@ -595,6 +662,7 @@ class LinkSource:
         """Check what must hold after every step."""
         self._topics.validate()
         self._cursors.validate()
+        self._sessions.validate()
 
 
 def _empty(request: pb.CommandGeoRead, message: str) -> pb.CommandGeoReadResponse:

@@ -10,7 +10,7 @@ Two kinds of failure, and what to do about each:
 - `LinkRefused`: the peer answered this one request with an error. The connection goes on (except after a refused CONNECT);
   the same request again will be refused again until something was changed.
 
-The pipeline's tasks wait for several clusters at once and have a non-blocking shell of their own (`pipeline.link_channel`).
+The pipeline's tasks wait for several clusters at once and have a non-blocking shell of their own (`pipeline.tasks.link_channel`).
 """
 
 import time

@@ -32,6 +32,7 @@ OWN = "the connection's own"
 LINK = "which link: there is one or it is refused"
 TOPIC = "one topic, which is checked"
 IN_TOPIC = "the topic that is checked"
+SESSION = "the fetch session of its own role"
 WHOLE = "the whole link: only with the right to it"
 IDENTITY = "who a cluster is: only with the right to the whole link"
 TICKET = "what this connection was asked for"
@@ -55,7 +56,7 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
     1006: (
         "geo_commit",
         {"request_id": OWN, "to": LINK, "commits": TOPIC, "learned": TOPIC, "pipeline": OWN, "trouble": WHOLE,
-         "reason": WHOLE, "throttled": WHOLE},
+         "reason": WHOLE, "throttled": WHOLE, "grants": TOPIC, "revoked": SESSION, "totals": SESSION},
     ),
     1008: (
         "geo_watermarks",
@@ -71,12 +72,18 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
     ),
     1014: ("geo_schemas", {"request_id": OWN, "topic": TOPIC, "schema_numbering": IN_TOPIC, "versions": IN_TOPIC}),
     1017: ("geo_schemas_brought", {"ticket": TICKET, "found": TICKET, "missing": TICKET, "reason": TICKET}),
+    1018: (
+        "geo_fetch",
+        {"request_id": OWN, "to": LINK, "pipeline": SESSION, "epoch": SESSION, "reader": SESSION, "wait_ms": OWN,
+         "bytes_max": OWN, "window_bytes": SESSION},
+    ),
 }  # fmt: skip
 PARTS: dict[str, dict[str, str]] = {
     "GeoCommitTopic": {
         "topic": TOPIC, "incarnation": IN_TOPIC, "cursor": IN_TOPIC, "blocked": IN_TOPIC, "reason": IN_TOPIC,
-        "position": IN_TOPIC, "conflict": IN_TOPIC,
+        "position": IN_TOPIC, "conflict": IN_TOPIC, "grant": SESSION, "ended": SESSION, "ended_reason": SESSION,
     },
+    "GeoGrant": {"topic": TOPIC, "incarnation": IN_TOPIC, "gen": IN_TOPIC, "number": SESSION},
     "GeoLearnTopic": {
         "topic": TOPIC, "incarnation": IN_TOPIC, "watermark": IDENTITY, "counter": IN_TOPIC, "blocked": IN_TOPIC,
         "reason": IN_TOPIC, "gen": IN_TOPIC, "foreign": IDENTITY, "there": IN_TOPIC,
@@ -281,6 +288,34 @@ def brought(it: Secured) -> None:
     assert it.whole.answers[-1].type == 1005
 
 
+def fetch(it: Secured) -> None:
+    assert it.poll(it.whole, PIPELINE).lease and it.poll(it.narrow, "mine").lease
+
+    def grants(client: Client, pipeline: str, *topics: str) -> pb.BaseCommand:
+        logs = {topic: it.node.broker.topics[topic].log for topic in topics}
+        numbered = [
+            pb.GeoGrant(topic=topic, incarnation=log.incarnation, gen=1, number=1) for topic, log in logs.items()
+        ]
+        return it.commits(client, pipeline=pipeline, grants=numbered)
+
+    def fetched(client: Client, pipeline: str, wait_ms: int = 0) -> pb.CommandGeoFetchResponse:
+        request = pb.CommandGeoFetch(
+            request_id=1, to="a", pipeline=pipeline, epoch=1, reader=1, bytes_max=1 << 20, wait_ms=wait_ms
+        )
+        return it.ask(client, 1018, geo_fetch=request).geo_fetch_response
+
+    for topic in (OTHER, MINE):
+        it.node.publish(b"x", topic=topic)
+    assert grants(it.narrow, "mine", OTHER, MINE).HasField("error")
+    assert not grants(it.whole, PIPELINE, OTHER, MINE).geo_commit_response.ignored
+    assert grants(it.narrow, PIPELINE, MINE).geo_commit_response.ignored, "its lease is another pipeline's"
+    assert not grants(it.narrow, "mine", MINE).geo_commit_response.ignored
+    assert fetched(it.narrow, PIPELINE).refused
+    assert [part.topic for part in fetched(it.narrow, "mine").parts] == [MINE]
+    it.commits(it.narrow, pipeline=PIPELINE, revoked=[OTHER, MINE])
+    assert [part.topic for part in fetched(it.whole, PIPELINE).parts] == [OTHER, MINE]
+
+
 def test_who_brings_no_schemas_holds_up_no_other_link() -> None:
     """What waits for schemas counts as on its way to the disk; a link of one namespace may let it wait for ever."""
     it = Secured()
@@ -362,7 +397,7 @@ def test_a_restore_of_one_namespace_that_waits_holds_up_no_other_restore() -> No
 
 CASES: dict[int, Callable[[Secured], None]] = {
     1000: topics, 1002: read, 1004: append, 1006: commit, 1008: watermarks, 1010: status, 1012: restore, 1014: schemas,
-    1017: brought,
+    1017: brought, 1018: fetch,
 }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import CLOSE, OPEN
-from magnetar.pipeline.link_channel import LinkChannel, keep_channel, open_channel, wait
 from magnetar.pipeline.rows import Assembler
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, open_channel, wait
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response

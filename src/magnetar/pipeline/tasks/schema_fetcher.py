@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.pipeline.link_channel import LinkChannel, keep_channel, open_channel
-from magnetar.pipeline.task_read import Connect
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, open_channel
+from magnetar.pipeline.tasks.task_read import Connect
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response

@@ -1,0 +1,305 @@
+"""The source's half of a long batch: fetches from all sources and yields each answer at once.
+
+Every source is asked several times in advance, so that answers overlap with the way of the questions. A source that cannot be
+reached is tried again for as long as the batch lasts, and the others continue. The batch ends when a later one supersedes it.
+
+What Spark would hold back, and what lets it go (PySpark 4.3, docs/design/pipeline.md#long-batches):
+
+    the worker's output buffer      is written out after each Arrow batch (`flush_each_batch`)
+    the JVM's look at the next row  a filler row ends each Arrow batch
+    the JVM's batches and buffer    settings of the query (`replicate.LONG_SETTINGS`)
+
+On a link without a filter an answer is one row, as it came. With a filter its entries are single rows, between control rows.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
+
+import pyarrow as pa
+
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import ANSWER, FETCHED, FILLER, LOOKED, ROUTE
+from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
+from magnetar.pipeline.rows import Assembler
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll
+from magnetar.pipeline.tasks.link_channel import LinkChannel, open_channel
+from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.runtime.network.link_connection import LinkDown
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Push, Response
+from magnetar.wire.positions import position_from_proto
+
+FETCHES_AHEAD: Final = 16
+"""Questions under way for one link: answers come 8 ms apart under load, so that this is enough for a round trip of 130 ms."""
+
+FETCH_BYTES_MAX: Final = 256 << 10
+"""Size of one answer, unless a single entry is larger: larger rows cost the JVM's collector more than the rows that are saved."""
+
+WAIT_MS: Final = 15_000
+"""How long a source holds a question: below a minute, so that a lost answer is noticed."""
+
+GRACE_MS: Final = 15_000
+"""How long a batch continues after its time if no other one supersedes it: Spark may be slow to start the next."""
+
+PAUSE_S_MIN: Final = 0.05
+PAUSE_S_MAX: Final = 0.5
+"""Between two tries to reach a source: within a second of its return it is read again."""
+
+REFUSED_S: Final = 1.0
+"""Before a source is asked again that refused: another pipeline holds the lease, or the link is not there yet."""
+
+
+@dataclass(slots=True)
+class FetchedPart:
+    """One topic under one grant on a link with a filter; `number` marks its rows."""
+
+    link: int
+    number: int
+    topic: str
+
+
+@dataclass(slots=True)
+class SourceFetcher:
+    """One source broker, and the links that it is asked about.
+
+    Attributes:
+        reader: named in each question; another one for each connection, because answers may have been lost with the last.
+        asked: by request id the link, and until when an answer must have come.
+    """
+
+    address: str
+    routes: dict[int, m.Route]
+    channel: LinkChannel | None = None
+    reader: int = 0
+    asked: dict[int, tuple[int, float]] = field(default_factory=dict)
+    again_at: float = 0.0
+    pause_s: float = PAUSE_S_MIN
+    resting: dict[int, float] = field(default_factory=dict)
+
+
+class FetchReader:
+    """Reads one long batch.
+
+    Args:
+        task: with `long` set.
+        token: of the links.
+        decoded: further columns, see `rows.DECODED`.
+        filtered: numbers of the links that have a filter.
+        connect: opens or takes a kept connection to an address.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        task: m.Task,
+        token: str,
+        decoded: Sequence[str] = (),
+        filtered: frozenset[int] = frozenset(),
+        *,
+        connect: Connect = open_channel,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert task.long is not None
+        self._long, self._token, self._filtered = task.long, token, filtered
+        self._connect, self._clock = connect, clock
+        self._assembler = Assembler(decoded, filtered)
+        self._plain = PlainRows()
+        self._decoded = bool(decoded)
+        self._routes = {route.link: route for route in task.routes}
+        self._sources: dict[str, SourceFetcher] = {}
+        for route in task.routes:
+            source = self._sources.setdefault(route.source_address, SourceFetcher(route.source_address, {}))
+            source.routes[route.link] = route
+        self._numbers: dict[tuple[int, str, int, int], FetchedPart] = {}
+        self._rng = random.SystemRandom()
+        self._full: list[pa.RecordBatch] = []
+        self.over = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield an Arrow batch for whatever came, until the batch is superseded or its time is over."""
+        until = self._clock() + (self._long.length_ms + GRACE_MS) / 1000
+        for link, route in self._routes.items():
+            self._put(ROUTE, link, m.encode(route))
+        yield from self._flush()
+        poll = ChannelPoll()
+        try:
+            while not self.over and (now := self._clock()) < until:
+                for source in self._sources.values():
+                    self._ask(source, now)
+                channels = {source.channel: source for source in self._sources.values() if source.channel is not None}
+                for channel, readable, writable in poll.wait(channels, self._wait_s(now)):
+                    assert isinstance(channel, LinkChannel)
+                    self._pump(channels[channel], channel, readable, writable)
+                yield from self._flush()
+        finally:
+            poll.close()
+            for source in self._sources.values():
+                if source.channel is not None:
+                    source.channel.close()
+
+    def _flush(self) -> list[pa.RecordBatch]:
+        """Take the rows that were gathered, each batch with a filler at its end."""
+        full, self._full = self._full, []
+        if full or self._assembler.rows:
+            self._assembler.row(FILLER, 0, 0, b"")
+            full += self._assembler.flush()
+        if len(self._plain):
+            self._plain.add(FILLER, 0, b"")
+            full.append(self._plain.flush())
+        return full
+
+    def _put(self, kind: int, link: int, data: bytes | memoryview, lists: bytes = b"") -> None:
+        """Gather a row that is no entry."""
+        if self._decoded:  # all rows have the further columns
+            self._assembler.row(kind, link, 0, data, lists)
+            return
+        if len(self._plain) == ROWS_MAX - 1:
+            self._full.append(self._plain.flush())
+        self._plain.add(kind, link, data, lists)
+
+    def _wait_s(self, now: float) -> float:
+        """Until the next thing that happens by the clock."""
+        times = [now + 1.0]
+        for source in self._sources.values():
+            if source.channel is None:
+                times.append(source.again_at)
+            else:
+                times += [until for _, until in source.asked.values()]
+                times += source.resting.values()
+        return max(0.0, min(times) - now)
+
+    # --------------------------------------------------------------------------------------------------------- questions
+
+    def _ask(self, source: SourceFetcher, now: float) -> None:
+        """Keep as many questions under way as there should be."""
+        if source.channel is None:
+            if source.again_at > now:
+                return
+            source.reader = self._rng.getrandbits(63) | 1
+            try:
+                source.channel = self._connect(source.address, self._token)
+            except LinkDown:
+                self._lost(source, now)
+                return
+        elif any(until <= now for _, until in source.asked.values()):
+            self._lost(source, now)
+            return
+        for link in [link for link, at in source.resting.items() if at <= now]:
+            del source.resting[link]
+        counts = dict.fromkeys(source.routes, 0)
+        for link, _ in source.asked.values():
+            counts[link] += 1
+        for link, count in counts.items():
+            if link not in source.resting:
+                for _ in range(FETCHES_AHEAD - count):
+                    self._fetch(source, source.channel, link, now)
+
+    def _fetch(self, source: SourceFetcher, channel: LinkChannel, link: int, now: float) -> None:
+        route, long = source.routes[link], self._long
+        command = pb.BaseCommand(type=pb.GEO_FETCH)
+        fetch = command.geo_fetch
+        fetch.to, fetch.pipeline, fetch.epoch, fetch.reader = route.target, long.pipeline, long.epoch, source.reader
+        fetch.wait_ms, fetch.bytes_max, fetch.window_bytes = WAIT_MS, FETCH_BYTES_MAX, long.window_bytes
+        source.asked[channel.request(command)] = (link, now + (WAIT_MS + route.progress_ms) / 1000)
+
+    def _lost(self, source: SourceFetcher, now: float) -> None:
+        """A source cannot be reached: what it was asked is asked again, by another reader."""
+        if source.channel is not None:
+            source.channel.close()
+            source.channel = None
+        source.asked.clear()
+        source.again_at = now + source.pause_s
+        source.pause_s = min(2 * source.pause_s, PAUSE_S_MAX)
+
+    # ----------------------------------------------------------------------------------------------------------- answers
+
+    def _pump(self, source: SourceFetcher, channel: LinkChannel, readable: bool, writable: bool) -> None:
+        try:
+            events = channel.pump(readable, writable)
+        except LinkDown:
+            self._lost(source, self._clock())
+            return
+        for event in events:
+            if not self._answered(source, event):
+                self._lost(source, self._clock())
+                return
+        if events:
+            source.pause_s = PAUSE_S_MIN
+
+    def _answered(self, source: SourceFetcher, event: Response | Push) -> bool:
+        """Take one answer; returns whether the connection is of use."""
+        if not isinstance(event, Response):
+            return True
+        link, _ = source.asked.pop(event.request_id, (-1, 0.0))
+        if link < 0:
+            return True
+        if event.command.type == pb.ERROR:
+            source.resting[link] = self._clock() + REFUSED_S
+            return True
+        response, payload = event.command.geo_fetch_response, event.payload
+        if response.superseded:
+            self.over = True
+        elif response.HasField("refused"):
+            source.resting[link] = self._clock() + REFUSED_S
+        elif response.parts:
+            if not all(map(_fits, response.parts)) or sum(sum(p.read.sizes) for p in response.parts) != len(payload):
+                return False
+            if link in self._filtered:
+                self._entries(link, response, payload)
+            else:
+                self._put(ANSWER, link, payload, response.SerializeToString())
+        return True
+
+    def _entries(self, link: int, response: pb.CommandGeoFetchResponse, payload: memoryview) -> None:
+        """Rows for single entries: a filter has to see each of them."""
+        at = 0
+        for part in response.parts:
+            read, size = part.read, sum(part.read.sizes)
+            key = (link, part.topic, part.grant, read.schema_numbering)
+            known = self._numbers.get(key)
+            p: m.Pair | None = (part.p.ledger, part.p.entry) if part.HasField("p") else None
+            if known is None:
+                # A number stands for one topic under one grant with one meaning of its schemas' versions.
+                known = self._numbers[key] = FetchedPart(link, len(self._numbers), part.topic)
+            head = m.Fetched(part.topic, part.incarnation, part.grant, part.gen, read.schema_numbering, p)
+            self._assembler.row(FETCHED, link, known.number, m.encode(head), response.uuid.encode())
+            self._full += self._assembler.entries(known, read, payload[at : at + size])
+            self._assembler.row(LOOKED, link, known.number, b"", at=position_from_proto(read.end))
+            at += size
+
+
+def _fits(part: pb.GeoFetched) -> bool:
+    """Whether the lists of a part agree with each other."""
+    read = part.read
+    rows = len(read.sizes)
+    return all(
+        len(values) == rows
+        for values in (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
+    )
+
+
+def flush_each_batch() -> None:
+    """Let the worker that runs this write out each Arrow batch at once.
+
+    Its serializer looks at an attribute for that before each batch; PySpark has no setting for it. Without the attribute rows
+    would wait until the worker's buffer is full: `session.flush_missing` looks for it before long batches are used.
+    """
+    frame: FrameType | None = sys._getframe(1)  # the serializer is one of our callers
+    while frame is not None:
+        if frame.f_code.co_name == "dump_stream" and (serializer := frame.f_locals.get("self")) is not None:
+            serializer._flush_per_batch = True
+            return
+        frame = frame.f_back
+
+
+def fetch_task(task: m.Task, token: str, decoded: Sequence[str], filtered: frozenset[int]) -> Iterator[pa.RecordBatch]:
+    """Read one long batch in a Spark worker; nothing in the first batch of a query, which only starts the workers."""
+    if task.long is None:
+        return
+    flush_each_batch()
+    yield from FetchReader(task, token, decoded, filtered).batches()

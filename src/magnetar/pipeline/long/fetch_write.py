@@ -1,0 +1,432 @@
+"""The sink's half of a long batch: sends entries at once, and reports to the sources what the destinations have persisted.
+
+A thread takes Arrow batches from Spark, because Spark's stream can only be waited for by reading it. Everything else happens in
+one loop over all connections.
+
+Progress of a topic under one grant:
+
+    p   the position sent before the next entry; it begins at S, which the source gives with a reader's first entries
+    c   everything up to here is settled: sent and persisted, or looked at and left out
+
+Where the destination refuses, blocks or cannot be reached, the topic is given back: what else comes of it under this grant is
+dropped, and the pipeline decides what follows (`pipeline.long.grants`).
+"""
+
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Final
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from magnetar.core.ids import NONE, Position
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, ROUTE
+from magnetar.pipeline.long.commit_channel import CommitChannel
+from magnetar.pipeline.long.plain_rows import plain_rows
+from magnetar.pipeline.rows import Slices
+from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
+from magnetar.pipeline.tasks.channel_poll import Pollable
+from magnetar.pipeline.tasks.link_channel import open_channel
+from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.positions import position_from_proto, position_to_proto
+
+COMMIT_S: Final = 0.01
+"""Confirmations are collected this long: the window at the source is large, and each commit costs its broker some 50 us."""
+
+WAIT_S: Final = 0.5
+"""The loop looks at its clocks at least this often."""
+
+END_S: Final = 2.0
+"""How long the last confirmations may take to reach their sources at the end of a batch."""
+
+_PLAIN: Final = frozenset((ANSWER, ROUTE, FILLER))
+
+_ENDED: Final = {m.REFUSED: m.REFUSED, m.BLOCKED: m.BLOCKED}
+"""Troubles that are reported to a source by name; every other one is `retry`."""
+
+
+@dataclass(slots=True)
+class LinkProgress:
+    """One link: totals since the batch began, and its topics."""
+
+    route: m.Route
+    totals: pb.GeoFetchTotals
+    topics: dict[str, "FetchedTopic"] = field(default_factory=dict)
+    dirty: dict[str, "FetchedTopic"] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FetchedTopic:
+    """One topic under one grant: a `Progress` (`pipeline.tasks.append_sender`)."""
+
+    link: LinkProgress
+    route: m.Route
+    topic: str
+    incarnation: int
+    grant: int
+    gen: int
+    schema_numbering: int
+    sent: Position
+    s: Position
+    c: Position = NONE
+    looked: deque[tuple[Position, Position]] = field(default_factory=deque)
+    """(end, last position sent at or before it) of what was looked at and is not settled."""
+    under_way: int = 0
+    trouble: str = ""
+    kind: str = ""
+    reason: str = ""
+    at: m.Pair | None = None
+    conflict: m.Packed = b""
+
+    def left(self) -> None:
+        """One append less is under way."""
+        self.under_way -= 1
+
+    def throttled(self, throttle_ms: int) -> None:
+        """The destination asks for a pause, which the sender makes."""
+
+    def confirmed(self, append: AppendRequest, duplicates: int) -> None:
+        """The destination has persisted all of an append."""
+        totals = self.link.totals
+        totals.messages += append.messages
+        totals.bytes += len(append.data)
+        totals.duplicates += duplicates
+        totals.lag_ms = min(max(0, time.time_ns() // 1_000_000 - append.oldest_publish_ms), 0xFFFFFFFF)
+        self.s = max(self.s, append.last)
+        self.settle()
+
+    def settle(self) -> None:
+        """Move C over what was looked at and is persisted as far as it was sent."""
+        c = max(self.c, self.s)  # S at the start is at or below C there
+        while self.looked and self.looked[0][1] <= self.s:
+            c = max(c, self.looked.popleft()[0])
+        if c > self.c:
+            self.c = c
+            self.link.dirty[self.topic] = self
+
+    def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
+        """An entry in the middle blocks: what came before it is stored, and settled."""
+        if answer.HasField("position"):
+            self.at = (answer.position.ledger, answer.position.entry)
+        if answer.HasField("conflict"):
+            self.conflict = answer.conflict.SerializeToString()
+        stored = append.stored(persisted)
+        if stored is not None:
+            self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
+
+    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+        """Give the topic back; what follows from the first trouble is not news."""
+        if self.trouble:
+            return
+        self.trouble, self.reason, self.kind = trouble, reason, kind
+        self.link.dirty[self.topic] = self
+        if trouble == m.TARGET_DOWN and self.link.totals.down != reason:
+            self.link.totals.down = reason
+            self.link.totals.downs += 1
+
+    def commit(self) -> pb.GeoCommitTopic:
+        """The commit for the source."""
+        commit = pb.GeoCommitTopic(
+            topic=self.topic,
+            incarnation=self.incarnation,
+            cursor=pb.GeoCursor(c=position_to_proto(self.c), s=position_to_proto(self.s), gen=self.gen),
+            grant=self.grant,
+        )
+        if self.trouble:
+            commit.ended, commit.ended_reason = _ENDED.get(self.trouble, m.RETRY), self.reason
+        if self.trouble == m.BLOCKED:
+            commit.blocked, commit.reason = self.kind, self.reason
+            if self.at is not None:
+                commit.position.ledger, commit.position.entry = self.at
+            if self.conflict:
+                commit.conflict.MergeFromString(self.conflict)
+        return commit
+
+
+class FetchSink:
+    """Sends the rows of one long batch.
+
+    Args:
+        token: of the links.
+        connect: opens or takes a kept connection to an address.
+    """
+
+    def __init__(self, token: str, *, connect: Connect = open_channel) -> None:
+        self._token, self._connect = token, connect
+        self._sender = AppendSender(token, connect, heeds_throttles=True)
+        self._links: dict[int, LinkProgress] = {}
+        self._numbers: dict[int, FetchedTopic] = {}
+        self._commits: dict[str, CommitChannel] = {}
+        self._committed_at = 0.0
+        self._task = random.SystemRandom().getrandbits(63) | 1
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch and queue what goes."""
+        plain = plain_rows(batch, _PLAIN)
+        if plain is not None:
+            for kind, link, lists, data in plain:
+                self._row(kind, link, lists, data)
+            return
+        rows = Slices(batch)
+        for begin, end in rows.runs():
+            kind, link = int(rows.kind[begin]), int(rows.link[begin])
+            if kind in _PLAIN:
+                self._row(kind, link, rows.list_bytes(begin), rows.data(begin, end))
+            elif kind == ENTRY:
+                self._entries(self._numbers[int(rows.range[begin])], rows, begin, end)
+            elif kind == FETCHED:
+                head = m.decode_fetched(rows.data(begin, end))
+                p = Position(*head.p) if head.p is not None else None
+                self._numbers[int(rows.range[begin])] = self._topic(
+                    self._links[link], head.topic, head.incarnation, head.grant, head.gen, head.schema_numbering, p,
+                    bytes(rows.list_bytes(begin)).decode(),
+                )  # fmt: skip
+            elif kind == LOOKED:
+                topic = self._numbers[int(rows.range[begin])]
+                self._looked(topic, Position(int(rows.ledger[begin]), int(rows.entry[begin])))
+
+    def _row(self, kind: int, link: int, lists: memoryview, data: memoryview) -> None:
+        """A row that stands for itself."""
+        if kind == ANSWER:
+            self._answer(self._links[link], pb.CommandGeoFetchResponse.FromString(bytes(lists)), data)
+        elif kind == ROUTE:
+            totals = pb.GeoFetchTotals(task=self._task, messages=0, bytes=0, duplicates=0)
+            self._links[link] = LinkProgress(m.decode_route(data), totals)
+
+    def _answer(self, link: LinkProgress, response: pb.CommandGeoFetchResponse, data: memoryview) -> None:
+        at = 0
+        for part in response.parts:
+            read = part.read
+            size = sum(read.sizes)
+            p = position_from_proto(part.p) if part.HasField("p") else None
+            topic = self._topic(
+                link, part.topic, part.incarnation, part.grant, part.gen, read.schema_numbering, p, response.uuid
+            )
+            if not topic.trouble and read.sizes:
+                self._send(
+                    topic, list(read.ledgers), list(read.entries), list(read.first_indexes), list(read.counts),
+                    list(read.sizes), min(read.publish_times), data[at : at + size],
+                )  # fmt: skip
+            self._looked(topic, position_from_proto(read.end))
+            at += size
+
+    def _topic(
+        self, link: LinkProgress, name: str, incarnation: int, grant: int, gen: int, numbering: int, p: Position | None,
+        uuid: str,
+    ) -> FetchedTopic:  # fmt: skip
+        """The topic that entries are of: the known one, or a new one when its grant or the meaning of its versions is new."""
+        topic = link.topics.get(name)
+        if topic is None or topic.grant != grant:
+            if uuid != link.route.uuid:
+                link.route = replace(link.route, uuid=uuid)
+            begin = p if p is not None else NONE
+            topic = link.topics[name] = FetchedTopic(
+                link, link.route, name, incarnation, grant, gen, numbering, begin, begin
+            )
+            if p is None:
+                topic.fail(m.RETRY, "entries came without the position before them")
+            self._sender.revive(link.route)
+        elif p is not None:
+            topic.sent, topic.s = p, max(topic.s, p)  # another reader began again, or others have settled something
+        if topic.schema_numbering != numbering:
+            topic.fail(m.RETRY, f"the schemas of {name} began again")
+        if not topic.trouble and (down := self._sender.down(topic.route)):
+            topic.fail(m.TARGET_DOWN, down)
+        return topic
+
+    def _entries(self, topic: FetchedTopic, rows: Slices, begin: int, end: int) -> None:
+        """Single entries that a filter let through."""
+        if topic.trouble:
+            return
+        for first, past in rows.pieces(begin, end, APPEND_BYTES_MAX, APPEND_ENTRIES_MAX):
+            ledgers, entries, indexes, counts, published, sizes = rows.lists(first, past)
+            self._append(
+                topic, ledgers.tolist(), entries.tolist(), indexes.tolist(), counts.tolist(), sizes.tolist(),
+                int(published.min()), rows.data(first, past),
+            )  # fmt: skip
+
+    def _send(
+        self, topic: FetchedTopic, ledgers: list[int], entries: list[int], indexes: list[int], counts: list[int],
+        sizes: list[int], published: int, data: memoryview,
+    ) -> None:  # fmt: skip
+        for begin, end, at, past in _pieces(sizes):
+            self._append(
+                topic, ledgers[begin:end], entries[begin:end], indexes[begin:end], counts[begin:end], sizes[begin:end],
+                published, data[at:past],
+            )  # fmt: skip
+
+    def _append(
+        self, topic: FetchedTopic, ledgers: list[int], entries: list[int], indexes: list[int], counts: list[int],
+        sizes: list[int], published: int, data: memoryview,
+    ) -> None:  # fmt: skip
+        last = Position(ledgers[-1], entries[-1])
+        append = AppendRequest(
+            topic, topic.sent, last, ledgers, entries, indexes, counts, sizes, data, sum(counts), published
+        )
+        topic.sent = last
+        topic.under_way += 1
+        self._sender.put(append)
+
+    def _looked(self, topic: FetchedTopic, end: Position) -> None:
+        """Everything up to a position was looked at."""
+        if not topic.trouble:
+            topic.looked.append((end, min(topic.sent, end)))
+            topic.settle()
+
+    # ----------------------------------------------------------------------------------------------------------- moving
+
+    def pump(self, timeout: float, wake: "Wake") -> None:
+        """Send, receive and commit what goes; wait at most `timeout` seconds."""
+        wait = min(timeout, self._commit())
+        others: dict[Pollable, Callable[[bool, bool], None]] = {wake: lambda _readable, _writable: wake.drain()}
+        for commits in self._commits.values():
+            if commits.channel is not None:
+                others[commits.channel] = commits.pump
+        self._sender.pump(wait, others)
+
+    def _commit(self) -> float:
+        """Tell the sources what is confirmed, if it is time; returns how long to wait for the next time."""
+        now = time.monotonic()
+        for commits in self._commits.values():
+            commits.go_on()
+            for ignored, commit in commits.ignored():
+                found = self._links[ignored].topics.get(commit.topic)
+                if found is not None and found.grant == commit.grant:
+                    found.fail(m.RETRY, "the source has another cursor")
+        if not any(link.dirty for link in self._links.values()):
+            return WAIT_S
+        if (left := self._committed_at + COMMIT_S - now) > 0:
+            return left
+        self._committed_at = now
+        for number, link in self._links.items():
+            if link.dirty:
+                dirty, link.dirty = link.dirty, {}
+                self._channel(link.route).put(
+                    number, link.route.target, {name: topic.commit() for name, topic in dirty.items()}, link.totals
+                )
+        return WAIT_S
+
+    def _channel(self, route: m.Route) -> CommitChannel:
+        commits = self._commits.get(route.source_address)
+        if commits is None:
+            commits = self._commits[route.source_address] = CommitChannel(
+                route.source_address, self._token, route.progress_ms, self._connect
+            )
+        return commits
+
+    @property
+    def busy(self) -> bool:
+        """Whether the destinations have still to answer, or the sources."""
+        return (
+            self._sender.busy
+            or any(link.dirty for link in self._links.values())
+            or any(commits.busy for commits in self._commits.values())
+        )
+
+    def finish(self, wake: "Wake") -> m.TaskReport:
+        """Wait until everything is confirmed or given up, and the sources know it."""
+        while self._sender.busy:
+            self.pump(self._sender.patience_s, wake)
+        until = time.monotonic() + END_S
+        while self.busy and time.monotonic() < until:
+            self.pump(COMMIT_S, wake)
+        for commits in self._commits.values():
+            commits.close()
+        self._sender.close()
+        return m.TaskReport((), 0)
+
+
+def _pieces(sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Cut entries into appends: (first entry, past the last, first byte, past the last)."""
+    begin = at = 0
+    past = 0
+    for number, size in enumerate(sizes):
+        if number > begin and (past + size - at > APPEND_BYTES_MAX or number - begin >= APPEND_ENTRIES_MAX):
+            yield begin, number, at, past
+            begin, at = number, past
+        past += size
+    if sizes:
+        yield begin, len(sizes), at, past
+
+
+class Wake:
+    """The end of a pipe that the thread which reads from Spark writes to."""
+
+    wants_write = False
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        """The end that is waited for."""
+        return self._read
+
+    def wake(self) -> None:
+        """Called by the thread."""
+        with suppress(BlockingIOError):  # else it is awake already
+            os.write(self._write, b"x")
+
+    def drain(self) -> None:
+        """Called by the loop."""
+        with suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._read)
+        os.close(self._write)
+
+
+def fetch_write(batches: Iterable[pa.RecordBatch], token: str, *, connect: Connect = open_channel) -> m.TaskReport:
+    """Send the rows of one long batch in a Spark worker.
+
+    Args:
+        batches: they come when the reader yields them.
+        token: of the links.
+        connect: opens or takes a kept connection to an address.
+
+    Raises:
+        BaseException: what Spark's stream raised.
+    """
+    wake = Wake()
+    queue: deque[pa.RecordBatch | None] = deque()
+    failed: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            for batch in batches:
+                queue.append(batch)
+                wake.wake()
+        except BaseException as error:  # noqa: BLE001 - raised again by the task's own thread
+            failed.append(error)
+        queue.append(None)
+        wake.wake()
+
+    thread = Thread(target=take, name="magnetar-take", daemon=True)
+    thread.start()
+    sink = FetchSink(token, connect=connect)
+    over = False
+    while not over:
+        while queue and not over:
+            batch = queue.popleft()
+            over = batch is None
+            if batch is not None:
+                sink.feed(batch)
+        if not over:
+            sink.pump(WAIT_S, wake)
+    thread.join()
+    if failed:
+        raise failed[0]
+    report = sink.finish(wake)
+    wake.close()
+    return report

@@ -1,0 +1,99 @@
+"""Rows of long batches that are not entries, a few at a time: as `pipeline.rows`, without arrays of numbers that are not read.
+
+`Assembler` and `Slices` are made for thousands of rows: for one they take 150 us, five times what this takes.
+"""
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from magnetar.pipeline.columns import COLUMNS
+from magnetar.pipeline.rows import ARROW, arrow_schema
+
+ROWS_MAX: Final = 64
+"""Rows in one Arrow batch."""
+
+_KINDS: Final = [ARROW[kind] for _, kind in COLUMNS]
+_ZEROS: Final = pa.py_buffer(bytes(8 * ROWS_MAX))
+_EMPTY: Final = pa.py_buffer(b"")
+_SCHEMA: Final = arrow_schema()
+
+
+class PlainRows:
+    """Gathers rows of which only kind, link, `lists` and `data` mean something."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._kinds = bytearray()
+        self._links = array("i")
+        self._lists: list[bytes] = []
+        self._data: list[bytes | memoryview] = []
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def add(self, kind: int, link: int, data: bytes | memoryview, lists: bytes = b"") -> None:
+        """Add a row; there are less than `ROWS_MAX`."""
+        self._kinds.append(kind)
+        self._links.append(link)
+        self._lists.append(lists)
+        self._data.append(data)
+
+    def flush(self) -> pa.RecordBatch:
+        """The batch of what was gathered."""
+        rows = len(self._kinds)
+        known = {
+            "kind": pa.py_buffer(bytes(self._kinds)),
+            "link": pa.py_buffer(self._links.tobytes()),
+        }
+        arrays = [
+            pa.Array.from_buffers(kind, rows, [None, known.get(name, _ZEROS)])
+            for (name, _), kind in zip(COLUMNS[:-2], _KINDS[:-2], strict=True)
+        ]
+        arrays += [_binary(self._lists), _binary(self._data)]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _binary(values: "list[bytes] | list[bytes | memoryview]") -> pa.Array:
+    offsets = array("i", [0])
+    end = 0
+    for value in values:
+        end += len(value)
+        offsets.append(end)
+    filled = [value for value in values if value]
+    data = pa.py_buffer(filled[0]) if len(filled) == 1 else pa.py_buffer(b"".join(filled)) if filled else _EMPTY
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets.tobytes()), data])
+
+
+def plain_rows(batch: pa.RecordBatch, kinds: frozenset[int]) -> list[tuple[int, int, memoryview, memoryview]] | None:
+    """The rows of a batch as (kind, link, lists, data), if all are of these kinds; else None.
+
+    Args:
+        batch: with the columns of `pipeline.columns`.
+        kinds: of rows that need no more than that.
+    """
+    names = batch.schema.names
+    kind = batch.column(names.index("kind"))
+    found = memoryview(kind.buffers()[1])[kind.offset : kind.offset + len(kind)].tobytes()
+    if not kinds.issuperset(found):
+        return None
+    link = batch.column(names.index("link"))
+    links = memoryview(link.buffers()[1]).cast("i")[link.offset : link.offset + len(link)]
+    lists = _slices(batch.column(names.index("lists")))
+    data = _slices(batch.column(names.index("data")))
+    return list(zip(found, links, lists, data, strict=True))
+
+
+def _slices(column: pa.Array) -> Iterator[memoryview]:
+    _, offsets, values = column.buffers()
+    raw = memoryview(offsets)
+    wide = raw.cast("q") if pa.types.is_large_binary(column.type) else raw.cast("i")
+    edges = wide[column.offset : column.offset + len(column) + 1]
+    content = memoryview(values) if values is not None else memoryview(b"")
+    for number in range(len(column)):
+        yield content[edges[number] : edges[number + 1]]

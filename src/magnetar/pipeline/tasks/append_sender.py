@@ -1,0 +1,382 @@
+"""Sends entries to destination brokers, several at once, and takes their answers.
+
+Each destination has a window of bytes under way; none is waited for while another can take bytes. A destination without progress
+for half a second is given up, and what is on its way to it fails. Data goes out as slices of the Arrow buffers. Nothing here
+raises for what a broker does.
+
+An append counts when the destination answered that it is *persisted*. One that is refused, blocked or unanswered ends its topic:
+what follows it is not sent, because the destination would have to refuse it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from magnetar.core.ids import Position
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel
+from magnetar.pipeline.tasks.schema_fetcher import SchemaFetcher
+from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.runtime.network.link_connection import LinkDown
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import Push, Response
+
+APPEND_BYTES_MAX: Final = 1 << 20
+"""One GEO_APPEND: below the brokers' frame limit, large enough that its fixed cost vanishes."""
+
+APPEND_ENTRIES_MAX: Final = 4096
+
+
+class Progress(Protocol):
+    """How far the entries of one topic are, for those who send them."""
+
+    @property
+    def route(self) -> m.Route:
+        """Where they come from and go to."""
+        ...
+
+    @property
+    def topic(self) -> str:
+        """Its full name."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the topic in its source."""
+        ...
+
+    @property
+    def gen(self) -> int:
+        """Generation of the link's cursor."""
+        ...
+
+    @property
+    def schema_numbering(self) -> int:
+        """Schema numbering of the entries' versions."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing more of it is sent; "" while all is well."""
+        ...
+
+    def left(self) -> None:
+        """One append less is under way."""
+        ...
+
+    def confirmed(self, append: "AppendRequest", duplicates: int) -> None:
+        """The destination has persisted all of an append."""
+        ...
+
+    def stopped(self, append: "AppendRequest", persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
+        """An entry of an append is blocked; those before it are persisted."""
+        ...
+
+    def throttled(self, throttle_ms: int) -> None:
+        """The destination asks for a pause of this length."""
+        ...
+
+    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+        """Nothing more of it can be sent; what follows from the first trouble is not news."""
+        ...
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """One GEO_APPEND on its way.
+
+    Attributes:
+        progress: of its topic.
+        p: the position sent before the first entry.
+        last: position of the last entry.
+        ledgers, entries, first_indexes, counts, sizes: of each entry, as on the wire.
+        data: the entries' bytes.
+        messages: in all entries.
+        oldest_publish_ms: of all entries.
+    """
+
+    progress: Progress
+    p: Position
+    last: Position
+    ledgers: list[int]
+    entries: list[int]
+    first_indexes: list[int]
+    counts: list[int]
+    sizes: list[int]
+    data: memoryview
+    messages: int
+    oldest_publish_ms: int
+
+    def command(self) -> pb.BaseCommand:
+        """The command; the data follows it in the frame."""
+        progress = self.progress
+        command = pb.BaseCommand(type=pb.GEO_APPEND)
+        append = command.geo_append
+        append.topic, append.source, append.uuid = progress.topic, progress.route.source, progress.route.uuid
+        append.incarnation, append.gen = progress.incarnation, progress.gen
+        append.p.ledger, append.p.entry = self.p
+        append.schema_numbering = progress.schema_numbering
+        append.ledgers.extend(self.ledgers)
+        append.entries.extend(self.entries)
+        append.first_indexes.extend(self.first_indexes)
+        append.counts.extend(self.counts)
+        append.sizes.extend(self.sizes)
+        return command
+
+    def stored(self, persisted: Position) -> "AppendRequest | None":
+        """The part of it up to a position; None if the position is none of its entries."""
+        positions = list(zip(self.ledgers, self.entries, strict=True))
+        if persisted not in positions:
+            return None
+        stored = positions.index(persisted) + 1
+        size = sum(self.sizes[:stored])
+        return AppendRequest(
+            self.progress, self.p, persisted, self.ledgers[:stored], self.entries[:stored], self.first_indexes[:stored],
+            self.counts[:stored], self.sizes[:stored], self.data[:size], sum(self.counts[:stored]), self.oldest_publish_ms,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class DestinationChannel:
+    """The way to one destination; its limits are those of the route that opened it."""
+
+    route: m.Route
+    channel: LinkChannel | None = None
+    queue: deque[AppendRequest] = field(default_factory=deque)
+    under_way: dict[int, AppendRequest] = field(default_factory=dict)
+    queued_bytes: int = 0
+    window_bytes: int = 0
+    down: str = ""
+    silent_s: float = 0.0
+    quiet_until: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be sent or an answer is awaited."""
+        return not self.down and bool(self.queue or self.under_way)
+
+    @property
+    def full(self) -> bool:
+        """Whether too much is held back for it."""
+        return self.busy and self.queued_bytes > self.route.buffer_bytes_max
+
+
+class AppendSender:
+    """Sends appends for one task.
+
+    Args:
+        token: of the links.
+        connect: opens or takes a kept connection to an address.
+        progress_ms: a destination without a byte for this time is given up; None: as its route says.
+        heeds_throttles: whether a destination that asks to be left alone is; else the caller sees to that.
+    """
+
+    def __init__(
+        self, token: str, connect: Connect, progress_ms: int | None = None, *, heeds_throttles: bool = False
+    ) -> None:
+        self._token, self._connect, self._progress_ms = token, connect, progress_ms
+        self._heeds_throttles = heeds_throttles
+        self._destinations: dict[str, DestinationChannel] = {}
+        self._schema_fetcher = SchemaFetcher(token, connect=connect)
+        self._poll = ChannelPoll()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any destination has something to be sent or to be answered."""
+        return any(destination.busy for destination in self._destinations.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether far too much is held back for some destination."""
+        return any(destination.full for destination in self._destinations.values())
+
+    @property
+    def patience_s(self) -> float:
+        """How long the least patient of the busy destinations may be silent."""
+        busy = [destination for destination in self._destinations.values() if destination.busy]
+        return min(self._patience_ms(destination) for destination in busy) / 1000
+
+    def _patience_ms(self, destination: DestinationChannel) -> int:
+        return destination.route.progress_ms if self._progress_ms is None else self._progress_ms
+
+    def down(self, route: m.Route) -> str:
+        """Why a destination was given up; "" when it was not. A destination that is new is connected to."""
+        return self._destination(route).down
+
+    def revive(self, route: m.Route) -> None:
+        """Try a destination again that was given up."""
+        found = self._destinations.get(route.target_address)
+        if found is not None and found.down:
+            del self._destinations[route.target_address]
+
+    def put(self, append: AppendRequest) -> None:
+        """Queue an append for its destination, which is not down."""
+        destination = self._destination(append.progress.route)
+        destination.queue.append(append)
+        destination.queued_bytes += len(append.data)
+
+    def close(self) -> None:
+        """The task is over: keep idle connections for the next one."""
+        for destination in self._destinations.values():
+            if destination.channel is not None:
+                keep_channel(destination.channel, self._token)
+        self._schema_fetcher.close()
+        self._poll.close()
+
+    def _destination(self, route: m.Route) -> DestinationChannel:
+        destination = self._destinations.get(route.target_address)
+        if destination is None:
+            destination = self._destinations[route.target_address] = DestinationChannel(route)
+            try:
+                destination.channel = self._connect(route.target_address, self._token)
+            except LinkDown as down:
+                self._give_up(destination, str(down))
+        return destination
+
+    def pump(self, timeout: float, others: Mapping[Pollable, Callable[[bool, bool], None]] | None = None) -> None:
+        """Send and receive what goes; wait at most `timeout` seconds for any destination; give up the silent ones.
+
+        Args:
+            timeout: seconds.
+            others: further connections to wait for, and the call for each, with (readable, writable), when it is ready.
+        """
+        began = time.monotonic()
+        destinations = {
+            destination.channel: destination
+            for destination in self._destinations.values()
+            if destination.channel is not None and destination.busy
+        }
+        for destination in destinations.values():
+            timeout = min(timeout, self._fill_window(destination, began))
+        sources = self._schema_fetcher.channels
+        timeout = min(timeout, self._schema_fetcher.patience_s) if sources else timeout
+        others = others or {}
+        for pollable, readable, writable in self._poll.wait([*destinations, *sources, *others], timeout):
+            if pollable in others:
+                others[pollable](readable, writable)
+            elif isinstance(pollable, LinkChannel):
+                self._go_on(pollable, readable, writable, destinations, sources)
+        if sources:
+            self._schema_fetcher.give_up_silent()
+        waited = time.monotonic() - began
+        for channel, destination in destinations.items():
+            destination.silent_s = 0.0 if channel.progress_at >= began else destination.silent_s + waited
+            if not destination.under_way:
+                destination.silent_s = 0.0  # it was asked nothing
+            if destination.busy and destination.silent_s * 1000 >= self._patience_ms(destination):
+                self._give_up(destination, f"no progress within {self._patience_ms(destination)} ms")
+
+    def _go_on(
+        self,
+        channel: LinkChannel,
+        readable: bool,
+        writable: bool,
+        destinations: Mapping[LinkChannel, DestinationChannel],
+        sources: Mapping[LinkChannel, str],
+    ) -> None:
+        if channel in sources:
+            self._schema_fetcher.pump(sources[channel], readable, writable)
+            return
+        destination = destinations[channel]
+        try:
+            for event in channel.pump(readable, writable):
+                self._answered(destination, event)
+        except LinkDown as down:
+            if not self._reconnect(destination):
+                self._give_up(destination, str(down))
+
+    def _fill_window(self, destination: DestinationChannel, now: float) -> float:
+        """Send what the window has room for; returns how long to wait at most before it is called again."""
+        assert destination.channel is not None
+        if destination.quiet_until > now:
+            return destination.quiet_until - now
+        while destination.queue and (
+            destination.window_bytes < destination.route.window_bytes or not destination.under_way
+        ):
+            append = destination.queue.popleft()
+            destination.queued_bytes -= len(append.data)
+            if append.progress.trouble:
+                append.progress.left()
+                continue
+            destination.window_bytes += len(append.data)
+            destination.under_way[destination.channel.request(append.command(), [append.data])] = append
+        return float("inf")
+
+    def _answered(self, destination: DestinationChannel, event: Response | Push) -> None:
+        command = event.command
+        if command.type == pb.ERROR:
+            self._give_up(destination, command.error.message)
+            return
+        if command.type == pb.GEO_SCHEMAS_WANTED:
+            self._wanted(destination, command.geo_schemas_wanted)
+            return
+        answer = command.geo_append_response
+        append = destination.under_way.pop(event.request_id, None) if isinstance(event, Response) else None
+        if append is None:
+            return
+        destination.window_bytes -= len(append.data)
+        progress = append.progress
+        progress.left()
+        if answer.throttle_ms:
+            progress.throttled(answer.throttle_ms)
+            if self._heeds_throttles:
+                destination.quiet_until = time.monotonic() + answer.throttle_ms / 1000
+        persisted = Position(answer.persisted.ledger, answer.persisted.entry)
+        if answer.blocked:
+            if not progress.trouble:
+                progress.stopped(append, persisted, answer)
+            progress.fail(m.BLOCKED, answer.reason, answer.blocked)
+        elif answer.refused:
+            progress.fail(m.REFUSED, f"the destination has {persisted}")
+        elif answer.retry or persisted < append.last:
+            progress.fail(m.RETRY, answer.reason or f"only {persisted} is persisted")
+        elif not progress.trouble:
+            progress.confirmed(append, answer.duplicates)
+
+    def _wanted(self, destination: DestinationChannel, wanted: pb.CommandGeoSchemasWanted) -> None:
+        """An append's schemas mean nothing there: its destination waits for what the source says they are."""
+        channel = destination.channel
+        routes = (append.progress.route for append in destination.under_way.values())
+        address = next((route.source_address for route in routes if route.source == wanted.source), "")
+        if not address:
+            return  # nothing of it is under way now
+
+        def reply(brought: pb.CommandGeoSchemasBrought) -> None:
+            if (
+                destination.channel is channel and channel is not None
+            ):  # else the append is given up, and so is its question
+                channel.send(pb.BaseCommand(type=pb.GEO_SCHEMAS_BROUGHT, geo_schemas_brought=brought))
+
+        self._schema_fetcher.ask(address, wanted, self._patience_ms(destination), reply)
+
+    def _reconnect(self, destination: DestinationChannel) -> bool:
+        """A kept connection may have died between two tasks, unseen: it is worth one new one.
+
+        To send again is harmless: what had arrived is answered as stored.
+        """
+        if destination.channel is None or destination.channel.fresh or destination.channel.frames_received:
+            return False
+        destination.channel.close()
+        try:
+            destination.channel = LinkChannel(destination.route.target_address, self._token)
+        except LinkDown:
+            return False
+        appends = list(destination.under_way.values())
+        destination.under_way = {
+            destination.channel.request(append.command(), [append.data]): append for append in appends
+        }
+        return True
+
+    def _give_up(self, destination: DestinationChannel, reason: str) -> None:
+        destination.down = f"{destination.route.target}: {reason}"
+        for append in [*destination.under_way.values(), *destination.queue]:
+            append.progress.fail(m.TARGET_DOWN, destination.down)
+        destination.queue.clear()
+        destination.under_way.clear()
+        destination.queued_bytes = destination.window_bytes = 0
+        if destination.channel is not None:
+            destination.channel.close()
+            destination.channel = None

@@ -1,0 +1,221 @@
+"""The sink's half of a task: takes rows and sends them to their destination brokers.
+
+Each destination has a window of bytes under way; several are served at once and none is waited for while another can go
+on. A destination without progress for half a second is given up for this task. Data goes out as slices of the Arrow
+buffers. Nothing here raises for what a broker does: the report tells it.
+
+How far a range is settled is decided here, from answers alone: an append counts when the destination answered that it is
+*persisted*. C reaches the end of what was looked at only when everything sent is confirmed; until then it stands at the
+last confirmed append, and S with it. An append that is refused, blocked or unanswered ends its range: what follows it is not
+sent, because the destination would have to refuse it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from magnetar.core.ids import Position
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import BLOCK, CLOSE, ENTRY, OPEN
+from magnetar.pipeline.rows import Slices
+from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
+from magnetar.pipeline.tasks.link_channel import open_channel
+from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.wire import pulsar_pb2 as pb
+
+
+def wall_ms() -> int:
+    """The wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class RangeProgress:
+    """The state of one range in this task: a `Progress` (`pipeline.tasks.append_sender`)."""
+
+    route: m.Route
+    part: m.Range
+    sent: Position
+    schema_numbering: int = 0
+    settled: Position | None = None
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    duplicates: int = 0
+    under_way: int = 0
+    closing: m.Closing | None = None
+    trouble: str = ""
+    kind: str = ""
+    reason: str = ""
+    at: m.Pair | None = None
+    conflict: m.Packed = b""
+    throttle_ms: int = 0
+    oldest_publish_ms: int = 0
+    confirmed_ms: int = 0
+    clock_ms: Callable[[], int] = wall_ms
+
+    @property
+    def topic(self) -> str:
+        """Its full name."""
+        return self.part.topic
+
+    @property
+    def incarnation(self) -> int:
+        """Of the topic in its source."""
+        return self.part.incarnation
+
+    @property
+    def gen(self) -> int:
+        """Generation of the link's cursor."""
+        return self.part.gen
+
+    def left(self) -> None:
+        """One append less is under way."""
+        self.under_way -= 1
+
+    def throttled(self, throttle_ms: int) -> None:
+        """The destination asks to be left alone for so long: the planner heeds that."""
+        self.throttle_ms = max(self.throttle_ms, throttle_ms)
+
+    def confirmed(self, append: AppendRequest, duplicates: int) -> None:
+        """The destination has persisted all of an append."""
+        self.settled = append.last
+        self.entries += len(append.entries)
+        self.messages += append.messages
+        self.bytes += len(append.data)
+        self.duplicates += duplicates
+        self.confirmed_ms = self.clock_ms()
+        known = self.oldest_publish_ms
+        self.oldest_publish_ms = min(known or append.oldest_publish_ms, append.oldest_publish_ms)
+
+    def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
+        """An entry in the middle blocks: what came before it is stored, and settled."""
+        if answer.HasField("position"):
+            self.at = (answer.position.ledger, answer.position.entry)
+        if answer.HasField("conflict"):
+            self.conflict = answer.conflict.SerializeToString()
+        stored = append.stored(persisted)
+        if stored is not None:
+            self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
+
+    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+        """Note the first trouble; what follows from it is not news."""
+        if not self.trouble:
+            self.trouble, self.reason, self.kind = trouble, reason, kind
+
+    def report(self) -> m.RangeReport:
+        """How it ended; see the module's text for the rule."""
+        part = self.part
+        whole = not self.trouble and self.closing is not None and self.under_way == 0
+        c: m.Pair | None = None
+        if whole and self.closing is not None:
+            c = self.closing.up_to
+            if self.closing.trouble:
+                self.fail(self.closing.trouble, self.closing.reason, self.closing.kind)
+        elif self.settled is not None:
+            c = m.pair(self.settled)
+        return m.RangeReport(
+            part.link, part.topic, part.incarnation, part.gen, c,
+            m.pair(self.settled) if self.settled is not None else part.s,
+            self.entries, self.messages, self.bytes, self.duplicates, whole and not self.trouble,
+            self.trouble, self.kind, self.reason, self.throttle_ms, self.oldest_publish_ms, self.confirmed_ms, self.at,
+            self.conflict, part.query_generation,
+        )  # fmt: skip
+
+
+class LinkSink:
+    """Sends the rows of one task.
+
+    Args:
+        token: of the links.
+        connect: opens or takes a kept connection to an address.
+        clock_ms: wall clock, for the report.
+        progress_ms: without a byte for so long, a destination is given up; None: as its route says.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        connect: Connect = open_channel,
+        clock_ms: Callable[[], int] = wall_ms,
+        progress_ms: int | None = None,
+        append_bytes_max: int = APPEND_BYTES_MAX,
+    ) -> None:
+        self._clock_ms, self._append_bytes_max = clock_ms, append_bytes_max
+        self._sender = AppendSender(token, connect, progress_ms)
+        self._ranges: dict[int, RangeProgress] = {}
+        self._began_ms = clock_ms()
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch, send what goes, wait only if far too much is held back.
+
+        Raises:
+            ValueError: an entry comes without its range's opening row: a control row was dropped.
+        """
+        rows = Slices(batch)
+        for begin, end in rows.runs():
+            kind, number = int(rows.kind[begin]), int(rows.range[begin])
+            if kind == OPEN:
+                opening = m.decode_opening(rows.data(begin, end))
+                self._ranges[number] = RangeProgress(
+                    opening.route,
+                    opening.range,
+                    m.position(opening.range.s),
+                    opening.schema_numbering,
+                    clock_ms=self._clock_ms,
+                )
+                continue
+            progress = self._ranges.get(number)
+            if progress is None:
+                raise ValueError(f"rows of range {number} came without their opening row: a control row was dropped")
+            if kind == CLOSE:
+                progress.closing = m.decode_closing(rows.data(begin, end))
+            elif kind in (ENTRY, BLOCK):
+                self._enqueue(progress, rows, begin, end)
+        self._sender.pump(0)
+        while self._sender.full:
+            self._sender.pump(self._sender.patience_s)
+
+    def finish(self) -> m.TaskReport:
+        """Wait until everything is confirmed or given up, and report."""
+        while self._sender.busy:
+            self._sender.pump(self._sender.patience_s)
+        self._sender.close()
+        ms = self._clock_ms() - self._began_ms
+        return m.TaskReport(tuple(progress.report() for progress in self._ranges.values()), ms)
+
+    # ------------------------------------------------------------------------------------------------------- internals
+
+    def _enqueue(self, progress: RangeProgress, rows: Slices, begin: int, end: int) -> None:
+        if down := self._sender.down(progress.route):
+            progress.fail(m.TARGET_DOWN, down)
+        if progress.trouble:
+            return
+        for first, past in rows.pieces(begin, end, self._append_bytes_max, APPEND_ENTRIES_MAX):
+            last = Position(int(rows.ledger[past - 1]), int(rows.entry[past - 1]))
+            ledgers, entries, indexes, counts, published, sizes = rows.lists(first, past)
+            append = AppendRequest(
+                progress, progress.sent, last,
+                ledgers.tolist(), entries.tolist(), indexes.tolist(), counts.tolist(), sizes.tolist(),
+                rows.data(first, past), int(counts.sum()), int(published.min()),
+            )  # fmt: skip
+            progress.sent = last
+            progress.under_way += 1
+            self._sender.put(append)
+
+
+def write_task(batches: Iterable[pa.RecordBatch], token: str) -> m.TaskReport:
+    """Send the rows of one task; returns how each of its ranges ended."""
+    sink = LinkSink(token)
+    for batch in batches:
+        sink.feed(batch)
+    return sink.finish()
+
+
+SENT_COLUMNS: Sequence[str] = (
+    "kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time", "lists", "data"
+)  # fmt: skip
+"""What the sink needs of a row."""

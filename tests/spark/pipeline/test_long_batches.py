@@ -1,0 +1,330 @@
+"""Long batches between real brokers, without Spark: what Spark does between the two halves of a batch is ours here.
+
+A batch is a thread that feeds what the reader yields to the sink. It can be killed, run twice, and hold rows back.
+"""
+
+import logging
+import queue
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pulsar
+import pyarrow as pa
+import pytest
+
+from magnetar.core.config import load
+from magnetar.core.secret_file import read_link_token
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.columns import ENTRY
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import Link
+from magnetar.pipeline.long.fetch_read import FetchReader
+from magnetar.pipeline.long.fetch_write import fetch_write
+from magnetar.pipeline.planner import LONG
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.tasks.link_channel import LinkChannel
+from tests.support.brokers import BrokerProcess, World, eventually
+
+pytestmark = [pytest.mark.timeout(300)]
+
+T = "persistent://public/default/t"
+LINKS = '[[links]]\nfrom = "a"\nto = "b"\n[[links]]\nfrom = "b"\nto = "a"\n'
+
+
+def quiet_client(broker: BrokerProcess) -> pulsar.Client:
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    return pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
+
+
+class Killed(Exception):
+    """The test ended a batch."""
+
+
+class Batch:
+    """One long batch: the reader in a thread of its own, the sink in another."""
+
+    def __init__(self, task: m.Task, token: str, wanted: Callable[[dict[str, object]], bool] | None) -> None:
+        self._rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
+        self._task, self._token, self._wanted = task, token, wanted
+        self.killed = False
+        self.report: m.TaskReport | None = None
+        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._write)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        filtered = frozenset({0}) if self._wanted is not None else frozenset[int]()
+        reader = FetchReader(self._task, self._token, (), filtered, connect=LinkChannel)
+        for whole in reader.batches():
+            batch = whole
+            if self._wanted is not None:
+                rows = batch.drop_columns(["data"]).to_pylist()
+                batch = batch.filter(pa.array([row["kind"] != ENTRY or self._wanted(row) for row in rows]))
+            self._rows.put(batch)
+            if self.killed:
+                reader.over = True
+        self._rows.put(None)
+
+    def _write(self) -> None:
+        def rows() -> Iterator[pa.RecordBatch]:
+            while (batch := self._rows.get()) is not None:
+                if self.killed:
+                    raise Killed
+                yield batch
+
+        with suppress(Killed):
+            self.report = fetch_write(rows(), self._token, connect=LinkChannel)
+
+    @property
+    def over(self) -> bool:
+        """Whether both halves have ended."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+class Runner:
+    """A coordinator whose long batches run here."""
+
+    def __init__(
+        self, world: World, *, length_ms: int = 60_000, wanted: Callable[[dict[str, object]], bool] | None = None
+    ) -> None:
+        config = load(world.config)
+        self.token = read_link_token(config.replication.token_file)
+        links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(config.links))
+        addresses = {name: config.link_address(name) for name in world.brokers}
+        self.lines: list[str] = []
+        self.wanted = wanted
+        self.batches: list[Batch] = []
+        self.twice = False
+        self._over = threading.Event()
+        limits = config.replication.limits
+        limits = type(limits)(long_batch_ms=length_ms, handshake_idle_ms=1_000)
+        self.coordinator = PipelineCoordinator(
+            Pipeline(links, addresses, self.token, 4, "tests", limits, long=True), self.lines.append
+        ).start()
+        self._lanes = [threading.Thread(target=self._run, args=(name,), daemon=True) for name in LONG]
+        for lane in self._lanes:
+            lane.start()
+
+    def _run(self, name: str) -> None:
+        while not self._over.is_set():
+            if not self.coordinator.wait(name, 200):
+                continue
+            for task in self.coordinator.plan(name):
+                batches = [Batch(task, self.token, self.wanted) for _ in range(2 if self.twice else 1)]
+                self.batches += batches
+                for batch in batches:
+                    while not batch.over and not batch.killed:
+                        self._over.wait(0.02)
+                self.coordinator.committed(name, [batch.report for batch in batches if batch.report is not None])
+
+    def kill(self) -> None:
+        """End what runs, wherever it is."""
+        for batch in self.batches:
+            batch.killed = True
+
+    def stop(self) -> None:
+        self.coordinator.drain(10_000)
+        self._over.set()
+        for lane in self._lanes:
+            lane.join(10)
+        self.coordinator.stop()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, ["a", "b"], LINKS).start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def runner(world: World) -> Iterator[Runner]:
+    made = Runner(world)
+    yield made
+    made.stop()
+
+
+class Traffic:
+    """Numbered messages in one cluster, and what comes of them in another."""
+
+    def __init__(self, world: World, source: str, target: str, topic: str = T) -> None:
+        self._clients = [quiet_client(world[source]), quiet_client(world[target])]
+        self._topic = topic
+        self._consumer = self._clients[1].subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        self._producer = self._clients[0].create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+        self.sent = 0
+        self.received: list[int] = []
+        self.ages: list[float] = []
+
+    def publish(self, count: int, size: int = 10) -> None:
+        for _ in range(count):
+            self._producer.send_async(f"{self.sent} ".encode().ljust(size, b"x"), lambda _result, _id: None)
+            self.sent += 1
+        self._producer.flush()
+
+    def take(self, timeout_ms: int = 20_000) -> None:
+        """Receive until everything published is there."""
+        while len(set(self.received)) < self.sent:
+            message = self._consumer.receive(timeout_ms)
+            self.ages.append(time.time() * 1000 - message.publish_timestamp())
+            self.received.append(int(message.data().split()[0]))
+            self._consumer.acknowledge(message)
+
+    def all_once_in_order(self) -> None:
+        """What the destination has stored: acknowledgements of a killed broker come again, messages must not."""
+        self.take()
+        reader = self._clients[1].create_reader(self._topic, pulsar.MessageId.earliest)
+        stored = []
+        while reader.has_message_available():
+            stored.append(int(reader.read_next(20_000).data().split()[0]))
+        assert stored == list(range(self.sent))
+
+    def close(self) -> None:
+        while self._clients:
+            self._clients.pop().close()
+
+
+@pytest.fixture
+def traffic(world: World) -> Iterator[Callable[..., Traffic]]:
+    made: list[Traffic] = []
+
+    def make(source: str = "a", target: str = "b", topic: str = T) -> Traffic:
+        made.append(Traffic(world, source, target, topic))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_both_ways_once_and_in_order_over_many_turns(world: World, traffic: Callable[..., Traffic]) -> None:
+    runner = Runner(world, length_ms=2_000)
+    try:
+        there, back = traffic("a", "b"), traffic("b", "a", T + "-back")
+        while len(runner.batches) < 5:
+            there.publish(20)
+            back.publish(20, size=70_000)
+            there.take()
+            back.take()
+        there.all_once_in_order()
+        back.all_once_in_order()
+        figures = runner.coordinator.status()["links"]
+        assert not runner.coordinator.troubles()
+
+        def counted() -> bool:
+            return int(runner.coordinator.status()["links"]["a -> b"]["messages"]) >= there.sent
+
+        eventually(counted, what=f"the messages are counted: {figures}")
+    finally:
+        runner.stop()
+
+
+def test_entries_larger_than_an_answer(runner: Runner, traffic: Callable[..., Traffic]) -> None:
+    one = traffic()
+    one.publish(6, size=2_000_000)
+    one.publish(100)
+    one.all_once_in_order()
+
+
+def test_a_filter_drops_entries_and_c_moves_over_them(world: World, traffic: Callable[..., Traffic]) -> None:
+    runner = Runner(world, wanted=lambda row: int(str(row["entry"])) % 3 == 0 or int(str(row["first_index"])) < 0)
+    try:
+        one = traffic()
+        one.publish(30)
+        got = [int(one._consumer.receive(20_000).data().split()[0]) for _ in range(10)]
+        assert got == list(range(0, 30, 3))
+
+        def settled() -> bool:
+            with runner.coordinator.reading() as state:
+                return all(
+                    topic.cursor.c >= topic.last for link in state.links.values() for topic in link.topics.values()
+                )
+
+        eventually(settled, what="C stands behind what was left out")
+    finally:
+        runner.stop()
+
+
+def test_a_killed_batch_is_sent_again_and_stored_once(runner: Runner, traffic: Callable[..., Traffic]) -> None:
+    one = traffic()
+    for _ in range(4):
+        one.publish(50)
+        runner.kill()
+        one.publish(50)
+        one.take()
+    one.all_once_in_order()
+
+
+def test_two_readers_of_one_batch(world: World, traffic: Callable[..., Traffic]) -> None:
+    """Spark runs a task twice: the second one supersedes the first, and the messages come once."""
+    runner = Runner(world, length_ms=2_000)
+    runner.twice = True
+    try:
+        one = traffic()
+        for _ in range(10):
+            one.publish(30)
+            one.take()
+        one.all_once_in_order()
+    finally:
+        runner.stop()
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_killed_broker(world: World, runner: Runner, traffic: Callable[..., Traffic], which: str) -> None:
+    one = traffic()
+    one.publish(50)
+    one.take()
+    if which == "b":
+        world["b"].kill()
+        one.publish(50)
+    else:
+        world["a"].kill()
+    world[which].start()
+    one.publish(50)
+    one.all_once_in_order()
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_broker_that_stands_still(world: World, runner: Runner, traffic: Callable[..., Traffic], which: str) -> None:
+    one = traffic()
+    one.publish(50)
+    one.take()
+    process = world[which].process
+    assert process is not None
+    if which == "b":
+        process.send_signal(signal.SIGSTOP)
+        one.publish(50)
+        eventually(lambda: any("down" in line for line in runner.lines), what="the destination is given up")
+    else:
+        process.send_signal(signal.SIGSTOP)
+        eventually(lambda: any("down" in line for line in runner.lines), what="the source is given up")
+    process.send_signal(signal.SIGCONT)
+    one.publish(50)
+    one.all_once_in_order()
+
+
+def test_a_destination_that_lost_its_disk(world: World, runner: Runner, traffic: Callable[..., Traffic]) -> None:
+    one = traffic()
+    one.publish(50)
+    one.take()
+    one.close()
+    world["b"].kill()
+    shutil.rmtree(world.folder / "data" / "b")
+    world["b"].start()
+    again = traffic("a", "b")
+    again.sent = 50  # what it had is sent again
+    again.publish(50)
+    again.all_once_in_order()
+
+
+def test_new_topics_and_topics_that_go(world: World, runner: Runner, traffic: Callable[..., Traffic]) -> None:
+    for number in range(5):
+        one = traffic("a", "b", f"{T}-{number}")
+        one.publish(20)
+        one.all_once_in_order()

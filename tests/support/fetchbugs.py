@@ -1,0 +1,97 @@
+"""The planted bugs of long batches: each is one rule left out of the session or of its driver, and must be found by the world.
+
+They are patches of the real functions, here and only here
+(docs/decisions/0045-planted-bugs-are-patches-and-sets-have-two-forms.md).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from magnetar.replication.link.fetching import FetchSession
+from tests.support.fetchworld import FetchWorld
+from tests.support.linkbugs import run_world
+
+_begin, _add_part, _fetch = FetchSession._begin, FetchSession._add_part, FetchSession.fetch
+_SESSION = "magnetar.replication.link.fetching.FetchSession"
+
+
+def begin_behind_sent(session: FetchSession, *arguments: Any) -> None:
+    sent = {topic: granted.sent for topic, granted in session.grants.items()}
+    _begin(session, *arguments)
+    for topic, granted in session.grants.items():
+        granted.sent = sent[topic]
+
+
+def add_part_without_p(session: FetchSession, topic: str, granted: Any, read: Any, _behind: Any) -> None:
+    _add_part(session, topic, granted, read, None)
+
+
+def fetch_for_the_superseded(session: FetchSession, connection: int, request: Any, reply: Any, refusal: Any) -> None:
+    present = session._reader
+    if request.pipeline == session.pipeline and (request.epoch < present.epoch or request.reader in session._former):
+        request.epoch, request.reader, connection = present.epoch, present.number, present.connection
+    _fetch(session, connection, request, reply, refusal)
+
+
+def fetch_over_any_connection(session: FetchSession, _connection: int, request: Any, reply: Any, refusal: Any) -> None:
+    _fetch(session, 1, request, reply, refusal)
+
+
+class AnyGrant(FetchWorld):
+    """A commit counts whatever its grant: also one from before the destination's loss."""
+
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.counts": lambda *_: True}
+
+
+class NoRevocation(FetchWorld):
+    """The driver compares while a grant holds."""
+
+    revokes = False
+    boost: ClassVar[dict[str, float]] = {"old_disk_b": 6, "take_said": 0.5, "drive": 2, "recreate_a": 0, "crash_a": 0.2}
+
+
+class BeginsBehindSent(FetchWorld):
+    """Another reader goes on behind what the former one was handed out."""
+
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}._begin": begin_behind_sent}
+
+
+class SupersededIsAnswered(FetchWorld):
+    """A superseded reader gets entries as the present one does."""
+
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.fetch": fetch_for_the_superseded}
+
+
+class NoP(FetchWorld):
+    """Another reader is not told what the first entries come after."""
+
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}._add_part": add_part_without_p}
+
+
+class AnyConnection(FetchWorld):
+    """A reader with another connection goes on behind the answers that it lost with the first one."""
+
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.fetch": fetch_over_any_connection}
+
+
+FETCH_BUGS: dict[str, type[FetchWorld]] = {
+    "any_grant": AnyGrant,
+    "no_revocation": NoRevocation,
+    "begins_behind_sent": BeginsBehindSent,
+    "superseded_is_answered": SupersededIsAnswered,
+    "no_p": NoP,
+    "any_connection": AnyConnection,
+}
+
+FETCH_KNOWN: dict[str, int] = {
+    "any_grant": 15, "no_revocation": 752, "begins_behind_sent": 7, "superseded_is_answered": 226, "no_p": 80,
+    "any_connection": 268,
+}  # fmt: skip
+"""A seed that finds each bug in `FETCH_BUG_STEPS` steps, from a search over 0, 1, 2, …"""
+
+FETCH_BUG_STEPS = 120
+
+
+def find_fetch_bug(name: str, seeds: Iterable[int]) -> int | None:
+    """The first of some seeds that finds a planted bug."""
+    return next((seed for seed in seeds if run_world(seed, FETCH_BUGS[name], FETCH_BUG_STEPS)[0]), None)
