@@ -73,7 +73,7 @@ def test_every_type_goes_out_with_fields(kind: int) -> None:
     fuzzer = Fuzzer(kind, 0, Login(b"x" * 64))
     commands = [command for _ in range(60) if (command := read(fuzzer.framed(kind))) is not None]
     assert sum(command.type == kind for command in commands) > 10
-    bodies = {command.SerializeToString() for command in commands}
+    bodies = {command.SerializePartialToString() for command in commands}
     empty = kind in FIELDS and not pb.BaseCommand.DESCRIPTOR.fields_by_number[kind].message_type.fields
     assert len(bodies) > (1 if empty else 5)
 
