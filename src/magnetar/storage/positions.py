@@ -42,7 +42,7 @@ class PositionSet:
 
     def __contains__(self, position: tuple[int, int]) -> bool:
         entries = self.ledgers.get(position[0])
-        # Ids come from clients, who may name any number: a bitmap raises for what it cannot hold.
+        # Ids come from clients, which may send any number: a bitmap raises for one that it cannot hold.
         return entries is not None and 0 <= position[1] <= ENTRY_MAX and position[1] in entries
 
     def __iter__(self) -> Iterator[Position]:

@@ -178,7 +178,7 @@ class Connection(web.RequestHandler):
             self._unhandled, self._at = b"", 0
             return
         if (end := self._piece()) == 0:
-            return  # who is waited for asks again
+            return  # the request that is waited for asks again
         data = self._unhandled[self._at : end]
         self._at = min(end, len(self._unhandled))
         begun = self._request_count

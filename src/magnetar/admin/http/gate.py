@@ -131,7 +131,7 @@ class Gate:
         return not self._access.enabled or self._access.authorizer.allowed(request[IDENTITY], Operation.SUPER)
 
     def middleware(self) -> Middleware:
-        """Finds out who sends each request, before anything else is looked at."""
+        """Authenticates each request, before anything else is checked."""
 
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -56,7 +56,7 @@ class CompactionFigures(NamedTuple):
     took_ms: int
     read_per_s: float
     entries: int
-    """Entries of what is compacted that one who reads compacted is given."""
+    """Entries of the compacted part that a reader of the compacted topic gets."""
 
 
 class TopicFigures(NamedTuple):

@@ -373,7 +373,7 @@ class TopicWatches(TopicPart):
         return there and self._sees_all(asked.connection, asked.namespace)
 
     def _answer_next(self) -> int:
-        """Answer who asked first of the connection that waits longest; how many steps that took."""
+        """Answer the first request of the connection that has waited longest; how many steps that took."""
         number = next(iter(self._asked))
         waiting = self._asked.pop(number)
         asked = waiting.popleft()

@@ -282,7 +282,7 @@ def _compacted(topic: Topic) -> dict[str, Any]:
 
 
 def compacted_entries(topic: Topic) -> int:
-    """Entries that one who reads compacted is given of what is compacted; -1 when the topic never was."""
+    """Entries of the compacted part that a reader of the compacted topic gets; -1 when the topic never was."""
     horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
     deletions = topic.compacted.deletions
     if horizon == NONE:
