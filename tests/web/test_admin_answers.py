@@ -4,14 +4,12 @@ import base64
 import json
 import sys
 import zlib
-from typing import Any
 
 import pytest
 
 from magnetar.broker.failover.final_state import ASKED_RUNS_MAX
 from magnetar.wire.metadata import build, parse_metadata
-from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic, entry
+from tests.web.conftest import Tell, World, described
 
 A = "/admin/v2"
 N = f"{A}/namespaces/public/default"
@@ -23,7 +21,7 @@ PEEK = f"{P}/t/subscription/s/position/1"
 def test_internal_statistics_of_partitions_are_by_name(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/p/partitions", "2"))
-        world.control.existing[f"{FULL}/p-partition-1"].messages = [b"1", b"2"]
+        world.node.publish(b"1", b"2", topic=f"{FULL}/p-partition-1")
         answer = (await world.ask("GET", f"{P}/p/partitioned-internalStats")).json
         assert answer["metadata"]["partitions"] == 2
         found = {name: stats["numberOfEntries"] for name, stats in answer["partitions"].items()}
@@ -35,12 +33,13 @@ def test_internal_statistics_of_partitions_are_by_name(tell: Tell) -> None:
 def test_missed_partitions_are_created_and_nothing_else(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/p/partitions", "3"))
-        del world.control.existing[f"{FULL}/p-partition-1"]
-        world.control.calls.clear()
+        world.delete(f"{FULL}/p-partition-1")
+        calls = world.watch(world.control.topics, "create")
         await world.have(("POST", f"{P}/p/createMissedPartitions", None))
-        assert world.control.calls == [("create_topic", f"{FULL}/p-partition-1", None, {})]
+        assert calls == [(f"{FULL}/p-partition-1", None, {})]
+        assert f"{FULL}/p-partition-1" in world.topics()
         await world.have(("POST", f"{P}/p/createMissedPartitions", None))
-        assert len(world.control.calls) == 1
+        assert len(calls) == 1
 
     tell(story)
 
@@ -48,34 +47,28 @@ def test_missed_partitions_are_created_and_nothing_else(tell: Tell) -> None:
 def test_partitions_are_terminated_with_their_last_ids(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/p/partitions", "2"))
-        world.control.existing[f"{FULL}/p-partition-1"].messages = [b"1", b"2"]
+        (_, last) = world.node.publish(b"1", b"2", topic=f"{FULL}/p-partition-1")
         assert (await world.ask("POST", f"{P}/p/terminate/partitions")).json == {
             "0": {"ledgerId": -1, "entryId": -1, "partitionIndex": 0},
-            "1": {"ledgerId": 7, "entryId": 1, "partitionIndex": 1},
+            "1": {"ledgerId": last.ledger, "entryId": 1, "partitionIndex": 1},
         }
-        assert all(world.control.existing[f"{FULL}/p-partition-{number}"].terminated for number in range(2))
+        assert all(world.broker.topics[f"{FULL}/p-partition-{number}"].terminated for number in range(2))
 
     tell(story)
 
 
 def test_times_of_partitions_are_the_first_or_the_last(tell: Tell) -> None:
     async def story(world: World) -> None:
-        await world.have(("PUT", f"{P}/p/partitions", "3"))
-        plain = world.control.statistics.topic
-        times = {f"{FULL}/p-partition-{number}": (0, 700, 500)[number] for number in range(3)}
-
-        def stats(topic: str) -> dict[str, Any]:
-            return plain(topic) | {
-                "earliestMsgPublishTimeInBacklogs": times[topic],
-                "topicCreationTimeStamp": times[topic] + 10,
-                "lastPublishTimeStamp": times[topic],
-            }
-
-        world.control.statistics.topic = stats  # type: ignore[method-assign]
+        start = world.now_ms
+        await world.have(("PUT", f"{P}/p/partitions", "2"), ("PUT", f"{P}/p/subscription/s", None))
+        for partition, at_ms in ((1, 500), (0, 700)):
+            world.advance_to(start + at_ms)
+            world.node.publish(b"x", topic=f"{FULL}/p-partition-{partition}")
+        await world.have(("POST", f"{P}/p/partitions", "3"))
         answer = (await world.ask("GET", f"{P}/p/partitioned-stats")).json
-        assert answer["earliestMsgPublishTimeInBacklogs"] == 500
-        assert answer["topicCreationTimeStamp"] == 10
-        assert answer["lastPublishTimeStamp"] == 700
+        assert answer["earliestMsgPublishTimeInBacklogs"] == start + 500
+        assert answer["topicCreationTimeStamp"] == start
+        assert answer["lastPublishTimeStamp"] == start + 700
 
     tell(story)
 
@@ -101,17 +94,18 @@ def test_policies_of_a_namespace_tell_what_was_granted(tell: Tell) -> None:
 
 def test_peek_decompresses_unless_encrypted(tell: Tell) -> None:
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.create(f"{FULL}/t", subscriptions=["s"])
         plain, packed = b"payload" * 100, zlib.compress(b"payload" * 100)
-        world.control.peeked = entry(0, packed, compression=2, uncompressed_size=len(plain), num_messages_in_batch=3)
+        data = described(0, packed, compression=2, uncompressed_size=len(plain), num_messages_in_batch=3)
+        world.store(f"{FULL}/t", data, 3)
         answer = await world.ask("GET", PEEK)
         assert (answer.status, answer.data) == (200, plain)
         assert answer.headers["X-Pulsar-Is-Encrypted"] == "false"
         assert answer.headers["X-Pulsar-num-batch-message"] == "3"
-        locked = parse_metadata(world.control.peeked.data)
+        locked = parse_metadata(data)
         locked.encryption_keys.add(key="k", value=b"secret")
-        world.control.peeked = world.control.peeked._replace(data=build(locked, packed))
-        answer = await world.ask("GET", PEEK)
+        world.store(f"{FULL}/t", build(locked, packed), 3)
+        answer = await world.ask("GET", f"{PEEK[:-1]}2")
         assert (answer.status, answer.data) == (200, packed)
         assert answer.headers["X-Pulsar-Is-Encrypted"] == "true"
         assert "X-Magnetar-Still-Compressed" not in answer.headers
@@ -123,8 +117,8 @@ def test_peek_tells_everything_that_a_message_says_of_itself(tell: Tell) -> None
     """Java's tools read times as texts, and fail altogether over a number."""
 
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        world.control.peeked = entry(
+        world.create(f"{FULL}/t", subscriptions=["s"])
+        data = described(
             0,
             b"x",
             deliver_at_time=1_700_000_000_123,
@@ -140,11 +134,11 @@ def test_peek_tells_everything_that_a_message_says_of_itself(tell: Tell) -> None
             total_chunk_msg_size=15,
             chunk_id=1,
         )
-        metadata = parse_metadata(world.control.peeked.data)
+        metadata = parse_metadata(data)
         metadata.replicate_to.extend(["us-east", "us-west"])
         for key in ("one", "two"):
             metadata.encryption_keys.add(key=key, value=b"secret")
-        world.control.peeked = world.control.peeked._replace(data=build(metadata, b"x"))
+        world.store(f"{FULL}/t", build(metadata, b"x"))
         headers = (await world.ask("GET", PEEK)).headers
         told = {
             "deliver-at-time": "2023-11-14T22:13:20.123Z",
@@ -173,10 +167,10 @@ def test_peek_tells_everything_that_a_message_says_of_itself(tell: Tell) -> None
 
 def test_peek_leaves_out_headers_that_are_too_many(tell: Tell) -> None:
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        metadata = parse_metadata(entry(0, b"x").data)
+        world.create(f"{FULL}/t", subscriptions=["s"])
+        metadata = parse_metadata(described(0, b"x"))
         metadata.replicate_to.extend(f"cluster-{number}" for number in range(1000))
-        world.control.peeked = entry(0, b"x")._replace(data=build(metadata, b"x"))
+        world.store(f"{FULL}/t", build(metadata, b"x"))
         answer = await world.ask("GET", PEEK)
         assert (answer.status, answer.headers["X-Magnetar-Left-Out"]) == (200, "X-Pulsar-replicated-to")
         assert "X-Pulsar-replicated-to" not in answer.headers
@@ -189,10 +183,9 @@ def test_peek_leaves_out_headers_that_are_too_many(tell: Tell) -> None:
 )
 def test_peek_gives_what_cannot_be_decompressed_as_it_is(tell: Tell, kind: int, size: int, why: str) -> None:
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        world.control.peeked = entry(
-            0, b"\xffdamaged", compression=kind, uncompressed_size=size, num_messages_in_batch=3
-        )
+        world.create(f"{FULL}/t", subscriptions=["s"])
+        data = described(0, b"\xffdamaged", compression=kind, uncompressed_size=size, num_messages_in_batch=3)
+        world.store(f"{FULL}/t", data, 3)
         answer = await world.ask("GET", PEEK)
         assert (answer.status, answer.data) == (200, b"\xffdamaged")
         assert why in answer.headers["X-Magnetar-Still-Compressed"]
@@ -206,8 +199,8 @@ def test_peek_says_what_has_to_be_installed(tell: Tell, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        world.control.peeked = entry(0, b"x", compression=3, uncompressed_size=4)
+        world.create(f"{FULL}/t", subscriptions=["s"])
+        world.store(f"{FULL}/t", described(0, b"x", compression=3, uncompressed_size=4))
         answer = await world.ask("GET", PEEK)
         assert answer.status == 412
         assert "ZSTD" in answer.reason and "magnetar[spark]" in answer.reason
@@ -217,7 +210,7 @@ def test_peek_says_what_has_to_be_installed(tell: Tell, monkeypatch: pytest.Monk
 
 def test_runs_of_messages_are_limited(tell: Tell) -> None:
     async def story(world: World) -> None:
-        world.control.existing["persistent://public/default/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.create(f"{FULL}/t", subscriptions=["s"])
         path = "/geo/v1/failover/persistent/public/default/t/s/acknowledged"
         for number, status in ((ASKED_RUNS_MAX, 200), (ASKED_RUNS_MAX + 1, 400)):
             answer = await world.ask("POST", path, json.dumps({"runs": [["us-west", 5, 0, 9]] * number}))
@@ -248,7 +241,7 @@ ENDLESS = "0000000001" + "9" * 5_000
 )
 def test_numbers_that_are_none_are_refused(tell: Tell, method: str, path: str, body: str | None) -> None:
     async def story(world: World) -> None:
-        world.control.existing[f"{FULL}/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+        world.create(f"{FULL}/t", subscriptions=["s"])
         answer = await world.ask(method, path, body)
         assert answer.status == 400, (answer.status, answer.data[:200])
         assert answer.reason and len(answer.reason) < 200

@@ -10,23 +10,30 @@ import pytest
 from magnetar.admin.http.reference import markdown, openapi
 from magnetar.admin.http.server import GROUPS, ROUTES
 from magnetar.admin.routes import page as page_module
-from magnetar.broker.links.states import LinkTopicState
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.change import Change
 from magnetar.metadata.errors import InFlight
-from tests.web.conftest import INFO, Tell, World
-from tests.web.fake_control import FakeTopic, entry, link_state
+from tests.web.conftest import INFO, LEDGER, UNWRITABLE, Tell, World, described
 
 A = "/admin/v2"
 P = f"{A}/persistent/public/default"
 FULL = "persistent://public/default"
+THIRD = Position(LEDGER, 3)
+RATES_MS = 60_000
+"""After so long a broker has counted rates."""
+
+
+def with_batches(world: World, *subscriptions: str) -> None:
+    """A topic with entries 0 to 4 of four messages each."""
+    world.create(f"{FULL}/t", subscriptions=subscriptions)
+    world.node.publish(*(b"%d" % number for number in range(5)), batch=4, topic=f"{FULL}/t")
 
 
 def test_topics_are_listed_by_domain_and_without_the_brokers_own(tell: Tell) -> None:
     async def story(world: World) -> None:
         for name in (f"{FULL}/b", f"{FULL}/a", f"{FULL}/__own", "non-persistent://public/default/n"):
-            world.control.existing[name] = FakeTopic()
+            world.create(name)
         await world.have(("PUT", f"{P}/p/partitions", "2"))
         parts = [f"{FULL}/p-partition-0", f"{FULL}/p-partition-1"]
         assert (await world.ask("GET", P)).json == [f"{FULL}/a", f"{FULL}/b", *parts]
@@ -50,9 +57,14 @@ def test_statistics_of_partitions_are_summed(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/p/partitions", "2"), ("PUT", f"{P}/p/subscription/s", None))
         for number, messages in enumerate(([b"12"], [b"123", b"1"])):
-            world.control.existing[f"{FULL}/p-partition-{number}"].messages = messages
+            world.node.publish(*messages, topic=f"{FULL}/p-partition-{number}")
+        world.advance_to(world.now_ms + RATES_MS)
         stats = (await world.ask("GET", f"{P}/p/partitioned-stats")).json
-        assert (stats["msgInCounter"], stats["bytesInCounter"], stats["averageMsgSize"]) == (3, 6, 2.0)
+        size = sum(
+            world.control.statistics.topic(f"{FULL}/p-partition-{number}")["bytesInCounter"] for number in range(2)
+        )
+        assert (stats["msgInCounter"], stats["bytesInCounter"]) == (3, size)
+        assert stats["averageMsgSize"] == pytest.approx(size / 3)
         assert stats["subscriptions"]["s"]["msgBacklog"] == 3
         assert stats["subscriptions"]["s"]["isDurable"] is True
         assert stats["metadata"]["partitions"] == 2
@@ -68,15 +80,16 @@ def test_statistics_of_partitions_are_summed(tell: Tell) -> None:
     [
         (None, LATEST),
         ('{"ledgerId": -1, "entryId": -1, "partitionIndex": -1}', Position(-1, -1)),
-        ('{"ledgerId": 7, "entryId": 3, "partitionIndex": -1, "batchIndex": 0}', Position(7, 3)),
+        (f'{{"ledgerId": {LEDGER}, "entryId": 3, "partitionIndex": -1, "batchIndex": 0}}', THIRD),
         (json.dumps({"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}), LATEST),
     ],
 )
 def test_a_subscription_begins_where_the_body_says(tell: Tell, body: str | None, position: Position) -> None:
     async def story(world: World) -> None:
-        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/a%2Fb%20c?replicated=true", body))
-        expected: object = ("create_subscription", f"{FULL}/t", "a/b c", position, True, {})
-        assert world.control.calls[-1] == expected
+        with_batches(world)
+        calls = world.watch(world.control.subscriptions, "create")
+        await world.have(("PUT", f"{P}/t/subscription/a%2Fb%20c?replicated=true", body))
+        assert [call[:5] for call in calls] == [(f"{FULL}/t", "a/b c", position, True, {})]
 
     tell(story)
 
@@ -84,20 +97,20 @@ def test_a_subscription_begins_where_the_body_says(tell: Tell, body: str | None,
 def test_a_subscription_brings_its_topic_where_clients_may(tell: Tell) -> None:
     async def kind(world: World) -> None:
         await world.have(("PUT", f"{P}/new/subscription/s", '{"ledgerId": -1, "entryId": -1}'))
-        assert list(world.control.existing) == [f"{FULL}/new"]
+        assert world.topics() == [f"{FULL}/new"]
         assert world.control.subscriptions.names(f"{FULL}/new") == ["s"]
         await asyncio.gather(*(world.have(("PUT", f"{P}/both/subscription/{name}", None)) for name in "ab"))
         assert world.control.subscriptions.names(f"{FULL}/both") == ["a", "b"]
-        del world.control.existing[f"{FULL}/both"]
+        world.delete(f"{FULL}/both")
         for refused in (f"{P}/a-partition-0/subscription/s", f"{A}/persistent/public/none/new/subscription/s"):
             assert (await world.ask("PUT", refused)).status == 404
         wrong = json.dumps({"ledgerId": -1, "entryId": -1, "properties": {"k": "v" * 100_000}})
         assert (await world.ask("PUT", f"{P}/other/subscription/s", wrong)).status == 400
-        assert list(world.control.existing) == [f"{FULL}/new"]
+        assert world.topics() == [f"{FULL}/new"]
 
     async def strict(world: World) -> None:
         assert (await world.ask("PUT", f"{P}/new/subscription/s")).status == 404
-        assert world.control.existing == {}
+        assert world.topics() == []
 
     tell(kind)
     tell(strict, info=INFO._replace(topic_auto_creation=False))
@@ -109,9 +122,10 @@ def test_a_subscription_brings_its_topic_where_clients_may(tell: Tell) -> None:
 )
 def test_a_subscription_is_moved_into_a_batch(tell: Tell, more: str, exclusive: bool, index: int) -> None:
     async def story(world: World) -> None:
-        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
-        await world.have(("POST", f"{P}/t/subscription/s/resetcursor", f'{{"ledgerId": 7, "entryId": 3{more}}}'))
-        assert world.control.calls[-1] == ("reset_cursor", f"{FULL}/t", "s", Position(7, 3), exclusive, index)
+        with_batches(world, "s")
+        calls = world.watch(world.control.subscriptions, "reset_cursor")
+        await world.have(("POST", f"{P}/t/subscription/s/resetcursor", f'{{"ledgerId": {LEDGER}, "entryId": 3{more}}}'))
+        assert calls == [(f"{FULL}/t", "s", THIRD, exclusive, index)]
 
     tell(story)
 
@@ -125,22 +139,23 @@ def test_a_subscription_is_moved_into_a_batch(tell: Tell, more: str, exclusive: 
         ('"earliest"', EARLIEST, None),
         ('{"ledgerId": 9223372036854775807, "entryId": 9223372036854775807}', LATEST, None),
         ('{"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "isExcluded": false}', EARLIEST, None),
-        ('"7:3"', Position(7, 3), None),
-        ('"7:3:-1"', Position(7, 3), None),
-        ('"7:3:-1:2"', Position(7, 3), (False, 2)),
-        ('{"ledgerId": 7, "entryId": 3, "batchIndex": 2, "excluded": true}', Position(7, 3), (True, 2)),
-        ('{"ledgerId": "7", "entryId": "3", "properties": null, "unknown": [1]}', Position(7, 3), None),
+        (f'"{THIRD}"', THIRD, None),
+        (f'"{THIRD}:-1"', THIRD, None),
+        (f'"{THIRD}:-1:2"', THIRD, (False, 2)),
+        (f'{{"ledgerId": {LEDGER}, "entryId": 3, "batchIndex": 2, "excluded": true}}', THIRD, (True, 2)),
+        (f'{{"ledgerId": "{LEDGER}", "entryId": "3", "properties": null, "unknown": [1]}}', THIRD, None),
     ],
 )
 def test_where_a_new_subscription_begins(
     tell: Tell, body: str | None, position: Position, within: tuple[bool, int] | None
 ) -> None:
     async def story(world: World) -> None:
-        await world.have(("PUT", f"{P}/t", None))
+        with_batches(world)
+        calls = world.watch(world.control.subscriptions, "create")
         await world.have(("PUT", f"{P}/t/subscription/s?replicated=true", body))
-        calls = [call for call in world.control.calls if call[0] in {"create_subscription", "within"}]
-        assert calls[0] == ("create_subscription", f"{FULL}/t", "s", position, True, {})
-        assert calls[1:] == ([("within", *within)] if within is not None else [])
+        assert [call[:5] for call in calls] == [(f"{FULL}/t", "s", position, True, {})]
+        exclusive, index = calls[0][5:]
+        assert (exclusive, max(0, index)) == (within or (False, 0))
 
     tell(story)
 
@@ -162,17 +177,18 @@ def test_a_text_that_is_no_place(tell: Tell, text: str) -> None:
 def test_a_text_names_a_place_in_every_request(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/many/partitions", "2"))
+        made = world.watch(world.control.subscriptions, "create")
+        moved = world.watch(world.control.subscriptions, "reset_cursor")
         await world.have(("PUT", f"{P}/many/subscription/s", '"earliest"'))
-        made = [call[1:4] for call in world.control.calls if call[0] == "create_subscription"]
-        assert made == [(f"{FULL}/many-partition-{n}", "s", EARLIEST) for n in (0, 1)]
+        assert [call[:3] for call in made] == [(f"{FULL}/many-partition-{n}", "s", EARLIEST) for n in (0, 1)]
         await world.have(("POST", f"{P}/many/subscription/s/resetcursor", '"latest"'))
-        assert world.control.calls[-1] == ("reset_cursor", f"{FULL}/many-partition-1", "s", LATEST, False, -1)
+        assert moved[-1] == (f"{FULL}/many-partition-1", "s", LATEST, False, -1)
         answer = await world.ask("PUT", f"{P}/many/subscription/other", '"7:3"')
         assert answer.status == 405
         await world.have(
             ("PUT", f"{P}/many/subscription/with", '{"ledgerId": -1, "entryId": -1, "properties": {"a": "b"}}')
         )
-        assert world.control.calls[-1][-1] == {"a": "b"}
+        assert made[-1][4] == {"a": "b"}
 
     tell(story)
 
@@ -200,7 +216,7 @@ def test_a_quota_may_be_written_as_older_tools_do(tell: Tell, at: str, body: str
 def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
-        world.control.peeked = entry(
+        data = described(
             3,
             b"<script>alert(1)</script>",
             producer_name="p\r\nSet-Cookie: x",
@@ -209,11 +225,12 @@ def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
             num_messages_in_batch=2,
             properties={"k": "v\r\n", "ü": "1"},
         )
+        position = world.store(f"{FULL}/t", data, 2)
         answer = await world.ask("GET", f"{P}/t/subscription/s/position/1")
         assert answer.status == 200
         assert answer.data == b"<script>alert(1)</script>"
         assert answer.headers["Content-Type"] == "application/octet-stream"
-        assert answer.headers["X-Pulsar-Message-ID"] == "7:3"
+        assert answer.headers["X-Pulsar-Message-ID"] == str(position)
         assert answer.headers["X-Pulsar-producer-name"] == "p%0D%0ASet-Cookie: x"
         assert answer.headers["X-Pulsar-partition-key"] == "schl%C3%BCssel"
         assert answer.headers["X-Pulsar-replicated-from"] == "us-east"
@@ -228,12 +245,12 @@ def test_peek_shows_the_payload_and_its_headers(tell: Tell) -> None:
 def test_peek_leaves_out_headers_that_no_client_takes(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/t/subscription/s", None))
-        world.control.peeked = entry(0, b"x", properties={"k": "v" * 100_000})
+        world.store(f"{FULL}/t", described(0, b"x", properties={"k": "v" * 100_000}))
         answer = await world.ask("GET", f"{P}/t/subscription/s/position/1")
         assert answer.status == 200 and answer.headers["X-Magnetar-Left-Out"] == "X-Pulsar-PROPERTY"
-        world.control.peeked = entry(0, b"x")._replace(data=b"nonsense")
-        broken = await world.ask("GET", f"{P}/t/subscription/s/position/1")
-        assert broken.status == 500 and "7:0" in broken.reason
+        position = world.store(f"{FULL}/t", b"nonsense")
+        broken = await world.ask("GET", f"{P}/t/subscription/s/position/2")
+        assert broken.status == 500 and str(position) in broken.reason
 
     tell(story)
 
@@ -246,7 +263,7 @@ def test_lookup_names_this_broker_and_may_refuse_unknown_topics(tell: Tell) -> N
 
     async def strict(world: World) -> None:
         assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).status == 404
-        world.control.existing[f"{FULL}/x"] = FakeTopic()
+        world.create(f"{FULL}/x")
         assert (await world.ask("GET", "/lookup/v2/topic/persistent/public/default/x")).status == 200
 
     tell(kind)
@@ -291,11 +308,16 @@ def test_a_listener_is_named_by_parameter_or_header(tell: Tell) -> None:
 
 def test_skip_gives_up_exactly_what_its_answer_says(tell: Tell) -> None:
     async def story(world: World) -> None:
+        world.create(f"{FULL}/t")
+        world.node.publish(b"three messages", batch=3, topic=f"{FULL}/t")
+        world.report("us-east", "too large", topic=f"{FULL}/t", blocked="size")
+        skips = world.watch(world.control.links, "skip")
         preview = (await world.ask("POST", "/geo/v1/links/us-east/skip?preview=true")).json
         assert preview["messages"] == 3
-        assert not [call for call in world.control.calls if call[0] == "link_skip"]
+        assert not skips
         assert (await world.ask("POST", "/geo/v1/links/us-east/skip")).json == preview
-        assert world.control.calls[-1] == ("link_skip", "us-east", f"{FULL}/t", Position(7, 3))
+        assert skips == [("us-east", f"{FULL}/t", Position(LEDGER, 0))]
+        assert (await world.ask("POST", "/geo/v1/links/us-east/skip")).status == 412, "there is nothing left"
 
     tell(story)
 
@@ -303,9 +325,10 @@ def test_skip_gives_up_exactly_what_its_answer_says(tell: Tell) -> None:
 def test_the_replication_preview_tells_what_will_be_copied(tell: Tell) -> None:
     async def story(world: World) -> None:
         await world.have(("POST", f"{A}/namespaces/public/default/replication", '["us-west"]'), ("PUT", f"{P}/t", None))
-        world.control.existing[f"{FULL}/t"].messages = [b"a", b"b"]
+        world.node.publish(b"a", b"b", topic=f"{FULL}/t")
+        stored = world.control.statistics.internal(f"{FULL}/t")["totalSize"]
         path = "/geo/v1/namespaces/public/default/replicationPreview?clusters=us-west,us-east"
-        expected = {"added": ["us-east"], "removed": [], "topics": 1, "entries": 2, "bytes": 200}
+        expected = {"added": ["us-east"], "removed": [], "topics": 1, "entries": 2, "bytes": stored}
         assert (await world.ask("GET", path)).json == expected
         await world.have(("POST", "/geo/v1/namespaces/public/default/replicationStart", '"latest"'))
         assert (await world.ask("GET", path)).json == expected | {"entries": 0, "bytes": 0}
@@ -319,20 +342,12 @@ def test_the_replication_preview_tells_what_will_be_copied(tell: Tell) -> None:
 HOSTILE = '<img src=x onerror=alert(1)>"&'
 
 
-def _blocked(topic: str) -> LinkTopicState:
-    return LinkTopicState(
-        topic=topic, c="7:1", s="7:1", gen=0, lag_messages=4, lag_bytes=10, lag_ms=5, paused=False,
-        blocked="size", blocked_detail=HOSTILE, blocked_since_ms=1, orphan=False,
-    )  # fmt: skip
-
-
 def test_the_page_escapes_names_and_loads_nothing(tell: Tell) -> None:
     async def story(world: World) -> None:
         topic = f"{FULL}/{HOSTILE}"
-        world.control.existing[topic] = FakeTopic(subscriptions={HOSTILE: {"consumers": 1}})
-        world.control.link_states = [
-            link_state("us-west", "us-east", state="down", detail=HOSTILE, topics=[_blocked(topic)])
-        ]
+        world.create(topic, b"x")
+        world.consume(topic, HOSTILE)
+        world.report("us-east", HOSTILE, trouble="down", topic=topic, blocked="size")
         answer = await world.ask("GET", "/")
         text = answer.data.decode()
         assert "<img" not in text and "&lt;img src=x onerror=alert(1)&gt;&quot;&amp;" in text
@@ -341,8 +356,8 @@ def test_the_page_escapes_names_and_loads_nothing(tell: Tell) -> None:
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         for shown in ("us-east", "down", "Stopped topics", "90 s"):
             assert shown in text
-        world.control.ready = False
-        assert "the disk is full" in (await world.ask("GET", "/")).data.decode()
+        world.break_log()
+        assert UNWRITABLE in (await world.ask("GET", "/")).data.decode()
 
     tell(story)
 
@@ -350,7 +365,7 @@ def test_the_page_escapes_names_and_loads_nothing(tell: Tell) -> None:
 def test_the_page_is_short_however_many_topics_there_are(tell: Tell) -> None:
     async def story(world: World) -> None:
         for number in range(page_module.PAGE_ROWS_MAX + 50):
-            world.control.existing[f"{FULL}/t{number:04}"] = FakeTopic()
+            world.create(f"{FULL}/t{number:04}")
         text = (await world.ask("GET", "/")).data.decode()
         assert "50 more" in text and text.count("<tr><td>") <= page_module.PAGE_ROWS_MAX + 5
 
@@ -363,10 +378,11 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
 
     async def story(world: World) -> None:
         for number in range(10):
-            world.control.existing[f'{FULL}/t"{number}'] = FakeTopic(
-                subscriptions={"s": {"consumers": 2}}, messages=[b"12345"]
-            )
-        world.control.link_states = [link_state("us-west", "us-east", topics=[_blocked(f"{FULL}/x")])]
+            world.create(f'{FULL}/t"{number}', b"12345", subscriptions=["s"])
+            world.consume(f'{FULL}/t"{number}', "s", kind=1, count=2)
+        size = world.control.statistics.topic(f'{FULL}/t"0')["bytesInCounter"]
+        world.advance_to(world.now_ms + 1_500)
+        world.report("us-east", "too large", topic=f'{FULL}/t"0', blocked="size")
         counters = {"markers_written": 4, "exact_subscriptions": 3, "exact_waiting": 1}
         told = {"mode": "exact", "counters": counters}
         monkeypatch.setattr(world.control.replicated, "metrics", lambda: told)
@@ -376,9 +392,9 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
 
         families = {family.name: family for family in text_string_to_metric_families(answer.data.decode())}
         published = families["pulsar_in_bytes"].samples
-        assert len(published) == 4 and sum(sample.value for sample in published) == 50
+        assert len(published) == 4 and sum(sample.value for sample in published) == 10 * size
         assert {sample.labels["cluster"] for sample in published} == {"us-west"}
-        assert [s.value for s in published if s.labels["topic"] == "(other)"] == [35]
+        assert [s.value for s in published if s.labels["topic"] == "(other)"] == [7 * size]
         assert len(families["pulsar_subscription_back_log"].samples) == 3
         assert families["magnetar_metrics_topics_left_out"].samples[0].value == 7
         assert families["magnetar_link_lag_seconds"].samples[0].value == 1.5
@@ -390,7 +406,8 @@ def test_metrics_are_bounded_and_their_sums_right(tell: Tell, monkeypatch: pytes
         for name, value in (("", 3), ("_waiting", 1)):
             family = families[f"magnetar_replicated_subscriptions{name}"]
             assert (family.type, [sample.value for sample in family.samples]) == ("gauge", [value])
-        states = {s.labels["state"]: s.value for s in families["magnetar_link_state"].samples}
+        samples = [s for s in families["magnetar_link_state"].samples if s.labels["remote_cluster"] == "us-east"]
+        states = {s.labels["state"]: s.value for s in samples}
         assert states == {"up": 1, "down": 0, "paused": 0, "blocked": 0, "idle": 0}
 
     tell(story)
@@ -403,7 +420,6 @@ def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> Non
     async def story(world: World) -> None:
         from prometheus_client.parser import text_string_to_metric_families
 
-        control = world.control
         before: dict[str, float] = {}
 
         async def scrape() -> dict[str, float]:
@@ -422,17 +438,16 @@ def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> Non
             return found
 
         for number in range(5, 15):
-            control.existing[f"{FULL}/t{number:02}"] = FakeTopic({}, {"s": {"consumers": 0}}, [b"12345"])
+            world.create(f"{FULL}/t{number:02}", b"12345", subscriptions=["s"])
         await scrape()
-        control.existing[f"{FULL}/t00"] = FakeTopic(messages=[b"1"])  # before all others by name
+        world.create(f"{FULL}/t00", b"1")  # before all others by name
         await scrape()
         for number in (14, 0, 5, 6, 7, 8):  # without a row, and with one
-            control.topics.delete(f"{FULL}/t{number:02}", True, lambda _error: None)
-            await asyncio.sleep(0)
+            world.delete(f"{FULL}/t{number:02}")
             found = await scrape()
             assert f"{FULL}/t{number:02}" not in str(found)
-        for topic in control.existing.values():
-            topic.messages.append(b"67890")
+        for topic in world.topics():
+            world.node.publish(b"67890", topic=topic)
         found = await scrape()
         own = sum(
             value for name, value in found.items() if name.startswith("pulsar_in_messages") and "(other)" not in name
@@ -445,11 +460,11 @@ def test_counters_never_fall(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_topic_deleted_during_a_scrape_does_no_harm(tell: Tell) -> None:
     async def story(world: World) -> None:
         for number in range(100):
-            world.control.existing[f"{FULL}/t{number}"] = FakeTopic()
+            world.create(f"{FULL}/t{number}")
 
         async def delete() -> None:
             for number in range(100):
-                world.control.existing.pop(f"{FULL}/t{99 - number}")
+                world.delete(f"{FULL}/t{99 - number}")
                 await asyncio.sleep(0)
 
         answer, _ = await asyncio.gather(world.ask("GET", "/metrics"), delete())
@@ -537,11 +552,12 @@ def test_subscriptions_of_the_partitions_that_are_there(tell: Tell) -> None:
             base = f"{A}/{domain}/public/default"
             await world.have(("PUT", f"{base}/gap/partitions", "3"))
             named = f"{domain}://public/default/gap-partition-"
-            del world.control.existing[named + "1"]
-            world.control.existing[named + "2"].subscriptions["s"] = {"consumers": 0}
+            if domain == "persistent":
+                world.delete(named + "1")
+            world.consume(named + "2", "s")
             assert (await world.ask("GET", f"{base}/gap/subscriptions")).json == ["s"]
             assert (await world.ask("DELETE", f"{base}/gap/subscription/none")).status == 404
-            assert (await world.ask("DELETE", f"{base}/gap/subscription/s")).status == 204
+            assert (await world.ask("DELETE", f"{base}/gap/subscription/s?force=true")).status == 204
             assert (await world.ask("GET", f"{base}/gap/subscriptions")).json == []
             assert (await world.ask("GET", f"{base}/gap-partition-1/subscriptions")).status == 404
 
@@ -567,11 +583,12 @@ def test_two_who_change_a_tenant_both_succeed(tell: Tell) -> None:
 
 def test_the_last_message_of_a_batch_has_its_index(tell: Tell) -> None:
     async def story(world: World) -> None:
-        await world.have(("PUT", f"{P}/t", None))
-        for messages, index in (([b"x", b"batch"], {"batchIndex": 2}), ([b"batch", b"x"], {})):
-            world.control.existing[f"{FULL}/t"].messages = messages
-            shown = (await world.ask("GET", f"{P}/t/lastMessageId")).json
-            assert shown == {"ledgerId": 7, "entryId": 1, "partitionIndex": -1} | index
+        for topic, batches, index in (("t", (1, 3), {"batchIndex": 2}), ("u", (3, 1), {})):
+            world.create(f"{FULL}/{topic}")
+            for batch in batches:
+                (last,) = world.node.publish(b"x", batch=batch, topic=f"{FULL}/{topic}")
+            shown = (await world.ask("GET", f"{P}/{topic}/lastMessageId")).json
+            assert shown == {"ledgerId": last.ledger, "entryId": 1, "partitionIndex": -1} | index
 
     tell(story)
 

@@ -5,7 +5,6 @@ import pytest
 
 from magnetar.metadata.policies.table import TABLE, Policy
 from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic
 from tests.web.policy_cases import json, value
 
 A, G = "/admin/v2", "/geo/v1"
@@ -14,15 +13,6 @@ N = "namespaces/public/default"
 NAMESPACES = [policy for policy in TABLE if policy.namespace and not policy.kind_query]
 NAMESPACES = [policy for policy in NAMESPACES if policy.name not in {"replication-start", "subscription-mode"}]
 TOPICS = [policy for policy in TABLE if policy.topic and not policy.kind_query]
-MORE = {
-    "deduplication": True,
-    "deduplication-interval": 7,
-    "replicate-subscriptions": True,
-    "idempotency": {"property": "k", "windowSeconds": 60, "keysMax": 10, "enabled": True},
-    "replication-clusters": ["us-east", "us-west"],
-    "schema-auto-update": False,
-    "allowed-clusters": ["eu-central", "us-east", "us-west"],
-}
 
 
 def _namespace_path(policy: Policy) -> str:
@@ -35,7 +25,7 @@ def _topic_path(policy: Policy, domain: str = "persistent", topic: str = "t") ->
 
 async def _topics(world: World) -> None:
     for name in ("persistent://public/default/t", "non-persistent://public/default/t"):
-        world.control.existing[name] = FakeTopic()
+        world.create(name)
 
 
 @pytest.mark.parametrize("policy", NAMESPACES, ids=lambda policy: policy.name)
@@ -69,8 +59,7 @@ def test_of_a_topic_something_holds_always(tell: Tell, policy: Policy, domain: s
 
 @pytest.mark.parametrize("policy", [policy for policy in TOPICS if policy.namespace], ids=lambda policy: policy.name)
 def test_a_topic_has_what_its_namespace_has_until_it_has_its_own(tell: Tell, policy: Policy) -> None:
-    shared = MORE.get(policy.name)
-    shared = value(policy) if shared is None else shared
+    shared = value(policy)
 
     async def story(world: World) -> None:
         await _topics(world)

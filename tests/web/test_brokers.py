@@ -87,8 +87,9 @@ def test_a_namespace_is_one_piece(tell: Tell) -> None:
         assert bundles == {"boundaries": WHOLE.split("_"), "numBundles": 1}
         answer = await world.ask("GET", "/lookup/v2/topic/persistent/public/default/t/bundle")
         assert answer.data.decode() == WHOLE
+        client = world.produce("persistent://public/default/t")
         assert (await world.ask("PUT", f"{A}/namespaces/public/default/{WHOLE}/unload")).status == 204
-        assert ("unload", "persistent://public/default/t") in world.control.calls
+        assert client.answers[-1].HasField("close_producer")
 
     tell(story)
 
@@ -122,7 +123,7 @@ def test_a_shadow_is_refused_instead_of_being_an_ordinary_topic(tell: Tell, path
     async def story(world: World) -> None:
         answer = await world.ask("PUT", f"{A}/persistent/public/default/{path}", body)
         assert (answer.status, answer.reason) == (412, "a topic has no shadows; links copy topics between clusters")
-        assert not world.control.existing
+        assert not world.topics()
 
     tell(story)
 

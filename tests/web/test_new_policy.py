@@ -21,7 +21,6 @@ from magnetar.metadata.sync.documents import kind_of
 from magnetar.metadata.sync.preview import preview
 from tests.support.tools import tool
 from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic
 
 ROW = Policy(
     "test-size",
@@ -51,8 +50,8 @@ def row(monkeypatch: pytest.MonkeyPatch) -> Policy:
     monkeypatch.setattr(server, "ROUTES", (*server.ROUTES, *made))
     rows, by_name = (*table.TABLE, ROW), {**table.BY_NAME, ROW.name: ROW}
     monkeypatch.setattr(commands, "TABLE", rows)
-    for module in ("magnetar.cli.commands.policies", "magnetar.metadata.policies.defaults", "tests.web.fake_control"):
-        monkeypatch.setattr(f"{module}.BY_NAME", by_name)
+    for module in ("cli.commands.policies", "metadata.policies.defaults", "broker.admin.policies"):
+        monkeypatch.setattr(f"magnetar.{module}.BY_NAME", by_name)
     return ROW
 
 
@@ -68,7 +67,7 @@ def test_a_row_has_its_routes_on_both_levels(row: Policy) -> None:
 
 def test_the_routes_of_a_row_set_check_and_take_back(tell: Tell, row: Policy) -> None:
     async def story(world: World) -> None:
-        world.control.existing["persistent://public/default/t"] = FakeTopic()
+        world.create("persistent://public/default/t")
         assert (await world.ask("GET", NAMESPACE)).status == 204
         assert (await world.ask("GET", f"{TOPIC}?applied=true")).json == 9
         await world.have(("POST", NAMESPACE, "5"))
@@ -142,7 +141,7 @@ def test_an_interval_below_zero_is_refused_for_topics_that_store_nothing(tell: T
     """It was taken, and could not be read again: the type of what is stored begins at 0."""
 
     async def story(world: World) -> None:
-        world.control.existing["non-persistent://public/default/t"] = FakeTopic()
+        world.create("non-persistent://public/default/t")
         path = "/admin/v2/non-persistent/public/default/t/deduplicationSnapshotInterval"
         assert (await world.ask("POST", path, "-1")).status == 400
         await world.have(("POST", path, "0"))

@@ -9,7 +9,6 @@ import pytest
 
 from magnetar.admin.http.server import ROUTES
 from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic
 
 A = "/admin/v2"
 N = f"{A}/namespaces/{{t}}/{{n}}"
@@ -237,7 +236,7 @@ def test_what_is_not_built_says_why(tell: Tell, row: tuple[str, str]) -> None:
 
     async def story(world: World) -> None:
         for domain in ("persistent", "non-persistent"):
-            world.control.existing[f"{domain}://public/default/t"] = FakeTopic()
+            world.create(f"{domain}://public/default/t")
         body = '{"some": "thing"}' if method in {"POST", "PUT"} else None
         answer = await world.ask(method, _filled(path), body)
         assert answer.status == 501, (answer.status, answer.data)
@@ -269,9 +268,9 @@ def test_a_slash_at_the_end_changes_nothing_and_head_is_get_without_a_body(tell:
                 assert head.headers["Content-Length"] == answer.headers["Content-Length"]
                 assert head.headers["Content-Type"] == answer.headers["Content-Type"]
         await world.have(("PUT", f"{A}/persistent/public/default/u/", None))
-        assert "persistent://public/default/u" in world.control.existing
+        assert "persistent://public/default/u" in world.topics()
         assert (await world.ask("HEAD", f"{A}/tenants/none")).status == 404
-        world.control.ready = False
+        world.break_log()
         assert (await world.ask("HEAD", f"{A}/brokers/health")).status == 503
         assert (await world.ask("GET", f"{A}/tenants//")).status == 501
 

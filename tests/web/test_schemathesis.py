@@ -21,8 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.path_values import PATH_VALUES
-from tests.web.conftest import World
-from tests.web.fake_control import FakeTopic
+from tests.web.conftest import World, planted_bug
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = settings(
@@ -40,18 +39,17 @@ worlds: list[World] = []
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A running interface; its broker is the tests' own, which makes no files of ten thousand partitions."""
+    """A running interface; its broker has no room for ten thousand partitions."""
     ready, stop = threading.Event(), threading.Event()
     found: list[str] = []
 
     worlds.clear()
 
     async def serve() -> None:
-        world = World()
+        world = World(limits={"topics_max": 64})
 
         async def story(world: World) -> None:
-            await world.have(("PUT", "/admin/v2/persistent/public/default/t", None))
-            world.control.existing["persistent://public/default/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
+            world.create("persistent://public/default/t", subscriptions=["s"])
             found.append(world.url)
             worlds.append(world)
             ready.set()
@@ -70,12 +68,8 @@ def url() -> Iterator[str]:
 def test_a_planted_bug_is_found(url: str) -> None:
     """The checks can fail: an operation that meets a bug of the broker, and one whose answer is not what it says."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    worlds[0].control.bug = True
-    try:
-        with pytest.raises(FailureGroup, match="Server error"):
-            _try(schema["/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats"]["GET"], url)
-    finally:
-        worlds[0].control.bug = False
+    with planted_bug(worlds[0]), pytest.raises(FailureGroup, match="Server error"):
+        _try(schema["/admin/v2/persistent/{tenant}/{namespace}/{topic}/stats"]["GET"], url)
     default = worlds[0].control.policies.default
     worlds[0].control.policies.default = lambda name: {"no": "number"}  # type: ignore[method-assign]
     try:

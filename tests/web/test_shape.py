@@ -8,10 +8,10 @@ import pytest
 from magnetar.admin.http import call as call_module
 from magnetar.admin.http.replies import STATUS_OF_CODE
 from magnetar.admin.http.server import ROUTES
-from magnetar.core.errors import BrokerError, ErrorCode, StorageError
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.core.errors import BrokerError, ErrorCode
 from tests.support.path_values import PATH_VALUES
-from tests.web.conftest import INFO, Tell, World
-from tests.web.fake_control import FakeTopic
+from tests.web.conftest import INFO, UNWRITABLE, Tell, World, planted_bug
 
 A = "/admin/v2"
 P = f"{A}/persistent/public/default"
@@ -45,8 +45,8 @@ def test_every_route_refuses_in_one_shape(tell: Tell, route: object) -> None:
 
 def test_a_bug_is_500_in_one_line_and_in_the_log(tell: Tell, caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
-        world.control.bug = True
-        answer = await world.ask("GET", f"{P}/t/stats")
+        with planted_bug(world):
+            answer = await world.ask("GET", f"{P}/t/stats")
         assert answer.status == 500
         assert "planted" not in answer.reason and "Traceback" not in answer.reason
 
@@ -55,10 +55,14 @@ def test_a_bug_is_500_in_one_line_and_in_the_log(tell: Tell, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
-def test_broker_errors_have_statuses(tell: Tell, code: ErrorCode) -> None:
+def test_broker_errors_have_statuses(tell: Tell, code: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_subscription: Subscription) -> None:
+        raise BrokerError(code, "why\nit\tfailed \x1b[31m")
+
+    monkeypatch.setattr(Subscription, "skip_all", refuse)
+
     async def story(world: World) -> None:
-        world.control.existing["persistent://public/default/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        world.control.fail = BrokerError(code, "why\nit\tfailed \x1b[31m")
+        world.create("persistent://public/default/t", subscriptions=["s"])
         answer = await world.ask("POST", f"{P}/t/subscription/s/skip_all")
         assert answer.status == STATUS_OF_CODE.get(code, 500)
         assert answer.reason == "why it failed [31m"
@@ -68,9 +72,10 @@ def test_broker_errors_have_statuses(tell: Tell, code: ErrorCode) -> None:
 
 def test_a_store_that_fails_changes_nothing(tell: Tell) -> None:
     async def story(world: World) -> None:
-        world.control.fail = StorageError("the disk is full")
+        world.node.store_error = "the disk is full"
         answer = await world.ask("POST", f"{A}/namespaces/public/default/replication", '["us-west"]')
-        assert (answer.status, answer.reason) == (500, "the disk is full")
+        assert (answer.status, answer.reason) == (500, "the metadata store refused: the disk is full")
+        world.node.store_error = ""
         clusters = await world.ask("GET", f"{A}/namespaces/public/default/replication")
         assert clusters.json == ["eu-central", "us-east", "us-west"]
         await world.have(("POST", f"{A}/namespaces/public/default/replication", '["us-west"]'))
@@ -82,19 +87,22 @@ def test_a_disk_that_hangs_is_told(tell: Tell, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(call_module, "CHANGE_TIMEOUT_S", 0.01)
 
     async def story(world: World) -> None:
-        world.control.hang = True
+        world.node.hold_stores = True
         answer = await world.ask("PUT", f"{P}/new")
         assert answer.status == 504 and "may still happen" in answer.reason
+        world.node.hold_stores = False
+        world.work()
+        assert (await world.ask("GET", f"{P}/new/stats")).status == 200, "it did, and whom it was for is gone"
 
     tell(story)
 
 
 def test_not_ready_is_503_with_the_reason(tell: Tell) -> None:
     async def story(world: World) -> None:
-        world.control.ready = False
+        world.break_log()
         for name in ("health", "ready"):
             answer = await world.ask("GET", f"{A}/brokers/{name}")
-            assert (answer.status, answer.reason) == (503, "the disk is full")
+            assert (answer.status, answer.reason) == (503, UNWRITABLE)
 
     tell(story)
 
@@ -133,6 +141,25 @@ def test_known_paths_of_pulsar_that_are_not_built_say_why(tell: Tell, path: str,
             assert answer.status == 501 and why in answer.reason, answer.reason
 
     tell(story)
+
+
+def test_topics_beyond_the_brokers_limit_are_412(tell: Tell) -> None:
+    """As those beyond a namespace's; a client is refused with NotAllowed, which would be 405."""
+
+    async def story(world: World) -> None:
+        await world.have(("PUT", f"{P}/t", None), ("PUT", f"{P}/parts/partitions", "1"))
+        for method, path, body in (
+            ("PUT", f"{P}/new", None),
+            ("PUT", f"{A}/non-persistent/public/default/new", None),
+            ("PUT", f"{P}/new/partitions", "2"),
+            ("POST", f"{P}/parts/partitions", "2"),
+            ("POST", "/geo/v1/persistent/public/default/t/adoptPartitions", "2"),
+        ):
+            answer = await world.ask(method, path, body)
+            assert (answer.status, answer.reason) == (412, "more than 2 topics (topics_max)"), path
+        await world.have(("PUT", f"{A}/non-persistent/public/default/new/partitions", "2"))
+
+    tell(story, limits={"topics_max": 2})
 
 
 def test_a_body_over_the_limit(tell: Tell) -> None:
@@ -188,7 +215,7 @@ def test_changes_from_other_sites_are_refused(tell: Tell, headers: dict[str, str
         sent = {name: value.replace("{here}", world.url.removeprefix("http://")) for name, value in headers.items()}
         answer = await world.ask("PUT", f"{P}/new", headers=sent)
         assert answer.status == status
-        assert ("persistent://public/default/new" in world.control.existing) == (status == 204)
+        assert ("persistent://public/default/new" in world.topics()) == (status == 204)
 
     tell(story)
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from magnetar.admin.http.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection
 from magnetar.runtime.network.connection_places import Places
-from tests.web.conftest import World, raw_answer
+from tests.web.conftest import World, raw_answer, told
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 WAIT_S = 20
@@ -245,9 +245,9 @@ def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -
             status, body = await raw_answer(reader)
             writer.close()
         assert status == b"408" and b"the body did not come within 0.3 s" in body
-        assert "slow" not in world.control.existing
+        assert "slow" not in world.resources.tenants()
 
-    asyncio.run(World().within(story))
+    told(story)
 
 
 @pytest.mark.parametrize(

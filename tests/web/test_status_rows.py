@@ -6,7 +6,6 @@ import pytest
 
 from magnetar.admin.routes.geo import STATUS_SUBSCRIPTIONS_MAX
 from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic
 
 
 @pytest.mark.parametrize(
@@ -25,8 +24,9 @@ def test_what_is_left_out_is_counted(
         metrics: dict[str, Any] = {"mode": "exact", "counters": {"exact_subscriptions": counted}}
         monkeypatch.setattr(world.control.replicated, "metrics", lambda: metrics)
         for number in range(subscriptions):
-            topic = world.control.existing[f"persistent://public/default/t{number:04}"] = FakeTopic()
-            topic.subscriptions["s"] = {"consumers": 0, "replicated": True}
+            topic = f"persistent://public/default/t{number:04}"
+            world.create(topic)
+            world.call(lambda done, topic=topic: world.control.subscriptions.create(topic, "s", None, True, {}, done))  # type: ignore[misc]
         told = (await world.ask("GET", "/geo/v1/status")).json
         assert len(told["replicated"]) == min(subscriptions, STATUS_SUBSCRIPTIONS_MAX)
         assert told["replicated_more"] == more

@@ -9,8 +9,7 @@ from aiohttp import ClientSession
 
 from magnetar.admin.http.answers import Answers
 from magnetar.admin.http.zipped import ZIP_BYTES_MIN, wants_gzip
-from tests.web.conftest import Tell, World
-from tests.web.fake_control import FakeTopic
+from tests.web.conftest import UNWRITABLE, Tell, World
 
 A = "/admin/v2"
 N = f"{A}/namespaces/public/default"
@@ -55,17 +54,16 @@ def test_a_namespace_is_one_bundle_wherever_tools_ask(tell: Tell) -> None:
         bundles = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
         assert (await world.ask("GET", N)).json["bundles"] == bundles
         assert (await world.ask("GET", f"{N}/bundles")).json == bundles
-        world.control.existing[f"{FULL}/t"] = FakeTopic(
-            subscriptions={"s": {"consumers": 0}, "other": {"consumers": 0}}, messages=[b"1"]
-        )
+        world.create(f"{FULL}/t", b"1", subscriptions=["s", "other"])
+        calls = world.watch(world.control.subscriptions, "skip_all")
         for path in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
-            world.control.calls.clear()
+            calls.clear()
             await world.have(("POST", f"{N}/{WHOLE}/{path}", None))
-            of_bundle = list(world.control.calls)
-            world.control.calls.clear()
+            of_bundle = list(calls)
+            calls.clear()
             if path != "unsubscribe/s":
                 await world.have(("POST", f"{N}/{path}", None))
-                assert of_bundle == world.control.calls and of_bundle
+                assert of_bundle == calls and of_bundle
         assert world.control.subscriptions.names(f"{FULL}/t") == ["other"]
         positions = (await world.ask("GET", f"{N}/{WHOLE}/topicHashPositions?topics={FULL}/t,{FULL}/none")).json
         assert positions == {
@@ -123,9 +121,9 @@ def test_the_page_for_load_balancers_tells_whether_it_serves(tell: Tell) -> None
     async def story(world: World) -> None:
         answer = await world.ask("GET", "/status.html")
         assert (answer.status, answer.data) == (200, b"OK")
-        world.control.ready = False
+        world.break_log()
         answer = await world.ask("GET", "/status.html")
-        assert (answer.status, answer.reason) == (503, "the disk is full")
+        assert (answer.status, answer.reason) == (503, UNWRITABLE)
 
     tell(story)
 
@@ -160,11 +158,11 @@ def test_asking_by_http_makes_a_partitioned_topic_where_the_policy_says_so(tell:
         assert (await world.ask("GET", topic)).status == 404
         assert (await world.ask("GET", f"{topic}?checkAllowAutoCreation=true")).json["partitions"] == 3
         assert (await world.ask("GET", topic)).json["partitions"] == 3
-        assert f"{FULL}/t-partition-2" in world.control.existing
+        assert f"{FULL}/t-partition-2" in world.topics()
         await world.have(("DELETE", f"{N}/autoTopicCreation", None))
         other = topic.replace("/t/", "/other/")
         assert (await world.ask("GET", f"{other}?checkAllowAutoCreation=true")).json["partitions"] == 0
-        assert f"{FULL}/other" not in world.control.existing
+        assert f"{FULL}/other" not in world.topics()
 
     tell(story)
 
@@ -181,11 +179,11 @@ def test_go_tools_switch_automatic_creation_off_with_an_empty_type(tell: Tell) -
 def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -> None:
     async def story(world: World) -> None:
         lost = "non-persistent://public/default/n"
-        subscriptions = {"s": {"consumers": 2}}
-        world.control.existing[f"{FULL}/t"] = FakeTopic(
-            subscriptions=subscriptions, messages=[b"1", b"22"], producers=3
-        )
-        world.control.existing[lost] = FakeTopic()
+        world.create(f"{FULL}/t", *(b"%d" % number for number in range(2 * 60)), subscriptions=["s"])
+        world.consume(f"{FULL}/t", "s", kind=1, count=2)
+        world.produce(f"{FULL}/t", 3)
+        world.create(lost)
+        world.advance_to(world.now_ms + 60_000)  # after so long a broker has counted rates
         found = (await world.ask("GET", f"{A}/broker-stats/topics")).json
         assert found == (await world.ask("GET", f"{A}/broker-stats/destinations")).json
         assert list(found) == ["public/default"] and list(found["public/default"]) == [WHOLE]
@@ -195,7 +193,7 @@ def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -
             "non-persistent": [lost],
         }
         topic = domains["persistent"][f"{FULL}/t"]
-        assert (topic["producerCount"], topic["msgInCount"], topic["msgRateIn"]) == (3, 2, 2.0)
+        assert (topic["producerCount"], topic["msgInCount"], topic["msgRateIn"]) == (3, 120, 2.0)
         assert len(topic["subscriptions"]["s"]["consumers"]) == 2
         whole, metrics = (await world.ask("GET", f"{A}/broker-stats/metrics")).json
         assert whole["dimensions"] == {"cluster": "us-west"}
@@ -205,7 +203,7 @@ def test_statistics_of_the_broker_are_as_pulsar_manager_reads_them(tell: Tell) -
             key: metrics["metrics"][f"brk_{key}"]
             for key in ("in_rate", "no_of_topics", "no_of_consumers", "msg_backlog")
         }
-        assert told == {"in_rate": 2.0, "no_of_topics": 2, "no_of_consumers": 2, "msg_backlog": 2}
+        assert told == {"in_rate": 2.0, "no_of_topics": 2, "no_of_consumers": 2, "msg_backlog": 120}
         report = (await world.ask("GET", f"{A}/broker-stats/load-report")).json
         assert report["loadReportType"] == "LocalBrokerData"
         assert report["msgRateIn"] == 2.0 and report["numTopics"] == 2
@@ -239,7 +237,7 @@ def test_functions_and_io_are_asked_for_before_they_are_made(tell: Tell) -> None
 def test_statistics_of_all_topics_have_a_limit(tell: Tell) -> None:
     async def story(world: World) -> None:
         for number in range(20):
-            world.control.existing[f"{FULL}/t{number}"] = FakeTopic()
+            world.create(f"{FULL}/t{number}")
         for part in ("topics", "destinations"):
             answer = await world.ask("GET", f"{A}/broker-stats/{part}")
             assert answer.status == 412 and "http_answer_bytes_max" in answer.reason

@@ -15,8 +15,7 @@ from magnetar.admin.http import answers as module
 from magnetar.admin.http.answers import Answers
 from magnetar.core.errors import BrokerError
 from tests.support.http_server import connections_to
-from tests.web.conftest import World, raw_answer
-from tests.web.fake_control import FakeTopic, entry
+from tests.web.conftest import World, described, raw_answer
 
 MIB = 1 << 20
 PEEK = b"GET /admin/v2/persistent/public/default/t/subscription/s/position/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -68,8 +67,8 @@ def test_messages_that_inflate_are_held_a_few_at_a_time_and_who_reads_nothing_is
     async def story() -> None:
         nonlocal peak
         world = World(answers=answers, entry_bytes_max=MIB)
-        world.control.existing["persistent://public/default/t"] = FakeTopic(subscriptions={"s": {"consumers": 0}})
-        world.control.peeked = entry(0, packed, compression=kind, uncompressed_size=size)
+        world.create("persistent://public/default/t", subscriptions=["s"])
+        world.store("persistent://public/default/t", described(0, packed, compression=kind, uncompressed_size=size))
         options = {"answers": answers, "dropped": lambda _peer, reason: told.append(reason)}
         async with connections_to(world.app, **options) as port, asyncio.timeout(WAIT_S):
             tracemalloc.start()
@@ -141,7 +140,7 @@ def test_a_large_answer_has_a_limit_and_is_made_again_when_it_had_to_wait() -> N
     async def story() -> None:
         world = World(answers=answers)
         for number in range(1_000):
-            world.control.existing[f"persistent://public/default/{'t' * 80}{number}"] = FakeTopic()
+            world.create(f"persistent://public/default/{'t' * 80}{number}")
         asked = b"GET /admin/v2/persistent/public/default HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with connections_to(world.app, answers=answers) as port, asyncio.timeout(WAIT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -149,12 +148,12 @@ def test_a_large_answer_has_a_limit_and_is_made_again_when_it_had_to_wait() -> N
             writer.write(asked)
             while not answers._waiting:  # noqa: ASYNC110 - turning the loop is what is waited for
                 await asyncio.sleep(0)
-            world.control.existing.popitem()
+            world.delete(world.topics()[-1])
             other.release()
             status, body = await raw_answer(reader)
             assert status == b"200" and body.count(b"persistent://") == 999
             for number in range(1_000):
-                world.control.existing[f"persistent://public/default/{'u' * 80}{number}"] = FakeTopic()
+                world.create(f"persistent://public/default/{'u' * 80}{number}")
             writer.write(asked)
             status, body = await raw_answer(reader)
             assert status == b"412" and b"http_answer_bytes_max" in body

@@ -9,7 +9,8 @@ import pytest
 from magnetar.admin.client import OWN_WORDS, WORDS_HEADER
 from magnetar.admin.http import wording
 from tests.web.conftest import Tell, World
-from tests.web.test_rest import prepare
+from tests.web.message_cases import FIRST
+from tests.web.starts import USUAL
 
 A = "/admin/v2"
 T, C, N = f"{A}/tenants", f"{A}/clusters", f"{A}/namespaces"
@@ -17,7 +18,6 @@ P, NP = f"{A}/persistent/public/default", f"{A}/non-persistent/public/default"
 FULL = "persistent://public/default"
 KEPT = f"{N}/acme/kept"
 NO = f"{N}/public/missing"
-MESSAGE = '{"ledgerId": 7, "entryId": 0}'
 QUOTA = '{"limitSize": 99999999999}'
 MORE = ": ..."
 """Ours follow."""
@@ -158,21 +158,21 @@ CASES: list[tuple[str, str, str | None, int, str]] = [
     (
         "POST",
         f"{P}/many/subscription/s/resetcursor",
-        MESSAGE,
+        FIRST,
         405,
         "Reset-cursor at position is not allowed for partitioned-topic" + MORE,
     ),
     (
         "POST",
         f"{P}/many/subscription/s/expireMessages",
-        MESSAGE,
+        FIRST,
         405,
         "Expire message at position is not supported for partitioned-topic" + MORE,
     ),
     (
         "PUT",
         f"{P}/many/backlogSize",
-        MESSAGE,
+        FIRST,
         405,
         "calculate backlog size is not allowed for partitioned-topic" + MORE,
     ),
@@ -221,10 +221,11 @@ CASES: list[tuple[str, str, str | None, int, str]] = [
 @pytest.fixture(scope="module")
 def still() -> Iterator[Tell]:
     """Run stories over one world: nothing but refusals."""
-    world, meanwhile = World(), AsyncExitStack()
+    meanwhile = AsyncExitStack()
+    USUAL.saved()  # made in a loop of its own
     with asyncio.Runner() as runner:
+        world = runner.run(USUAL.world())
         runner.run(meanwhile.enter_async_context(world.serving()))
-        runner.run(prepare(world))
         kept = '{"retentionTimeInMinutes": 5, "retentionSizeInMB": 9}'
         runner.run(
             world.have(

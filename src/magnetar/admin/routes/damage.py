@@ -31,7 +31,7 @@ async def get(call: Call) -> Any:
     "Give up an entry that cannot be read: it counts as acknowledged in every present and later subscription and "
     "reader.",
     ok=204,
-    errors=(400, 404, 412),
+    errors=(400, 404, 405, 412),
 )
 async def give_up(call: Call) -> None:
     """One partition. 412 when it can be read. Links are not concerned: they have a skip of their own."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.runtime.network.in_process import Heard, InsideConnection
@@ -27,11 +27,8 @@ ANSWER_S: Final = 30.0
 """The timeout of an answer: the operation timeout of clients."""
 
 
-class Opens(Protocol):
-    """Makes connections to the broker (`runtime.network.server.PulsarServer.inside`)."""
-
-    def __call__(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
-        """A connection that is not open yet."""
+Opens = Callable[[Heard, Callable[[str], None]], InsideConnection]
+"""Makes a connection to the broker that is not open yet (`runtime.network.server.PulsarServer.inside`)."""
 
 
 class BrokerClient:

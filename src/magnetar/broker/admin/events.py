@@ -1,7 +1,6 @@
 """The entry of administration into a broker: its calls come from outside the driver's events."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from magnetar.broker.catalog.loaded_topics import LoadedTopics
 from magnetar.broker.context import Done
@@ -11,12 +10,8 @@ from magnetar.broker.topics.topic import Topic
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError
 from magnetar.metadata.errors import NotFound
 
-
-class Run(Protocol):
-    """`Driver.run`."""
-
-    def __call__(self, event: Callable[..., None], *arguments: Any) -> None:
-        """Handle one event and carry out its effects."""
+Run = Callable[..., None]
+"""`Driver.run`: handles one event with its arguments and carries out its effects."""
 
 
 class AdminEvents:

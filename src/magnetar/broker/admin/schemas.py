@@ -4,7 +4,7 @@ The names of a partitioned topic and of its partitions mean the same schemas; so
 topic.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from magnetar.broker.admin.events import AdminEvents
@@ -14,7 +14,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed, Unprocessable
 from magnetar.schemas.errors import SchemaIncompatible, SchemaInvalid, SchemasFull
 from magnetar.schemas.keyvalue import from_text, to_text
-from magnetar.schemas.registry import Record, Registry, schema_id
+from magnetar.schemas.registry import Record, schema_id
 from magnetar.schemas.types import Definition, SchemaType, type_named
 
 DoneVersion = Callable[[int | None, MagnetarError | None], None]
@@ -49,52 +49,6 @@ def described(version: int, record: Record) -> dict[str, Any]:
     } | ({"foreign": True} if record.foreign else {})
 
 
-def listed(registry: Registry, ids: list[str]) -> list[dict[str, Any]]:
-    """`SchemaControl.topics` of some topics."""
-    rows: list[dict[str, Any]] = []
-    for id_ in ids:
-        newest = registry.latest(id_)
-        rows.append(
-            {
-                "topic": id_,
-                "versions": len(registry.live(id_)),
-                "version": newest[0] if newest else None,
-                "type": SchemaType(newest[1].type).name if newest else None,
-            }
-        )
-    return rows
-
-
-def all_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
-    """`SchemaControl.in_force` of a topic."""
-    found = ((version, registry.at(id_, version)) for version, _ in list(registry.live(id_)))
-    return (described(version, record) for version, record in found if record is not None)
-
-
-def history_of(registry: Registry, id_: str) -> Iterator[dict[str, Any]]:
-    """`SchemaControl.history` of a topic."""
-    live = {version for version, _ in registry.live(id_)}
-
-    def state(version: int, record: Record) -> str:
-        return "in force" if version in live else "foreign" if record.foreign else "deleted"
-
-    every = list(registry.every(id_))
-    return (described(version, record) | {"state": state(version, record)} for version, record in every)
-
-
-def one_of(registry: Registry, id_: str, version: int | None) -> dict[str, Any]:
-    """`SchemaControl.one` of a topic."""
-    if version is None:
-        newest = registry.latest(id_)
-        if newest is None:
-            raise NotFound(f"topic {id_} has no schema")
-        return described(*newest)
-    record = registry.at(id_, version)
-    if record is None:
-        raise NotFound(f"topic {id_} has no schema version {version}")
-    return described(version, record)
-
-
 def refused(id_: str, error: MagnetarError) -> MagnetarError:
     """An error of the registry in the words of HTTP."""
     if isinstance(error, SchemaInvalid):
@@ -116,24 +70,44 @@ class SchemaControl:
 
     def __init__(self, schemas: Schemas, events: AdminEvents) -> None:
         self._schemas = schemas
+        self._registry = schemas.registry
         self._events = events
 
     def topics(self, namespace: str) -> list[dict[str, Any]]:
         """Topics of `tenant/namespace` that have schemas, by name: `topic`, `versions` (how many are in force), and `version`
         and `type` of the newest (None when all were deleted).
         """
-        machine = self._schemas
-        return listed(machine.registry, machine.topics(NamespaceName.parse(namespace)))
+        rows: list[dict[str, Any]] = []
+        for id_ in self._schemas.topics(NamespaceName.parse(namespace)):
+            newest = self._registry.latest(id_)
+            rows.append(
+                {
+                    "topic": id_,
+                    "versions": len(self._registry.live(id_)),
+                    "version": newest[0] if newest else None,
+                    "type": SchemaType(newest[1].type).name if newest else None,
+                }
+            )
+        return rows
 
     def in_force(self, topic: str) -> Iterable[dict[str, Any]]:
         """The schemas of a topic that are in force, ascending (`described`), made as they are taken."""
-        return all_of(self._schemas.registry, schema_id(TopicName.parse(topic)))
+        id_ = schema_id(TopicName.parse(topic))
+        found = ((version, self._registry.at(id_, version)) for version, _ in list(self._registry.live(id_)))
+        return (described(version, record) for version, record in found if record is not None)
 
     def history(self, topic: str) -> Iterable[dict[str, Any]]:
         """All schemas of a topic that can be read by number, ascending (`described`), with `state`: `in force`, `deleted` or
         `foreign`.
         """
-        return history_of(self._schemas.registry, schema_id(TopicName.parse(topic)))
+        id_ = schema_id(TopicName.parse(topic))
+        live = {version for version, _ in self._registry.live(id_)}
+
+        def state(version: int, record: Record) -> str:
+            return "in force" if version in live else "foreign" if record.foreign else "deleted"
+
+        every = list(self._registry.every(id_))
+        return (described(version, record) | {"state": state(version, record)} for version, record in every)
 
     def one(self, topic: str, version: int | None) -> dict[str, Any]:
         """One schema, the newest unless a version is named; by version also one that was deleted.
@@ -141,7 +115,16 @@ class SchemaControl:
         Raises:
             NotFound.
         """
-        return one_of(self._schemas.registry, schema_id(TopicName.parse(topic)), version)
+        id_ = schema_id(TopicName.parse(topic))
+        if version is None:
+            newest = self._registry.latest(id_)
+            if newest is None:
+                raise NotFound(f"topic {id_} has no schema")
+            return described(*newest)
+        record = self._registry.at(id_, version)
+        if record is None:
+            raise NotFound(f"topic {id_} has no schema version {version}")
+        return described(version, record)
 
     def version(self, topic: str, definition: Definition) -> int:
         """The version of an equal schema in force; -1 when there is none.
@@ -151,7 +134,7 @@ class SchemaControl:
         """
         id_ = schema_id(TopicName.parse(topic))
         try:
-            found = self._schemas.registry.find(id_, definition)
+            found = self._registry.find(id_, definition)
         except SchemaInvalid as error:
             raise refused(id_, error) from None
         return -1 if found is None else found
@@ -167,7 +150,7 @@ class SchemaControl:
         reason = ""
         if self.version(topic, definition) < 0:
             try:
-                self._schemas.registry.check(id_, definition, strategy)
+                self._registry.check(id_, definition, strategy)
             except SchemaInvalid as error:
                 raise refused(id_, error) from None
             except (SchemaIncompatible, SchemasFull) as error:

@@ -96,6 +96,7 @@ class TopicControl:
                 return
             self._check_room(name, partitions or 1)
             if partitions is None and not name.persistent:
+                self._check_topics_max(len(broker.nonpersistent.topics) + 1)
                 broker.nonpersistent.keep(name)
                 done(None)
                 return
@@ -151,6 +152,13 @@ class TopicControl:
             self._broker.catalog.check_room(name.namespace_name, topics)
         except BrokerError as error:
             raise PreconditionFailed(error.message) from error
+        if name.persistent:
+            self._check_topics_max(topics)
+
+    def _check_topics_max(self, more: int) -> None:
+        most = self._broker.config.topics_max
+        if len(self._broker.topics) + more > most:
+            raise PreconditionFailed(f"more than {most} topics (topics_max)")
 
     def adopt_partitions(self, topic: str, partitions: int, done: Done) -> None:
         """Give a topic without partitions some; its messages and subscriptions are in the first. Its clients are closed.

@@ -129,7 +129,7 @@ class Adoption:
         Raises:
             NotFound: there is none. Conflict: it has partitions. PreconditionFailed: a part of it prevents it, or the
                 clock is wrong. NotAcceptable: the number.
-            BrokerError: it is being deleted, or there are too many topics.
+            BrokerError: it is being deleted.
         """
         topic = self._checked(name, partitions)
         change = self._metasync.stamped(
@@ -163,7 +163,7 @@ class Adoption:
             off = self._context.command("topics", "set-idempotency", str(name), "--off")
             raise PreconditionFailed(f"{name} has idempotency keys; switch them off first: {off}")
         if len(self._topics) + partitions > self._context.config.topics_max:
-            raise BrokerError(ErrorCode.NOT_ALLOWED, f"more than {self._context.config.topics_max} topics (topics_max)")
+            raise PreconditionFailed(f"more than {self._context.config.topics_max} topics (topics_max)")
         return topic
 
     def _move(self, topic: Topic, first: str) -> _Moving:

@@ -15,12 +15,12 @@ from magnetar.admin.metrics.host import Process, Usage
 from magnetar.admin.metrics.page import Figures, Snapshot
 from magnetar.broker.admin.statistics import BrokerFigures, CompactionFigures, TopicFigures
 from magnetar.broker.catalog.maintenance import Totals
+from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Rows, Series, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 from tests.support.tools import tool
-from tests.web.fake_control import link_state
 
 TOPIC = "persistent://public/default/t"
 
@@ -29,6 +29,20 @@ RATES = {"msgRateIn": 1, "msgRateOut": 2, "msgThroughputIn": 3, "msgThroughputOu
 
 def entry(size: int) -> StoredEntry:
     return StoredEntry(1, 0, 0, 1, 0, 0, "", 0, 0, NONE, bytes(size))
+
+
+def link_state(source: str, target: str, **changed: Any) -> LinkState:
+    """A link in good health, unless said otherwise."""
+    numbers = ("messages_sent", "bytes_sent", "skipped_messages", "gap_messages", "skipped_messages_total",
+               "gap_messages_total", "lag_messages", "lag_bytes", "lag_ms")  # fmt: skip
+    state: Any = dict.fromkeys(numbers, 1) | {
+        "source": source,
+        "target": target,
+        "state": "up",
+        "detail": "",
+        "topics": [],
+    }
+    return state | {"throttle_bytes_per_s": None, "paused": False, "throttled": False, "since_ms": 1} | changed  # type: ignore[no-any-return]
 
 
 def exposed(snapshot: Snapshot) -> str:

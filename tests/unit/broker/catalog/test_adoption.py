@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from magnetar.core.errors import BrokerError, ErrorCode
+from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.errors import Conflict, NotFound, PreconditionFailed
@@ -234,6 +234,6 @@ def test_what_cannot_be_is_refused() -> None:
         call(plain, 2, nothing.append)
     many = World("a", limits={"topics_max": 3})["a"]
     create_topic(many)
-    with pytest.raises(BrokerError, match="topics_max"):
+    with pytest.raises(PreconditionFailed, match="topics_max"):
         many.control.topics.adopt_partitions(TOPIC, 3, nothing.append)
     assert nothing == []

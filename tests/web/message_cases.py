@@ -1,68 +1,9 @@
-"""The fake broker's part in looking at messages and properties, and its cases for the table of `test_rest`."""
+"""Cases of looking at messages and properties, for the table of `test_rest`."""
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from tests.web.conftest import LEDGER
 
-from magnetar.broker.admin.messages import DonePeek, MessageControl
-from magnetar.broker.context import Done
-from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.metadata.errors import NotFound, PreconditionFailed
-
-if TYPE_CHECKING:
-    from tests.web.fake_control import FakeControl
-
-
-class FakeMessages(MessageControl):
-    """`MessageControl` in memory: the messages of a topic are entries 0, 1, ... of ledger 7, published 1000 ms apart."""
-
-    def __init__(self, fake: "FakeControl") -> None:
-        self._fake = fake
-
-    def _given(self, done: DonePeek) -> None:
-        asyncio.get_running_loop().call_soon(done, self._fake.peeked, None)
-
-    def peek(self, topic: str, subscription: str, number: int, done: DonePeek) -> None:
-        self._fake.subscription_of(topic, subscription)
-        if number > 1:
-            raise NotFound("fewer messages than that")
-        self._given(done)
-
-    def examine(self, topic: str, number: int, newest: bool, done: DonePeek) -> None:
-        if number > len(self._fake.topic_of(topic).messages):
-            raise NotFound("fewer messages than that")
-        self._fake.calls.append(("examine", topic, number, newest))
-        self._given(done)
-
-    def at(self, topic: str, position: Position, done: DonePeek) -> None:
-        if not (position.ledger == 7 and 0 <= position.entry < len(self._fake.topic_of(topic).messages)):
-            raise NotFound("no such message")
-        self._fake.calls.append(("message_at", topic, position))
-        self._given(done)
-
-    def stopped(self, topic: str) -> list[dict[str, Any]]:
-        self._fake.topic_of(topic)
-        return [{"subscription": "s", "position": "7:1", "reason": "corrupt: entry 7:1 is lost"}]
-
-    def give_up(self, topic: str, position: Position, done: Done) -> None:
-        if not (position.ledger == 7 and 0 <= position.entry < len(self._fake.topic_of(topic).messages)):
-            raise NotFound("no such message")
-        if position.entry != 1:
-            raise PreconditionFailed("it can be read")
-        self._fake.calls.append(("give_up", topic, position))
-        self._fake.soon(done)
-
-    def position_since(self, topic: str, time_ms: int) -> Position:
-        return Position(7, min(-(-time_ms // 1000), len(self._fake.topic_of(topic).messages)))
-
-    def bytes_from(self, topic: str, position: Position) -> int:
-        messages = self._fake.topic_of(topic).messages
-        if position in {EARLIEST, LATEST}:
-            position = Position(7, 0 if position == EARLIEST else len(messages))
-        return sum(len(message) for message in messages[max(position.entry, 0) :])
-
-
-FIRST = '{"ledgerId": 7, "entryId": 0}'
-BEHIND = '{"ledgerId": 8, "entryId": 0}'
+FIRST = f'{{"ledgerId": {LEDGER}, "entryId": 0}}'
+BEHIND = f'{{"ledgerId": {LEDGER + 1}, "entryId": 0}}'
 TOO_MANY = '{"a": "' + "x" * 70_000 + '"}'
 
 
@@ -71,11 +12,11 @@ def message_cases(base: str, missing: str, persistent: bool) -> list[tuple[str, 
     looked, changed, absent = (200, 204, 404) if persistent else (405, 405, 405)
     subscription = f"{base}/t/subscription/s"
     return [
-        ("GET", f"{base}/t/ledger/7/entry/1", None, looked),
-        ("GET", f"{base}/t/ledger/7/entry/-1", None, 400 if persistent else 405),
-        ("GET", f"{base}/t/ledger/7/entry/2", None, absent),
-        ("GET", f"{base}/many/ledger/7/entry/1", None, 405),
-        ("GET", f"{base}/a%2Fb/ledger/7/entry/1", None, 412),
+        ("GET", f"{base}/t/ledger/{LEDGER}/entry/1", None, looked),
+        ("GET", f"{base}/t/ledger/{LEDGER}/entry/-1", None, 400 if persistent else 405),
+        ("GET", f"{base}/t/ledger/{LEDGER}/entry/2", None, absent),
+        ("GET", f"{base}/many/ledger/{LEDGER}/entry/1", None, 405),
+        ("GET", f"{base}/a%2Fb/ledger/{LEDGER}/entry/1", None, 412),
         ("GET", f"{base}/t/examinemessage", None, looked),
         ("GET", f"{base}/t/examinemessage?initialPosition=earliest&messagePosition=2", None, looked),
         ("GET", f"{base}/t/examinemessage?initialPosition=middle", None, 400 if persistent else 405),
@@ -139,6 +80,3 @@ def message_cases(base: str, missing: str, persistent: bool) -> list[tuple[str, 
         ("PUT", f"{base}/t/subscription/missing/properties", "{}", absent),
         ("PUT", f"{base}/a%2Fb/subscription/s/properties", "{}", 412),
     ]
-
-
-__all__ = ["FakeMessages", "message_cases"]
