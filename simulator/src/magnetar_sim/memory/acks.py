@@ -350,7 +350,7 @@ class Acks(Observer):
 
     def noted(self, cluster: Cluster, note: Note) -> None:
         """A broker's log says that it made a subscription because another cluster has it."""
-        if note.text.endswith("was made because another cluster has it"):
+        if note.text.endswith("was created because another cluster has it"):
             topic, _, rest = note.text.partition(": subscription ")
             self._by_update.add((cluster.name, topic, rest.split()[0]))
 
