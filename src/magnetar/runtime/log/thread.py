@@ -70,7 +70,7 @@ ROOM_S: Final = 0.05
 class LogThread:
     """The log of one broker.
 
-    The simulator (`magnetar_sim.disk.SimLog`) and the tests of whole brokers derive from it and call its cycle without a thread.
+    The simulator (its `SimLog`) and the tests of whole brokers derive from it and call its cycle without a thread.
     They replace what waits for real time: `start`, the share of background work, and the pauses between attempts to heal.
 
     Args:
