@@ -190,7 +190,7 @@ POST {A}/namespaces/revokePermissionsOnTopics | topic by topic
 GET {N}/scanOffloadedLedgers | tiered
 POST {N}/resourcegroup/{{s}} | one broker
 GET {A}/non-persistent/{{t}}/{{n}}/{{topic}}/backlog | stats
-GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedSubscriptionStatus | stores nothing
+GET,POST {A}/non-persistent/{{t}}/{{n}}/{{topic}}/subscription/{{s}}/replicatedSubscriptionStatus | no state
 GET {P}/getMessageIdByIndex | messageid
 GET,POST {A}/scalable/{{t}}/{{n}}/{{topic}}/autoScalePolicy | segments
 PUT {A}/segments/{{t}}/{{n}}/{{topic}}/{{s}} | segments
