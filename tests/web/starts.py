@@ -110,6 +110,7 @@ class Start(NamedTuple):
     async def world(self) -> World:
         world = World(saved=self.saved(), settings=self.settings, limits=LIMITS)
         self.revive(world)
+        world.advance_to(world.now_ms + 5_000)  # what a start makes a broker store is stored
         return world
 
 
