@@ -62,6 +62,7 @@ CLEAN: Final = frozenset(
         "admin",
         "cli",
         "client",
+        "replication",
     }
     | {f"broker/{room}" for room in ("publish", "subscriptions", "session", "security", "statistics", "nonpersistent")}
     | {
@@ -80,18 +81,18 @@ KEPT: Final[dict[tuple[str, str], int]] = {
 """(package, name of a pattern) -> how often it may stand there. Only falls."""
 
 OTHERS: Final = {
-    "person": 71,
-    "told": 52,
+    "person": 66,
+    "told": 41,
     "life": 3,
-    "place": 16,
+    "place": 14,
     "beside": 10,
     "anew": 4,
-    "behind": 85,
-    "go on": 31,
-    "any more": 38,
-    "so much": 28,
-    "pass over": 13,
-    "opener": 143,
+    "behind": 24,
+    "go on": 11,
+    "any more": 10,
+    "so much": 23,
+    "pass over": 0,
+    "opener": 50,
 }
 """How often it may stand in the docstrings and comments of all other packages. Only falls."""
 

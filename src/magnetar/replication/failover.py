@@ -2,7 +2,7 @@
 
 A failover from A to B is four steps of the command, each of them durable before it is answered and harmless when repeated:
 
-    A  fence      active  -> fencing      nothing is dispatched any more; acknowledgements of what was sent are awaited
+    A  fence      active  -> fencing      dispatch stops; acknowledgements of messages sent before are awaited
     A  (itself)   fencing -> fenced       all came, or the grace period is over; the final state is written into the topic
     B  activate   any     -> active       once B has merged the final state
     A  complete   fenced  -> moved        A's consumers, and all that come later, are sent to B
@@ -12,12 +12,12 @@ A failover from A to B is four steps of the command, each of them durable before
     written    fenced                                          -> fenced, with the position of the final state; a later one,
                                                                   when a failover that was cut short is taken up again
     complete   fenced, with that position, same token          -> moved
-    put back   fencing, fenced, moved (same or later token)    -> active      the token can activate nothing any more
+    put back   fencing, fenced, moved (same or later token)    -> active      the token can activate nothing from now on
     unfence    fencing, fenced, moved                          -> active      by hand; the token is used up as well
     activate   active, moved (later token, not given up)       -> active      a failover back ends a fence in this way
-    give up    any, unless the token has activated it          -> the same    the token can activate nothing here any more
+    give up    any, unless the token has activated it          -> the same    the token can activate nothing here from now on
     call off   fencing, fenced (same token)                    -> active      at the source, when `fence` was not answered:
-               any other                                       -> the same    the token can begin nothing here any more
+               any other                                       -> the same    the token can begin nothing here from now on
 
 Nothing is fenced except by a failover, and a fence has no other end than those three. The *token* (hybrid time, cluster of the
 fence) gives failovers of one subscription an order, whichever cluster they start in: a step that comes late, or twice, or from a
@@ -102,7 +102,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         left: messages that had been sent and were not acknowledged when the grace period ended. The final state lacks them, so
             the target delivers them again, unless an acknowledgement still made it there.
         end: how the last failover ended, when active.
-        given_up: failovers with this token and earlier ones cannot activate the subscription here any more.
+        given_up: failovers with this token and earlier ones can no longer activate the subscription here.
     """
 
     version: int = VERSION
@@ -219,7 +219,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # ------------------------------------------------------------------------------------------------- at the target
 
     def activate(self, token: Token, now_ms: int) -> "Fence":
-        """The source's final state is merged here; go on with it.
+        """The source's final state is merged here: the subscription becomes active.
 
         Raises:
             Conflict: it is itself being moved, or this failover was given up or overtaken.

@@ -16,7 +16,7 @@ Runs = list[Run]
 
 
 class Holding(NamedTuple):
-    """What a topic holds of one incarnation of it in one origin cluster.
+    """The messages that a topic holds of one incarnation of it in one origin cluster.
 
     Attributes:
         incarnation: of the topic there.
@@ -48,7 +48,7 @@ def covers(runs: Sequence[Run], first: int, end: int) -> bool:
 
 
 def without(runs: Sequence[Run], taken: Sequence[Run]) -> Runs:
-    """What of `runs` is not in `taken`."""
+    """The parts of `runs` that are not in `taken`."""
     left: Runs = []
     at = 0
     for first, end in runs:
@@ -72,7 +72,7 @@ def count(runs: Iterable[Run]) -> int:
 
 
 def holdings(log: TopicLog, origin: str, here: str) -> list[Holding]:
-    """What a topic holds of an origin, by incarnation, ascending.
+    """The messages that a topic holds of an origin, by incarnation, ascending.
 
     Args:
         log: of the topic.

@@ -1,11 +1,11 @@
-"""What the machines of replicated subscriptions ask of their topic, and what the topic tells them.
+"""The interface between the machines of replicated subscriptions and their topic: requests one way, events the other.
 
     broker.replicated_subscriptions (the host)  --- events --->  acked_sets (exact mode), snapshots (PIP-33)
                                                   <-- requests ---
 
 One machine of each mode per topic that any link concerns. Both always understand what comes in; the namespace's mode says
-which one writes. Every call happens inside one event of the broker; nothing is re-entered: a host must not tell a
-machine of what that machine itself has just asked for (`apply`, `rebuild`).
+which one writes. Every call happens inside one event of the broker, and nothing is re-entered: a host must not report to a
+machine the effects of that machine's own requests (`apply`, `rebuild`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Messages = Mapping[OriginKey, Sequence[tuple[int, int]]]
 
 
 class Acked(NamedTuple):
-    """What one local acknowledgement (or skip, or clear-backlog) newly covers; expiry is never one.
+    """The messages that one local acknowledgement (or skip, or clear-backlog) newly covers; expiry is never one.
 
     Attributes:
         after, up_to: everything with after < position <= up_to, markers and what was acknowledged before included
@@ -65,7 +65,7 @@ class MarkerHost(Protocol):
     @property
     def routes(self) -> frozenset[tuple[str, str]]:
         """All links (source, destination) of this topic that this cluster knows of, its own and others', by
-        configuration and policy. It may change: `Machine.routes_changed` tells.
+        configuration and policy. `Machine.routes_changed` reports a change.
         """
         ...
 
@@ -102,11 +102,11 @@ class MarkerHost(Protocol):
         ...
 
     def acknowledged(self, subscription: str) -> Iterable[tuple[OriginKey, int, int]]:
-        """What the other mode's machine knows to be acknowledged, in whichever cluster, as runs (origin, first, end)."""
+        """Messages that the other mode's machine knows to be acknowledged, in any cluster: runs (origin, first, end)."""
         ...
 
     def epoch(self, subscription: str) -> Epoch | None:
-        """The seek that a subscription stands behind here, made in whichever cluster, as exact mode knows it; None: none."""
+        """The latest seek that a subscription has taken in here, from any cluster, as exact mode knows it; None: none."""
         ...
 
     def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
@@ -149,7 +149,7 @@ class MarkerHost(Protocol):
         ...
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
-        """Call `then(now_ms)` once at or after a time (not any more when the topic is gone)."""
+        """Call `then(now_ms)` once at or after a time, unless the topic is gone by then."""
         ...
 
     def note(self, level: str, text: str) -> None:
@@ -164,7 +164,7 @@ class Machine(Protocol):
         """A subscription found at start, with its persisted state (None: none was stored).
 
         Returns:
-            Up to where the state covers the topic's markers; those behind it are replayed by `stored` (markers only).
+            Up to where the state covers the topic's markers; later ones are replayed by `stored` (markers only).
         """
         ...
 

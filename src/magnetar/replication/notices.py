@@ -11,7 +11,7 @@ NOTED_MAX: Final = 1000
 
 
 class Notices:
-    """What a machine counts, and what it says to the operator.
+    """The counters of a machine, and its messages to the operator.
 
     Args:
         host: the topic.

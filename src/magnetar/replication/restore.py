@@ -1,24 +1,23 @@
 """A wiped cluster takes its own messages back from a peer that holds them (GEO_RESTORE, docs/design/links.md#restore).
 
-A message that comes back keeps its identity: origin (this cluster), the incarnation that its topic had before the disk was lost,
-its index. It is stored as an entry from elsewhere, so that no link takes it: the others have it, under the same identity, and
-what they know of it (acknowledged sets above all) goes on to be about the same message. Its bytes are those that its producer
-sent: what the peer's broker had appended (`replicated_from`) is cut off again, for here it came from nowhere else.
+A restored message keeps its identity: its origin (this cluster), the incarnation that its topic had before the disk was lost, and
+its index. It is stored as an entry from another cluster, so that no link sends it again: the other clusters have it, under the
+same identity, and their state about it (above all acknowledged sets) stays valid. Its bytes are those that its producer sent: the
+`replicated_from` that the peer's broker had appended is cut off again.
 
-Exactly once, however often it is asked for: an entry is stored if its identity is
+Exactly once, however often a restore is repeated. An entry is stored if its identity meets all three conditions:
 
-    not in the topic's origin index map, not on its way to the disk       the map is the log's, and survives what it survives
+    not in the topic's origin index map, not on its way to the disk       the map is part of the log, and as durable as the log
     not among those that retention has deleted since they came back       `TopicRecord.restored`, durable before the deletion
-    of an earlier incarnation                                             what the present one published was never lost
+    of an earlier incarnation                                             messages of the present one were never lost
 
-Unlike a link there is no watermark: another peer may fill what the first did not hold, below what is here already.
+Unlike on a link there is no watermark: a second peer may fill gaps that the first one left, below messages that are here already.
 A schema version is translated as over a link: the number that it has at the peer becomes the one it gets here
 (`replication.link.schemas`).
 
-In order: each request names the entry that stands before its first one at the peer; that one has to be here, on its way, or
-deleted since. So a failed append cannot be followed by what comes behind it, and of two that restore at once, each brings
-only what continues what is here. An answer waits for the disk, a duplicate's for the first copy's
-(docs/design/links.md#persisted-answers).
+In order: each request names the entry before its first one at the peer. That entry has to be here, on its way, or deleted since.
+So later entries cannot follow a failed append, and when two restores run at once, each adds only entries that continue what is
+here. An answer waits for the disk, the answer to a duplicate for the first copy (docs/design/links.md#persisted-answers).
 """
 
 from collections.abc import Callable
@@ -107,7 +106,7 @@ class _Coming:
 
 @dataclass(slots=True)
 class _Topic:
-    """What is on its way to the disk in one topic.
+    """The appends of one topic that are on their way to the disk.
 
     Attributes:
         number: of the last append that was staged.
@@ -269,7 +268,7 @@ class Restorer:
         return True
 
     def _entries_late(self, coming: _Coming) -> None:
-        """A request that had to wait: its sender cannot get a ProtocolError any more, so the answer says what is wrong."""
+        """A request that had to wait: its sender can no longer get a ProtocolError, so the answer says what is wrong."""
         try:
             if self._full(coming):
                 coming.reply(coming.response)
@@ -298,7 +297,7 @@ class Restorer:
         entries, unknown = self._new_entries(coming, lambda key, n: self._known(topic, state, gone, key, n))
         self.schemas.note_dropped(coming.translation)
         if entries and topic.terminated:
-            # Since its disk was lost. The answer to that command was that nothing comes any more.
+            # Since its disk was lost. The answer to that command was that no message will come from now on.
             entries, unknown = [], None
             response.blocked = "terminated"
             response.reason = f"{request.topic} was terminated in {self.cluster}: nothing may come behind its end"
@@ -394,7 +393,7 @@ class Restorer:
         )
 
     def _translated(self, translation: Translation, seen: Inspected) -> bytes | int:
-        """What its producer sent, with the number that the schema has here now; or the peer's number, if that is not known."""
+        """Its producer's bytes, with the number that the schema has here now; or the peer's number, if that is not known."""
         suffix = translation.suffixes.get(seen.metadata.schema_version)
         if suffix is not None:
             return with_appended(self._as_published(seen), suffix)
@@ -402,7 +401,7 @@ class Restorer:
         return translated(seen, translation, b"")
 
     def _as_published(self, seen: Inspected) -> bytes:
-        """The producer's own bytes. If the peer appended more behind the origin, the entry stays as the peer has it."""
+        """The producer's own bytes. If the peer appended more after the origin, the entry stays as the peer has it."""
         cut = seen.metadata_end - len(self._suffix)
         if seen.payload[cut : seen.metadata_end] != self._suffix:
             return seen.payload
@@ -411,7 +410,7 @@ class Restorer:
     # ----------------------------------------------------------------------------------------------------------- storing
 
     def _open_ahead(self, topic: DestinationTopic, coming: _Coming, entry: NewEntry) -> None:
-        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and what is behind it queues."""
+        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and later requests queue."""
         assert topic.idempotency is not None
         size = len(coming.payload)
         go_on = self.schemas.hold(
@@ -471,7 +470,7 @@ class Restorer:
             one.reply(one.response)
 
     def _failed(self, name: str, state: _Topic, error: str) -> None:
-        """Nothing that is on its way will be durable; what is appended behind the failure gets new numbers."""
+        """No append that is on its way will be durable; appends after the failure get new numbers."""
         state.void = state.done = state.number
         state.staged.clear()
         waiting, state.waiting = state.waiting, []

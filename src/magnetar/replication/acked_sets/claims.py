@@ -1,8 +1,8 @@
-"""What snapshot mode's updates claim, as sets of exact mode.
+"""Converts the claims of snapshot mode's updates into sets of exact mode, in bounded time.
 
-An update names runs of indexes, however long, and a set has a bitmap for each 65,536 of them: a claim of a few bytes would
-hold the broker for minutes. What is known already is passed over before anything is built, so that a topic with a long past
-costs what is new; of that the newest `LEARNT_MAX` are taken. What is left out comes with one of the next updates.
+An update names runs of indexes, and a run can have any length. A set has one bitmap per 65,536 indexes, so a claim of a few
+bytes could occupy the broker for minutes. Messages that are known already are therefore left out before a bitmap is built,
+and of the new messages only the newest `LEARNT_MAX` are taken. The rest comes with one of the next updates.
 """
 
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.marker_host import Messages
 
 LEARNT_MAX: Final = 1 << 32
-"""Of one update: some 50 ms, and a megabyte as runs."""
+"""Messages taken from one update: some 50 ms of work, and a megabyte as runs."""
 
 KNOWN_MAX: Final = 1 << 36
-"""A set that has so many is not made larger by updates: as runs that are 15 MiB, about what is warned of."""
+"""Updates do not enlarge a set that has this many: as runs that is 15 MiB, about the size that is warned of."""
 
 STEP: Final = 1 << 24
-"""So many are looked at together: a tenth of a millisecond when they are new."""
+"""Number of messages that are examined together: a tenth of a millisecond when they are new."""
 
 
 class Learnt(NamedTuple):
-    """What is taken of a claim.
+    """The part of a claim that is taken.
 
     Attributes:
         messages: those that are new; some that are known may be among them.

@@ -29,7 +29,7 @@ VERSION: Final = 1
 
 @dataclass
 class Stored:
-    """What is stored with a subscription.
+    """The record that is stored with a subscription.
 
     Attributes:
         state: None: unsubscribed here.

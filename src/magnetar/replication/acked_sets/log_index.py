@@ -129,7 +129,7 @@ class LogIndex:
         return found
 
     def of_cursor(self, cursor: Cursor) -> MessageSet:
-        """The messages here that a cursor has acknowledged, or stands behind."""
+        """The messages here that a cursor has acknowledged: those up to mark-delete, and those above it."""
         found = self.held(NONE, cursor.mark_delete)
         for ledger, entries in cursor.acked.ledgers.items():
             for first, last in entry_runs_of(entries):

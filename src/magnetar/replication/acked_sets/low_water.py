@@ -24,7 +24,7 @@ NAMED_MAX: Final = 128
 
 
 class Routing:
-    """What follows from the links of a topic. Immutable.
+    """Reachability between clusters, derived from the links of a topic. Immutable.
 
     Args:
         cluster: this one.
@@ -70,7 +70,7 @@ class LowWaterMarks:
 
     Attributes:
         low: per other cluster the latest of its marks.
-        own: per origin the first own index that it retains, as its links and all markers tell.
+        own: per origin the first own index that it retains, as reported by its links and by all markers.
         next: per origin one above the highest index stored here or named by its own markers.
     """
 
@@ -80,12 +80,15 @@ class LowWaterMarks:
         self.next: dict[str, tuple[int, int]] = {}
 
     def raise_next(self, cluster: str, mark: tuple[int, int]) -> None:
-        """Messages of a cluster up to a point were stored here, or will not come any more."""
+        """Messages of a cluster up to a point were stored here, or will never come."""
         if mark > self.next.get(cluster, ZERO) and _has_room(self.next, cluster):
             self.next[cluster] = mark
 
     def learn_retained(self, marks: Iterable[Mark]) -> bool:
-        """What origins retain of their own; whether it is news. It only rises: what was deleted does not come back."""
+        """Take in the first own index that each origin retains, and return whether that is news.
+
+        It only rises: deleted messages do not come back.
+        """
         news = False
         for cluster, incarnation, index in marks:
             if (incarnation, index) > self.own.get(cluster, ZERO) and _has_room(self.own, cluster):
@@ -94,7 +97,7 @@ class LowWaterMarks:
         return news
 
     def learn_low(self, low: LowWater, incarnation: int) -> bool:
-        """What a cluster retains nothing of; whether it is news.
+        """Take in the marks below which a cluster retains nothing, and return whether that is news.
 
         Args:
             low: from itself, or passed on.
@@ -152,9 +155,9 @@ class LowWaterMarks:
         return min(marks)
 
     def holding(self, routing: Routing, here: Marks) -> dict[str, set[str]]:
-        """Per origin the clusters but for which this one could forget more: theirs is the floor, below this one's own mark.
+        """Per origin the clusters that keep this one from forgetting more: their mark is the floor, below this one's own mark.
 
-        Clusters without a known mark are among them, and so is an origin that retains what is not here any more.
+        Clusters without a known mark are among them. So is an origin that retains messages that are no longer here.
         """
         found: dict[str, set[str]] = {}
         for origin, own in here.items():
@@ -188,7 +191,7 @@ class LowWaterMarks:
         return (mine, *(self.low[name] for name in sorted(self.low) if name != routing.cluster))
 
     def retained_marks(self, routing: Routing, here: Marks) -> tuple[Mark, ...]:
-        """What origins retain of their own, for a marker or a link."""
+        """The first own index that each origin retains, for a marker or a link."""
         known = {**self.own, routing.cluster: here[routing.cluster]}
         return tuple(Mark(name, *mark) for name, mark in sorted(known.items()))
 

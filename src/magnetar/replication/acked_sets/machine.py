@@ -177,7 +177,7 @@ class AckedSets:
         if self.writer.blocked:
             self.writer.unblock()
         if not any(map(_origin_of, entries)):
-            return  # all of this cluster: its messages are new to everybody, its markers say what is known here
+            return  # all of this cluster: its messages are new to every cluster, its markers say what is known here
         self._arrived(entries)
         read = False
         for entry in entries:
@@ -252,10 +252,10 @@ class AckedSets:
         self._reconcile(subscription, state)
 
     def _begin(self, subscription: str) -> None:
-        """A starting point here. It states something about all that can be received here, from the first message on.
+        """A starting point here. It makes a statement about every message that can be received here, from the first one on.
 
-        The base is what the cursor stands behind, without what expired here before: that was acknowledged by no consumer
-        (docs/design/acknowledged-sets.md#expiry-is-local).
+        The base is the messages that the cursor has acknowledged, without those that expired here before: no consumer
+        acknowledged those (docs/design/acknowledged-sets.md#expiry-is-local).
         """
         topic, cursor = self.topic, self.host.cursor(subscription)
         base = MessageSet()
@@ -313,7 +313,7 @@ class AckedSets:
         self.writer.write_full(subscription, "failover", then)
 
     def unreplicated(self, subscription: str) -> None:
-        """Not replicated any more, and still here: its state stays as it is (`_resume`)."""
+        """The subscription is no longer replicated but still here: its state stays as it is (`_resume`)."""
         state = self.topic.states.pop(subscription, None)
         if state is not None:
             self.topic.paused[subscription] = state
@@ -363,16 +363,16 @@ class AckedSets:
         self.host.dirty(subscription)
 
     def epoch(self, subscription: str) -> Epoch | None:
-        """The seek that it stands behind here; None: none."""
+        """The latest seek that its cursor here has taken in; None: none."""
         state = self.topic.states.get(subscription)
         return state.epoch if state is not None and state.epoch.kind else None
 
     def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
-        """Snapshot mode did what an update says, see `replication.marker_host.MarkerHost`.
+        """Snapshot mode has applied an update, see `replication.marker_host.MarkerHost`.
 
-        Without this, what an update alone has brought is lost when a cursor is built from the set, and when the mode changes: the
-        writer may have lost its disk since, or stand in front of a seek that this cluster stands behind. A base that is not
-        intersected with those of updates would skip what another creation wants.
+        Without this call, acknowledgements that only an update reported are lost when a cursor is built from the set, and when
+        the mode changes: since then the writer may have lost its disk, or it may not know a seek that this cluster knows. A base
+        that is not intersected with those of updates would skip messages that another creation wants.
         """
         if self.topic.is_covered(subscription, at):
             return
@@ -408,7 +408,7 @@ class AckedSets:
         return state.consumed().runs() if state is not None else iter(())
 
     def acknowledged_runs(self, subscription: str) -> Iterator[tuple[OriginKey, int, int]]:
-        """What is known to be acknowledged, in whichever cluster: runs (origin, first, end)."""
+        """Messages known to be acknowledged, in whichever cluster: runs (origin, first, end)."""
         state = self.topic.states.get(subscription)
         return state.acks.runs() if state is not None else iter(())
 
@@ -431,11 +431,11 @@ class AckedSets:
         self.writer.close(error)
 
     def own_marks(self) -> tuple[Mark, ...]:
-        """What a link reports to the destination of this topic: per origin the first own index that it retains."""
+        """The report of a link to the destination of this topic: per origin the first own index that it retains."""
         return self.topic.low_water.retained_marks(self.topic.routing, self.topic.low_marks())
 
     def learn_own(self, marks: tuple[Mark, ...]) -> None:
-        """What a link's source reported (`own_marks` there)."""
+        """A link's source has reported its `own_marks`."""
         if self.topic.low_water.learn_retained(mark for mark in marks if mark.cluster != self.host.cluster):
             self.topic.tidy()
 
@@ -454,7 +454,7 @@ class AckedSets:
     def routes_changed(self) -> None:
         """Links came or went. When a cluster is removed, its last deltas may have reached some clusters only: full states of all.
 
-        Markers of a cluster that is linked to this one now and was not before may have been passed over: its full states are
+        Markers of a cluster that is linked to this one now and was not before may have been ignored: its full states are
         requested. See docs/design/acknowledged-sets.md#full-states.
         """
         here, before, routing = self.host.cluster, self.topic.routing, Routing(self.host.cluster, self.host.routes)
@@ -535,7 +535,7 @@ class AckedSets:
     def _write_again(self, outcome: Outcome) -> None:
         """A cluster linked from here that has no link from the marker's writer gets from this one what the marker changed.
 
-        See docs/design/acknowledged-sets.md#relay. Bits of a lower epoch that stayed have to reach everybody who ignored them.
+        See docs/design/acknowledged-sets.md#relay. Bits of a lower epoch that stayed must reach the clusters that ignored them.
         """
         _, writer, state, merged, fresh = outcome
         if self.topic.routing.must_relay(writer) and not self.topic.loading:
@@ -554,7 +554,7 @@ class AckedSets:
             self._not_made(subscription)
             return False
         if self.writer.writes and subscription in self.topic.missed:
-            # What came while it could not be made was not kept, and a delta says only what is new.
+            # Acknowledgements that came while it could not be made were not kept, and a delta has only the new ones.
             self.topic.missed.discard(subscription)
             self.writer.request((subscription,))
         return True
@@ -602,7 +602,7 @@ class AckedSets:
         return data
 
     def covered(self, subscription: str) -> Position:
-        """Up to where the last `encode` (or `load`) covers markers: what lies behind may not be deleted.
+        """Up to where the last `encode` (or `load`) covers markers: later ones may not be deleted.
 
         See docs/design/acknowledged-sets.md#recovery.
         """

@@ -1,4 +1,4 @@
-"""What goes into markers: deltas and full states of several subscriptions, split where they are too large."""
+"""Builds the content of markers: deltas and full states of several subscriptions, split where they are too large."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
 
 
 def sets_of(subscription: str, state: SubscriptionState, *, full: bool, bytes_max: int) -> list[AckedSet]:
-    """What a subscription has to tell: everything, or what is dirty."""
+    """The part that a subscription has to report: its full state, or a delta of what is dirty."""
     acks = state.acks if full else state.dirty
     acks.optimize()
     pieces = split(acks, bytes_max) or [MessageSet()]

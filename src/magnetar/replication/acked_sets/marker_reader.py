@@ -1,7 +1,7 @@
-"""Reading: a marker in the log is checked, and what it says of each subscription is merged into the states here.
+"""Reads markers: checks a marker of the log, and merges its part for each subscription into the states here.
 
-Whatever a marker says, the states stay whole; what should not be is counted, and noted once. What a merge leads to (the
-cursor, a relay) is decided by the machine, which reads the `Outcome`.
+No marker, however wrong, can damage the states; an invalid one is counted, and logged once. The machine reads the `Outcome`
+and decides what a merge leads to: a change of the cursor, a relay to another cluster.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from magnetar.wire.markers import SNAPSHOT_KINDS, parse_marker
 
 
 class Outcome(NamedTuple):
-    """What one part of a marker changed.
+    """The change that one part of a marker made.
 
     Attributes:
         subscription: whose part it is.
@@ -101,7 +101,7 @@ class MarkerReader:
     def learn_marks(self, marker: AckedSetsMarker) -> None:
         """Take in the low-water marks of a marker."""
         low_water = self._topic.low_water
-        # The marker stands behind the writer's messages below its next index: what was to come of them here has come.
+        # The marker is later in the log than the writer's messages below its next index: all that were to come have come.
         low_water.raise_next(marker.writer, (marker.incarnation, marker.next_index))
         for low in marker.low:
             if low.cluster != self._host.cluster:
@@ -111,7 +111,7 @@ class MarkerReader:
     # --------------------------------------------------------------------------------------------------- one subscription
 
     def merge(self, marker: AckedSetsMarker, part: AckedSet) -> Outcome | None:
-        """Merge what a marker says of one subscription; None when that is passed over."""
+        """Merge a marker's part for one subscription; None when the part is ignored."""
         topic, subscription, writer = self._topic, part.subscription, marker.writer
         if not self._is_wanted(subscription):
             return None
@@ -161,7 +161,7 @@ class MarkerReader:
         return False
 
     def _pass_over(self, counter: str, about: str, text: str) -> None:
-        """Count what is passed over, and note it as normal; not what is only read again after a start."""
+        """Count an ignored part, and note it as normal; parts that are only read again after a start do not count."""
         if self._topic.loading:
             self._notices.count(counter)
         else:
@@ -196,12 +196,12 @@ class MarkerReader:
     def _first_to_come(self, key: OriginKey, next_indexes: Mapping[OriginKey, int]) -> int:
         """From which index on messages of one incarnation of the topic cannot have been published.
 
-        An incarnation with a higher number than the present one may be over: of a cluster that lost its disk, and whose clock is
-        behind. These bits may be all that is left of it: its messages may be trimmed everywhere else, and the writer of the
-        marker may never have had them. Passing the bits over would not only lose them. A base that misses them says that the
+        An incarnation with a higher number than the present one may have ended: its cluster lost its disk, and its clock is slow.
+        These bits may be all that is left of the incarnation: its messages may be trimmed in all other clusters, and the writer
+        of the marker may never have had them. Ignoring the bits would not only lose them. A base without them says that the
         messages are not consumed, and all others would believe it (docs/design/acknowledged-sets.md#base-and-acks).
         """
-        # An incarnation of this cluster's own topic is left behind: that must leave room for ids of all its topics.
+        # This cluster's own topic gets an incarnation above the named one: that must leave room for ids of all its topics.
         own = key.cluster == self._host.cluster and key.incarnation != self._host.log.incarnation
         highest = LEDGER_BELIEVED_MAX if own else LEDGER_MAX
         return 0 if key.incarnation > highest else next_indexes.get(key, INDEX_MAX + 1)

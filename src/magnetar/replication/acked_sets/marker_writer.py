@@ -1,4 +1,4 @@
-"""Writing: what is collected becomes markers when the interval is over and the broker's pacer has a free moment.
+"""Writes markers: collected changes become markers when the interval is over and the broker's pacer has a free moment.
 
 nothing to write                      no timer
 something new                         a timer, after the interval
@@ -74,7 +74,7 @@ class MarkerWriter:
             self._host.timer(self._host.now_ms + self._interval_ms(), self._due)
 
     def waiting(self) -> list[str]:
-        """What has to be written; in snapshot mode nothing but final states of failovers, which a caller waits for."""
+        """The subscriptions to write; in snapshot mode only final states of failovers, for which a caller waits."""
         if not self.writes:
             return [subscription for subscription in self._answers if subscription in self._topic.states]
         return [subscription for subscription, state in self._topic.states.items() if state.full or state.dirty]
@@ -113,7 +113,7 @@ class MarkerWriter:
         self.all_full(reason)
 
     def stop(self) -> None:
-        """Nothing that waits is written any more: the other mode writes from now on."""
+        """Discard everything that waits: the other mode writes from now on."""
         self.writes = False
         for state in self._topic.states.values():
             state.dirty, state.full = MessageSet(), ""
@@ -142,7 +142,7 @@ class MarkerWriter:
         )
 
     def write(self, subscriptions: Iterable[str]) -> None:
-        """Append markers with everything that waits of these. What cannot be appended goes on waiting."""
+        """Append markers with everything that waits of these subscriptions. What cannot be appended keeps waiting."""
         empty = self._marker()
         room = max(ROOM_MIN, self._marker_bytes_max - sum(mark.ByteSize() for mark in low_message(empty.low)) - 1024)
         sets: list[AckedSet] = []
@@ -216,7 +216,7 @@ class MarkerWriter:
             answer(NONE, error)
 
     def close(self, error: str) -> None:
-        """The topic is gone, nothing is written any more: answer everybody who waits for a seek or a failover."""
+        """The topic is gone and no marker will be written: answer all callers that wait for a seek or a failover."""
         for subscription in list(self._answers):
             self.give_up(subscription, error)
 

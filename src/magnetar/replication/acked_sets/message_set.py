@@ -143,7 +143,7 @@ class MessageSet:
         return not self - other
 
     def below(self, marks: Marks) -> "MessageSet":
-        """What lies below the marks; of clusters without one nothing."""
+        """The messages below the marks; of clusters without a mark none."""
         result = MessageSet()
         for key, bitmap in self.origins.items():
             mark = marks.get(key.cluster)

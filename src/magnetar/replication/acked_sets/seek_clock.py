@@ -1,11 +1,11 @@
 """The clock that orders seeks: a hybrid clock (`core.hybrid_clock`) whose times, in ms, name epochs.
 
-A clock far ahead in another cluster is followed, with a warning, and never parked or refused, as metadata events are
-(docs/design/metadata.md#ahead-of-the-clock): a parked marker would hold back the acknowledgements behind it in the same log
-for as long as that clock is wrong, and the clusters would disagree about what is consumed. Following costs nothing that
-matters, since an epoch's time is only compared: a seek made here after hearing of it is later, whatever its date. What remains
-is that a seek made in a cluster that does *not* know of it yet loses against it, hence the warning. Only what leaves no room
-for later times is passed over (`wire.acksets.believable`).
+When the clock of another cluster is far ahead, this clock follows it, with a warning. A metadata event of such a clock is parked
+or refused (docs/design/metadata.md#ahead-of-the-clock), a marker is not: a parked marker would hold back the later
+acknowledgements in the same log for as long as that clock is wrong, and the clusters would disagree about what is consumed.
+Following is harmless, since the time of an epoch is only compared: a seek made here after the marker arrived is later, whatever
+its date. The one loss is that a seek made in a cluster that does *not* know the epoch yet loses against it, hence the warning.
+Only a time that leaves no room for later ones is ignored (`wire.acksets.believable`).
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ AHEAD_MS_MAX: Final = 60_000
 
 
 class SeekClock:
-    """Of one topic; recovered from stored states and replayed markers, both of which it is shown by `see`.
+    """The clock of one topic. Stored states and replayed markers restore it, both through `see`.
 
     Attributes:
         ahead: how often a time was seen that was too far ahead.
@@ -39,7 +39,7 @@ class SeekClock:
         Args:
             now_ms: wall clock.
             cluster: where the seek is made.
-            incarnation: of the topic there. A clock may repeat a time after a lost disk; the incarnation tells the two apart.
+            incarnation: of the topic there. A clock may repeat a time after a lost disk; the incarnation distinguishes the two.
         """
         return Epoch(1, self._clock.next(now_ms), cluster, incarnation)
 

@@ -58,7 +58,7 @@ def too_many(origins: Collection[OriginKey], known: Collection[OriginKey]) -> li
 
 
 class Change(IntFlag):
-    """What a merge did; the machine decides who has to hear of it."""
+    """The effect of a merge; the machine decides which clusters have to learn of it."""
 
     NONE = 0
     ACKS = 1
@@ -77,7 +77,7 @@ class Change(IntFlag):
 
 @dataclass
 class Reported:
-    """What a marker says of one subscription."""
+    """The part of a marker that concerns one subscription."""
 
     epoch: Epoch
     acks: MessageSet
@@ -88,7 +88,7 @@ class Reported:
 
 @dataclass
 class Merged:
-    """What came of it: the change, and the bits that are new here."""
+    """The result of a merge: the change, and the bits that are new here."""
 
     change: Change
     acks: MessageSet = field(default_factory=MessageSet)
@@ -177,7 +177,8 @@ class SubscriptionState:
         return new
 
     def begin_again(self, full: str) -> None:
-        """What was collected and never written is written now, with a full state (docs/design/acknowledged-sets.md#recovery).
+        """Collected changes that were never written are written now, with a full state
+        (docs/design/acknowledged-sets.md#recovery).
 
         Args:
             full: why, "" when nothing is written here.
@@ -185,7 +186,7 @@ class SubscriptionState:
         self.dirty, self.opened, self.full = MessageSet(), None, full
 
     def seek(self, epoch: Epoch, before: MessageSet, held: Held, floor: dict[str, tuple[int, int]]) -> None:
-        """A seek here: what is not here stays consumed, of what is here everything before the new place is.
+        """A seek here: messages that are not here stay consumed; of those here, the ones before the new position are consumed.
 
         See docs/design/acknowledged-sets.md#seek.
 
@@ -243,7 +244,7 @@ class SubscriptionState:
 
     @staticmethod
     def _kept(reported: Reported, before: MessageSet) -> MessageSet:
-        """What the seeking cluster could not know of (one-way links) stays consumed."""
+        """Messages that the seeking cluster could not know (one-way links) stay consumed."""
         if not reported.epoch.kind or reported.base is None:
             return MessageSet()
         return unstated(before, reported.floor)
@@ -266,7 +267,7 @@ class SubscriptionState:
         return was != merged or scope != set(self.floor)
 
     def _raised(self, floor: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """What was forgotten here is not stated any more."""
+        """Messages that were forgotten here are no longer stated."""
         return {cluster: max(mark, self.forgot.get(cluster, (0, 0))) for cluster, mark in floor.items()}
 
     def _forgotten(self, messages: MessageSet, held: Held) -> MessageSet:
@@ -280,7 +281,7 @@ class SubscriptionState:
     # ----------------------------------------------------------------------------------------------------- forgetting
 
     def forget(self, floor: Marks, held: Held) -> bool:
-        """Drop the bits that no cluster needs any more; the caller has seen to it that nothing waits to be written.
+        """Drop the bits that no cluster needs from now on; the caller makes sure that nothing waits to be written.
 
         See docs/design/acknowledged-sets.md#forgetting.
 

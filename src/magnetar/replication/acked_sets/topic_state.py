@@ -1,6 +1,6 @@
-"""What exact mode knows of one topic in this cluster. The machine owns it; the marker's writer and reader work on it.
+"""The state of exact mode for one topic in this cluster. The machine owns it; the writer and reader of markers work on it.
 
-Here are the states of the subscriptions, the low-water marks, the links, and the clock of seeks. Nothing here writes a marker
+It holds the states of the subscriptions, the low-water marks, the links, and the clock of seeks. Nothing here writes a marker
 or changes a cursor.
 """
 
@@ -21,7 +21,7 @@ COUNTERS: Final = (
     "relayed", "adopted_epochs", "came_back", "mode_changes", "malformed", "unknown_cluster", "unknown_subscription", "older",
     "never_assigned", "over_limit", "damaged_states", "clock_ahead",
 )  # fmt: skip
-"""Of one topic, since the broker's start. From `malformed` on they count what should not be."""
+"""Counters of one topic since the broker's start. From `malformed` on they count events that should never happen."""
 
 
 class TopicState:
@@ -33,15 +33,15 @@ class TopicState:
     Attributes:
         states: by subscription.
         gone: subscriptions that were deleted here; markers do not bring them back.
-        paused: subscriptions that are not replicated any more, as they were when they still were. What is acknowledged since
-            then is written when they are replicated again. Nothing that others write meanwhile is merged; it is requested then.
-        missed: subscriptions of which markers were passed over. Full states are requested when one of them is created.
+        paused: subscriptions that are no longer replicated, in the state that they had when that ended. Later acknowledgements
+            are written when they are replicated again. Markers of others are not merged meanwhile; they are requested then.
+        missed: subscriptions of which markers were ignored. Full states are requested when one of them is created.
         covered: by subscription, up to which marker its stored state has taken in all markers.
         loading: stored states are loaded and markers are replayed: nothing is written, and no cursor is changed.
         log_index: this cluster's log as sets of messages.
         low_water: the low-water marks that are known here.
         clock: of seeks.
-        routing: what follows from the links of this topic.
+        routing: reachability between clusters, from the links of this topic.
         notices: counters, and lines for the log.
     """
 
@@ -108,8 +108,8 @@ class TopicState:
     def _capped_at_present(self, marks: Marks) -> dict[str, tuple[int, int]]:
         """Marks, but never above the beginning of a present incarnation.
 
-        A cluster that lost its disk while its clock was behind has a present incarnation with a lower number than a former one.
-        Marks of the former one would have everything forgotten that is acknowledged of the present one.
+        A cluster that lost its disk while its clock was slow has a present incarnation with a lower number than a former one.
+        Marks of the former one would delete all bits about acknowledged messages of the present one.
         """
         below = {}
         for cluster, mark in marks.items():
@@ -131,7 +131,7 @@ class TopicState:
             state.forgot = self._capped_at_present(state.forgot)
 
     def needed(self, messages: MessageSet) -> MessageSet:
-        """Of messages whose bits were forgotten once: what is here, and what a cluster may hold that hears this one now.
+        """Messages whose bits were forgotten once: those that are here, and those that a newly linked cluster may hold.
 
         When the bits were forgotten, a policy may have named fewer clusters. A cluster that was named again since then holds the
         messages still, and may hear of them from this cluster only (docs/design/acknowledged-sets.md#forgetting).
@@ -141,7 +141,7 @@ class TopicState:
         return needed
 
     def tidy(self) -> None:
-        """Forget the bits that no cluster can need any more, of subscriptions with nothing to write
+        """Forget the bits that no cluster can need from now on, of subscriptions with nothing to write
         (docs/design/acknowledged-sets.md#forgetting).
         """
         if not self.states or self.loading:
@@ -153,7 +153,7 @@ class TopicState:
                 self.host.dirty(subscription)
 
     def leave_behind(self, messages: MessageSet) -> None:
-        """What is published here from now on is of none of the incarnations of this cluster's topic that a set names."""
+        """Messages published here from now on belong to none of the incarnations of this cluster's topic that a set names."""
         for key in messages.origins:
             if key.cluster == self.host.cluster:
                 self.host.log.incarnation_used(key.incarnation)

@@ -1,34 +1,33 @@
-"""The chain rule: exactly once and in order over a link, whatever the messenger does.
+"""The chain rule: exactly once and in order over a link, whatever happens to the task that carries the entries.
 
-A link A -> B carries the entries of a topic in the order of A's log. Between the two brokers stands a messenger (a Spark
-task) that may die half way, run twice, or wake up late. Three pure functions are the whole rule; both brokers and the
-property tests use these and nothing else.
+A link A -> B carries the entries of a topic in the order of A's log. A Spark task carries them from one broker to the other. It
+may die half way, run twice, or continue long after it was replaced. Three pure functions are the whole rule; both brokers and
+the property tests use these and nothing else.
 
 The source keeps, durably and as one, the cursor (C, S, gen):
 
-    C    everything at or below is settled: sent and confirmed, or filtered out, or skipped, or trimmed
+    C    every entry at or below is settled: sent and confirmed, or filtered out, or skipped, or trimmed
     S    the last position at or below C that was *sent* to this destination
-    gen  which attempt this is; raised by every rewind
+    gen  number of the attempt; every rewind raises it
 
-Every entry that is sent says after which *sent* position p it comes: the first of a range says S, each later one names
-the one sent before it. What is left out on the way moves C and never S or p, so that a hole made by a filter is no gap in
-the chain (docs/design/links.md#sent-position).
+Every entry that is sent names its predecessor p, the position *sent* before it: the first entry of a range names S, each later
+one names the entry before it. An entry that is left out on the way moves C and never S or p. So an entry that a filter drops
+makes no gap in the chain (docs/design/links.md#sent-position).
 
 The destination keeps, per topic and source cluster, the watermark in two versions: *pushed* (given to storage) and
-*persisted* (durable). An entry at `position` that comes after p is
+*persisted* (durable). An entry at `position` with predecessor p is
 
-    stored      if p <= pushed < position       the chain goes on
+    stored      if p <= pushed < position       the chain continues
     a duplicate if position <= pushed           not stored again; answered once *persisted* covers it
                                                 (docs/design/links.md#persisted-answers)
-    refused     if pushed < p                   something between was never seen here, or was lost
+    refused     if pushed < p                   an entry in between never came here, or was lost
 
-A failed append takes pushed back to persisted. A refusal, and the handshake that starts every link, tells *persisted* (W):
-if W < S, the destination lost what it once had, and the source rewinds to it (docs/design/links.md#handshake). A
-messenger that was sent out before the rewind carries the old generation; its confirmation is worth nothing any more
-(docs/design/links.md#generation).
+A failed append sets pushed back to persisted. A refusal, and the handshake that starts every link, report *persisted* (W): if
+W < S, the destination lost entries that it had, and the source rewinds to W (docs/design/links.md#handshake). A task that
+started before the rewind carries the old generation; its confirmation is ignored (docs/design/links.md#generation).
 
 Why a task may run twice with two different filters (docs/design/links.md#two-filters): the destination takes each
-position once, from whichever task sends it first, and refuses what does not continue what it has. Whichever task loses
+position once, from whichever task sends it first, and refuses an entry that does not continue its chain. The other task
 has sent duplicates or is refused.
 """
 
@@ -40,10 +39,10 @@ from magnetar.core.ids import NONE, LinkCursor, Position
 
 
 class Verdict(NamedTuple):
-    """What a destination does with a run of entries.
+    """The decision of a destination about a run of entries.
 
     Attributes:
-        first_new: index of the first entry to store, all behind it follow; None when there is none.
+        first_new: index of the first entry to store, and all later ones are stored too; None when there is none.
         duplicates: how many, from the beginning, are here already or on their way to the disk.
         refused: the chain is broken: nothing of this run may be stored.
     """

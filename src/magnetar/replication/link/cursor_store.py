@@ -1,8 +1,8 @@
-"""The cursors of one outgoing link and their way to the metadata store.
+"""Stores the cursors of one outgoing link in the metadata store.
 
-Cursors that moved forward are stored together, a little later: a crash then sends again what the destination knows already.
-A cursor that moves *back*, or leaves positions behind for good, is stored first and used when that is durable; until the
-store has answered, nothing else of that topic is stored.
+Cursors that moved forward are stored together, a little later. After a crash the link then sends some entries again, which the
+destination recognises as duplicates. A cursor that moves *back*, or gives up positions for good, is stored first and used when
+that is durable; until the store has answered, nothing else of that topic is stored.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -67,7 +67,7 @@ class LinkCursorStore:
     def moved(self, state: LinkTopic) -> None:
         """A cursor moved forward, or something that is stored with it changed: store it soon."""
         if state.name in self._deleting:
-            return  # a put behind the deletion would bring the cursor back
+            return  # a put after the deletion would bring the cursor back
         self._dirty.add(state.name)
         self._schedule(FLUSH_MS)
 
@@ -152,14 +152,14 @@ class LinkCursorStore:
     def move(
         self, state: LinkTopic, target: LinkCursor, record: LinkTopicRecord, apply: Callable[[], None], stored: Done
     ) -> None:
-        """Put the cursor somewhere else: durable first, then used.
+        """Move the cursor to another position: durable first, then used.
 
         Args:
             state: of the topic.
             target: the cursor to come.
             record: what has to be durable before.
             apply: uses it.
-            stored: called behind `apply`, with what went wrong.
+            stored: called after `apply`, with what went wrong.
         """
         state.rewinding = target
 

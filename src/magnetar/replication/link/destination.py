@@ -182,7 +182,7 @@ class LinkDestination:
             self.schemas.behind(connection, translation, len(payload), lambda: self._judge_late(coming), whole=whole)
 
     def _judge_late(self, coming: _Coming) -> None:
-        """A request that had to wait: its sender cannot get a ProtocolError any more, so the answer says what is wrong."""
+        """A request that had to wait: its sender can no longer get a ProtocolError, so the answer says what is wrong."""
         try:
             self._judge(coming)
         except ProtocolError as error:
@@ -209,7 +209,7 @@ class LinkDestination:
             # Which of two incarnations is the present one, only a handshake shows: a task of the former may come late.
             self.incarnations.seen(request.topic, request.source, request.uuid, request.incarnation)
         if topic is None or log is None:
-            # What it had, if anything, is lost: the handshake creates it again, and its answer shows that to the source.
+            # Its content, if any, is lost: the handshake creates it again, and its answer shows that to the source.
             response.refused = True
             coming.reply(response)
             return
@@ -250,7 +250,7 @@ class LinkDestination:
         self._waiting.setdefault(key, []).append(_Waiting(coming.connection, end, response, coming.reply))
 
     def _open_ahead(self, topic: DestinationTopic, coming: _Coming, entry: NewEntry) -> None:
-        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and what is behind it queues."""
+        """A batch is too large to be searched for idempotency keys on the event loop: it waits, and later requests queue."""
         assert topic.idempotency is not None
         go_on = self.schemas.hold(
             coming.connection,
@@ -456,6 +456,6 @@ def _end(positions: list[Position], count: int) -> Position:
 
 
 def _unblock(response: pb.CommandGeoAppendResponse) -> None:
-    """What was in the way behind an append is no news when the append itself failed."""
+    """Drop the obstacle found after an append when the append itself failed: it is not news then."""
     for name in ("blocked", "position", "conflict"):
         response.ClearField(name)

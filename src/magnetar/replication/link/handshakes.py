@@ -1,8 +1,8 @@
-"""The handshake of links that lead here (GEO_WATERMARKS): which cluster it is, which topics exist from now on, what is persisted
-of each.
+"""The handshake of links that lead here (GEO_WATERMARKS): identifies the source cluster, creates its topics, and reports the
+persisted watermark of each.
 
-The counter is raised whenever a watermark may have gone *back*; as long as it stands still, a source need not compare
-anything. It begins at the boot time, so that two starts never share a number.
+A counter is raised whenever a watermark may have moved *back*. While it does not change, a source need not compare watermarks.
+It begins at the boot time, so that two starts never share a number.
 """
 
 from collections.abc import Callable
@@ -112,7 +112,7 @@ class Handshakes:
             )
             reply(self._answer(request, {}, reason))
         elif standing is Standing.TAKEOVER and not self._all_above(request):
-            # Its next messages would be taken for the old one's. It has to leave those positions behind first
+            # Its next messages would be taken for the old one's. It has to move above those positions first
             # (docs/design/links.md#ledger-ids-grow).
             reason = (
                 f"{request.uuid} wants the name {request.source}, but its positions begin below those known of the former "

@@ -10,7 +10,7 @@ Which cluster owns a name concerns all links. So only links that may replicate e
 from being silent; other links are accepted under a known uuid.
 
 The second condition keeps the new cluster's messages from being taken for duplicates of the old one's. A source that gets a
-watermark above its own end goes on in a ledger above it (docs/design/links.md#ledger-ids-grow); the next handshake then
+watermark above its own end continues in a ledger above it (docs/design/links.md#ledger-ids-grow); the next handshake then
 finds the condition fulfilled.
 """
 
@@ -30,7 +30,7 @@ SUPERSEDED_MAX: Final = 32
 
 
 class Standing(Enum):
-    """What a uuid is to us."""
+    """The relation of a uuid to a cluster's name."""
 
     KNOWN = "known"
     """It is the cluster of that name."""
@@ -78,7 +78,7 @@ class Peers:
                 self._peers[key.removeprefix(PEER_PREFIX)] = _Peer(PeerRecord.decode(key, data), self._outbox.now_ms)
 
     def standing(self, cluster: str, uuid: str, *, trusted: bool = True) -> Standing:
-        """What a uuid that claims a name is.
+        """Judge a uuid that claims a name.
 
         Args:
             cluster, uuid: the claim.

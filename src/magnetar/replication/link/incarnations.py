@@ -1,10 +1,10 @@
-"""Which incarnation of each topic the links of other clusters are at work in."""
+"""The incarnation of each topic in which the links of other clusters are at work."""
 
 from magnetar.replication.link.ports import DestinationHost
 
 
 class SourceIncarnations:
-    """What handshakes and appends of this broker's start have shown: cluster uuid and topic incarnation, by topic and source.
+    """Cluster uuid and topic incarnation, by topic and source, as handshakes and appends since this broker's start showed them.
 
     Args:
         host: the broker; gets to know when one of them is new.

@@ -1,14 +1,14 @@
-"""What comes over a link, checked and made into entries of this cluster's log.
+"""Checks the entries that come over a link, and makes them into entries of this cluster's log.
 
-The destination broker, not the pipeline, says where an entry came from: it appends `replicated_from` to the metadata and
+The destination broker, not the pipeline, states the origin of an entry: it appends `replicated_from` to the metadata and
 recomputes the checksum. So no task parses metadata, and a client without the link token cannot forge an origin.
 
 A schema version becomes the number that the schema has here (`replication.link.schemas`): where the two differ, that field
 is appended too.
 
-Bytes that fail their checksum were spoilt on the way or at the source: the topic stops there, they are never stored.
-Anything that only a broken or hostile peer sends (lists that do not fit, positions out of order, an entry that says it
-came from elsewhere, a count that is not its own) ends the connection instead.
+Bytes that fail their checksum were damaged on the way or at the source: they are never stored, and the topic stops there.
+A request that only a broken or hostile peer sends (lists of different lengths, positions out of order, an entry that names
+another origin, a wrong count of messages) ends the connection instead.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,16 +57,16 @@ _MARKER: Final = int(EntryFlags.MARKER)
 
 
 class Sized(Protocol):
-    """A request with entries behind it."""
+    """A request that is followed by entries."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Of the entries, bytes."""
+        """Size of the entries, in bytes."""
         ...
 
 
 class Stamp:
-    """What is appended to the metadata of every entry that comes from a cluster.
+    """The fields that are appended to the metadata of every entry that comes from a cluster.
 
     Args:
         source: the cluster.
@@ -107,7 +107,7 @@ class BlockedEntry(NamedTuple):
 
 
 class Ahead:
-    """What was found off the event loop in one entry of a request.
+    """The result of searching one entry of a request off the event loop.
 
     Attributes:
         found: None: nothing.
@@ -121,7 +121,7 @@ class Ahead:
         self.at = NONE
 
     def split(self, keys: KeysAhead | None, entries: list[NewEntry]) -> tuple[list[NewEntry], NewEntry | None]:
-        """The entries that can be stored now, and the one behind them that has to be opened elsewhere first."""
+        """The entries that can be stored now, and the next one, which has to be opened elsewhere first."""
         if keys is None or not entries:
             return entries, None
         if entries[0].source != self.at:
@@ -186,7 +186,7 @@ def refused(translation: Translation, number: int, position: Position) -> Blocke
 def markers_before(
     entries: list[NewEntry], obstacle: BlockedEntry | UnknownSchemaVersion | None, why: str
 ) -> tuple[list[NewEntry], BlockedEntry | UnknownSchemaVersion | None]:
-    """What a topic takes that takes no messages any more: the markers in front of the first one, which stops the link."""
+    """The entries that a terminated topic takes: the markers before the first message, which stops the link."""
     for at, entry in enumerate(entries):
         if not entry.flags & _MARKER:
             reason = f"{why}: message {entry.source} cannot be stored there"
@@ -195,7 +195,7 @@ def markers_before(
 
 
 def wanted(request: "Sized", payload: bytes, unknown: UnknownSchemaVersion, translation: Translation) -> set[int]:
-    """The unknown version and others behind it, so that they are asked for together."""
+    """The unknown version and others in later entries, so that they are asked for together."""
     found = {unknown.version}
     offset = unknown.offset
     for size in request.sizes[unknown.at : unknown.at + AHEAD_MAX]:
@@ -235,7 +235,7 @@ def check_lists(request: pb.CommandGeoAppend, payload_bytes: int) -> list[Positi
 
 
 def check_room(what: str, request: pb.CommandGeoAppend | pb.CommandGeoRestore) -> None:
-    """Whether numbers leave room for those that come behind them.
+    """Check that numbers leave room for the ones after them.
 
     Args:
         what: the command.

@@ -1,10 +1,9 @@
-"""One topic of one outgoing link: its cursor in three versions, and what was lost to the link.
+"""One topic of one outgoing link: its cursor in three versions, and the number of messages that the link lost.
 
-    volatile   moves with every confirmation; what the pipeline knows
-    durable    what the store has; retention may delete up to here and no further (docs/design/links.md#durable-cursor)
-    rewinding  a rewind on its way to the store; it is used only when it is durable
-               (docs/design/links.md#handshake), but from the moment it is
-               known no older cursor may be stored over it, and retention keeps what it needs
+    volatile   moves with every confirmation; the pipeline works with this one
+    durable    the one in the store; retention may delete up to here and no further (docs/design/links.md#durable-cursor)
+    rewinding  a rewind on its way to the store. It is used only when it is durable (docs/design/links.md#handshake). As soon
+               as it is known, no older cursor may be stored over it, and retention keeps the entries that it needs
 
 A message that was deleted here before it could be sent is a *gap*: counted, shown, never silent. Origin indexes are dense,
 so the count needs no memory of the messages: it is the difference of two indexes. It may include messages that were not
@@ -32,7 +31,7 @@ RETRY_MS_MAX: Final = 60_000
 
 
 LET_GO_MAX: Final = 10_000
-"""Entries that one event lets go by a rate: some 10 ms of work, which a timer goes on with."""
+"""Entries that one event releases under a rate: some 10 ms of work, which a timer continues."""
 
 LET_GO_MS: Final = 50
 """A topic that waits for its rate is looked at this often at most: the pipeline moves a handful at a time, not one by one."""
@@ -40,7 +39,7 @@ LET_GO_MS: Final = 50
 
 @dataclass(slots=True)
 class Blocked:
-    """Why a topic does not go on.
+    """Why a topic is blocked.
 
     Attributes:
         kind: `policy`, `partitions`, `size`, `identity`, `corrupt`, `schema`, `terminated`.
@@ -63,7 +62,7 @@ class Blocked:
 
 @dataclass(slots=True)
 class LinkTopic:
-    """The place of a link in one topic.
+    """The state of a link in one topic.
 
     Attributes:
         name, log: of the topic.
@@ -71,7 +70,7 @@ class LinkTopic:
         durable: what the store has; None while it has nothing (being created).
         rewinding: what is being stored; None when no rewind is under way.
         start: where the link began.
-        index: origin index of the first message behind `cursor.c`.
+        index: origin index of the first message after `cursor.c`.
         gap, skipped: messages that were deleted before they could be sent, and that an operator gave up.
         loaded: both as they were when it was loaded, or last counted as gone.
         wanted: whether policy and links name the target; else the cursor is an orphan.
@@ -113,11 +112,11 @@ class LinkTopic:
 
     @classmethod
     def create(cls, name: str, log: TopicLog, *, latest: bool) -> "LinkTopic":
-        """A link begins: with everything retained, or behind the newest entry.
+        """A link begins: with everything retained, or after the newest entry.
 
         Args:
             name, log: of the topic.
-            latest: begin behind what is readable now.
+            latest: begin after the entries that are readable now.
         """
         start = log.last if latest else NONE
         index = index_after(log, start)
@@ -126,7 +125,7 @@ class LinkTopic:
 
     @classmethod
     def load(cls, name: str, log: TopicLog, record: LinkTopicRecord) -> "LinkTopic":
-        """A link goes on after a restart."""
+        """A link continues after a restart."""
         return cls(
             name, log, record.cursor, durable=record.cursor, start=Position(*record.start), index=record.index,
             marks=list(record.marks), gap=record.gap, skipped=record.skipped, loaded=(record.gap, record.skipped),
@@ -196,7 +195,7 @@ class LinkTopic:
         return max(rate.wait_ms(now_ms), LET_GO_MS)
 
     def pending(self, last: Position) -> tuple[int, int, int]:
-        """(entries, bytes, publish time of the first in ms) behind C up to `last`, whether or not the link wants them."""
+        """(entries, bytes, publish time of the first in ms) after C up to `last`, whether or not the link wants them."""
         c = self.cursor.c
         first = self.log.next_after(c) if c < last else None
         if first is None:
@@ -261,7 +260,7 @@ class LinkTopic:
             self.jumped(cursor)
 
     def rewound(self, cursor: LinkCursor) -> int:
-        """A rewind is durable: use it. Returns the messages that are not here any more (a declared gap)."""
+        """A rewind is durable: use it. Returns the number of messages that are no longer here (a declared gap)."""
         self.durable = cursor
         self.index = self._index_at(cursor.c)
         self.marks = [mark for mark in self.marks if (mark[0], mark[1]) <= cursor.c] or self.marks[:1]
@@ -272,7 +271,7 @@ class LinkTopic:
         return self.note_trimmed()
 
     def _index_at(self, c: Position) -> int:
-        """The index behind a position: from the log if that is retained, else from the last mark before."""
+        """The index after a position: from the log if that is retained, else from the last mark before."""
         first = self.log.first
         if first != NONE and c >= self.log.position_before(first):
             return index_after(self.log, c)
@@ -317,7 +316,7 @@ class LinkTopic:
     # ------------------------------------------------------------------------------------------------ foreign watermark
 
     def overtaken(self, watermark: Position, *, foreign: bool = False) -> bool:
-        """Whether the destination holds positions of an earlier data folder of this cluster that are not behind its log.
+        """Whether the destination holds positions of an earlier data folder of this cluster that are not below its log.
 
         See docs/design/links.md#ledger-ids-grow.
 
@@ -328,9 +327,10 @@ class LinkTopic:
         return watermark > self.coming.c and (foreign or watermark > self.log.last)
 
     def jump_record(self, watermark: Position) -> tuple[LinkCursor, LinkTopicRecord]:
-        """The cursor that leaves a foreign watermark behind, and what has to be durable before it is used.
+        """The cursor that moves past a foreign watermark, and the record that has to be durable before it is used.
 
-        It goes on from the rewind that is on its way: its generation stays, and nothing counts as sent that it took back.
+        It continues from the rewind that is on its way: its generation stays, and entries that the rewind took back do not
+        count as sent.
         """
         start = self.coming
         target = LinkCursor(watermark, start.s, start.gen)
@@ -368,12 +368,12 @@ class LinkTopic:
         return lost
 
     def pass_over(self) -> bool:
-        """Settle the entries right behind C that can never go over a link; whether C moved.
+        """Settle the entries right after C that can never go over a link; whether C moved.
 
-        What came over a link itself, markers of other clusters too, needs no task to be judged: in a mesh every entry would
-        otherwise cost a read on each of the other links of the clusters it reached. C moves, S does not
-        (docs/design/links.md#sent-position); a task that is under way over the same entries commits at or behind the
-        new C and changes nothing.
+        No task is needed to judge entries that came over a link themselves, markers of other clusters included. In a mesh every
+        entry would otherwise cost a read on each of the other links of the clusters it reached. C moves, S does not
+        (docs/design/links.md#sent-position). A task that carries the same entries at this time commits at or after the new C
+        and changes nothing.
         """
         c = self.cursor.c
         if self.rewinding is not None or self.floor != NONE or c >= self.end:
@@ -407,7 +407,7 @@ class LinkTopic:
         here: bool = False,
         conflict: pb.GeoSchemaConflict | None = None,
     ) -> bool:
-        """The topic cannot go on; whether that is news.
+        """The topic is blocked; whether that is news.
 
         Args:
             kind, reason, position, conflict: see `Blocked`.

@@ -1,4 +1,4 @@
-"""All topics of one outgoing link, and what its pipelines learn when one of them changes."""
+"""All topics of one outgoing link. Pipelines are notified here when one of them changes."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ class LinkTopics:
         return [state]
 
     def changed(self, state: LinkTopic, *, urgent: bool = False) -> None:
-        """What a pipeline knows of a topic is outdated; `urgent`: also one that has a session for it should know soon."""
+        """A topic changed: pipelines have to learn of it; `urgent`: also one that has a session for it should know soon."""
         if state.rate is not None and not state.due_ms:
             wait_ms = state.let_go(self._outbox.now_ms)
             if wait_ms:
@@ -71,7 +71,7 @@ class LinkTopics:
             self.changed(state)
 
     def link_changed(self) -> None:
-        """What a pipeline knows of the whole link is outdated."""
+        """The whole link changed: pipelines have to learn of it."""
         self.changes.bump()
         self._sessions.link_changed()
         self.polls.news()

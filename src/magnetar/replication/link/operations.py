@@ -1,4 +1,4 @@
-"""What operators do with an outgoing link: pause, resume, throttle, skip, give up an orphan."""
+"""The operators' commands for an outgoing link: pause, resume, throttle, skip, give up an orphan."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -14,17 +14,17 @@ from magnetar.replication.link.policy import local_messages, may_go
 from magnetar.replication.link.records import LINK_PREFIX, LinkRecord
 
 ORPHAN_MS: Final = 7 * 24 * 3_600_000
-"""How long a cursor without link or policy goes on holding its data. See `BrokerConfig.orphan_cursor_ms`."""
+"""How long a cursor without link or policy still holds its data. See `BrokerConfig.orphan_cursor_ms`."""
 
 
 class Skip(NamedTuple):
-    """What a skip gives up in one topic.
+    """The entries that a skip gives up in one topic.
 
     Attributes:
         topic: full name.
         through: the last position that is given up.
         messages: published here and not settled yet; an upper bound, as some may not be for this cluster.
-        entries, bytes: of all that is stepped over.
+        entries, bytes: of everything up to there, whether or not this link wants it.
     """
 
     topic: str
@@ -41,7 +41,7 @@ class LinkOperations:
         outbox: the broker's.
         topics: of the link.
         cursors: where their cursors are stored.
-        rebased: called with the name of a topic in which a skip passed over entries: the destination lacks them.
+        rebased: called with the name of a topic in which a skip gave up entries: the destination lacks them.
         orphan_ms: see `ORPHAN_MS`.
 
     Attributes:
@@ -74,7 +74,7 @@ class LinkOperations:
             self.record = LinkRecord.decode(key, stored[key])
 
     def pause(self, topic: str | None, paused: bool, done: Done) -> None:
-        """Stop the link or one topic, or let it go on; `done("")` when it is durable.
+        """Pause or resume the link or one topic; `done("")` when it is durable.
 
         Raises:
             BrokerError: the topic is not on this link.
@@ -111,7 +111,7 @@ class LinkOperations:
     # ------------------------------------------------------------------------------------------------------------- skip
 
     def skip_preview(self, topic: str | None, through: Position | None) -> list[Skip]:
-        """What `skip` with the same arguments gives up; topics that lose nothing are left out.
+        """The entries that `skip` with the same arguments gives up; topics that lose nothing are left out.
 
         Args:
             topic: None for every topic of the link.
@@ -202,7 +202,7 @@ def _skip_end(state: LinkTopic, through: Position | None) -> Position:
 
 
 def _first_wanted(state: LinkTopic) -> Position:
-    """The first entry behind C that may go: the one that blocks, when its report named no position."""
+    """The first entry after C that may be sent: the one that blocks, when its report named no position."""
     position = state.log.next_after(state.cursor.c)
     while position is not None and not may_go(state.log.flags_at(position)):
         position = state.log.next_after(position)

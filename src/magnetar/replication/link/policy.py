@@ -21,7 +21,7 @@ from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.metadata import parse_metadata
 
 LOCAL_ONLY: Final = "__local__"
-"""What clients write into `replicate_to` for "do not replicate"; no cluster can have this name."""
+"""The name that clients write into `replicate_to` for "do not replicate"; no cluster can have it."""
 
 _STAYS: Final = int(EntryFlags.REPLICATED)
 _RESTRICTED: Final = int(EntryFlags.RESTRICTED)
@@ -102,5 +102,5 @@ def local_messages(log: TopicLog, after: Position, up_to: Position) -> int:
 
 
 def index_after(log: TopicLog, position: Position) -> int:
-    """The origin index of the first message published here behind a position that is retained or below all that is."""
+    """The origin index of the first message published here after a position that is retained or below all retained ones."""
     return log.next_index - local_messages(log, position, log.last)

@@ -1,8 +1,8 @@
-"""What changed on a link since a pipeline asked last: a counter, long polls, and an advisory lease.
+"""Reports the changes on a link since a pipeline asked last: a counter, long polls, and an advisory lease.
 
 Every change of a topic takes the next number of the link's counter; an answer holds the topics with a higher number than
-the asker knows. Numbers begin at the broker's boot time, so that a counter of an earlier start is never taken for one of
-this start (askers also say which start theirs is of).
+the pipeline knows. Numbers begin at the broker's boot time, so that a counter of an earlier start is never taken for one of
+this start (a pipeline also sends the boot time to which its counter belongs).
 
 The lease only keeps a second pipeline from doing the same work: it is advice, and the chain rule does not need it. It belongs to
 the pipeline that asked first, until that one is silent for its time; a poll that is being held open is not silence. There is one
@@ -27,7 +27,7 @@ LEASE_MS: Final = 10_000
 """A pipeline that does not say how long it wants the lease gets it for this long."""
 
 LEFT_MS: Final = 1_000
-"""What is left of a lease when its holder's connection closes: enough to connect again, and a successor need not wait long."""
+"""Rest of a lease when its holder's connection closes: enough to connect again, and a successor need not wait long."""
 
 LEASE_MS_MAX: Final = 60_000
 """A ceiling: a pipeline that died must not keep a stand-by waiting for longer."""
@@ -68,7 +68,7 @@ class Changes:
         self.urgent = self.counter
 
     def known(self, counter: int, boot: int) -> int:
-        """The counter that an asker may go on from: 0 (everything) when its own is not of this start."""
+        """The counter from which a pipeline may continue: 0 (everything) when its own is not of this start."""
         foreign = boot not in (0, self.boot) or not self.base < counter <= self.counter
         return 0 if foreign else counter
 

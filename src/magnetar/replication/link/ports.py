@@ -1,4 +1,4 @@
-"""What links need of the broker that they belong to: its topics, and somewhere to report what happens.
+"""The interfaces that links need from their broker: its topics, and methods that take their reports.
 
 `broker.links` implements these; tests and simulated worlds have their own. All methods are called on the broker's loop.
 """
@@ -30,7 +30,7 @@ class KeysAhead(Protocol):
         ...
 
     def known_ahead(self, found: Found | None) -> None:
-        """What was found in the first entry of the append that comes now; None: it is over."""
+        """Set the search result for the first entry of the append that comes now; None: the append is over."""
         ...
 
 
@@ -46,7 +46,7 @@ class DestinationTopic(Protocol):
 
     @property
     def terminated(self) -> bool:
-        """Whether it takes no messages any more. Markers it does: its subscriptions go on."""
+        """Whether it has stopped taking messages. It still takes markers, as its subscriptions are still in use."""
         ...
 
     def append(
@@ -82,7 +82,7 @@ class TopicHost(Protocol):
         ...
 
     def reconcile(self, topic: TopicName, source: str, partitions: int) -> str:
-        """What to do about a topic (not one partition) that has `partitions` at a source, and another form here.
+        """Advice about a topic (not one partition) that has `partitions` at a source, and another form here.
 
         One line with the command to run.
         """
@@ -112,7 +112,7 @@ class DestinationHost(TopicHost, Protocol):
         ...
 
     def learn_retained(self, topic: str, marks: tuple[Mark, ...]) -> None:
-        """What origins of a topic's messages retain of their own, as the source of a link reported it."""
+        """The source of a link has reported the first own index that each origin of a topic's messages retains."""
         ...
 
     def stored(self, topic: str, source: str, connection: int, messages: int, size: int) -> None:
@@ -128,7 +128,7 @@ class SourceHost(Protocol):
         ...
 
     def retained(self, topic: str) -> Iterable[Mark]:
-        """What a topic's origins retain of their own, for the destination's acknowledged sets (`AckedSets.own_marks`)."""
+        """First own index that each of a topic's origins retains, for the destination's sets (`AckedSets.own_marks`)."""
         ...
 
     def schema_numbering(self, topic: str) -> int:
@@ -136,5 +136,5 @@ class SourceHost(Protocol):
         ...
 
     def rebased(self, topic: str, target: str) -> None:
-        """The link to `target` started over in a topic, or passed over entries of it: its destination lacks some."""
+        """The link to `target` started over in a topic, or gave up entries of it: its destination lacks some."""
         ...

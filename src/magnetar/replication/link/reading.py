@@ -1,9 +1,9 @@
-"""GEO_READ: the entries behind a position, those that are for the link and no others.
+"""GEO_READ: the entries after a position, those that are for the link and no others.
 
-The walk looks at the index first (one byte of flags an entry, no object): what came from elsewhere is stepped over
-without touching it, so that a mesh of three clusters does not read three times what it moves. What may go is read in
-chunks; an entry that names its targets is looked into. `end` says how far was looked, which moves the link's C over what
-was left out.
+The walk uses the index first (one byte of flags per entry, no object). Entries that came from another cluster are skipped
+without reading them, so that a mesh of three clusters does not read three times the bytes that it moves. The others are read in
+chunks; an entry that names its targets is parsed. `end` is the position up to which the walk came; it moves the link's C past
+the entries that were left out.
 """
 
 from array import array
@@ -127,8 +127,8 @@ class Reading:
             return
         last = Position(first.ledger, first.entry + count - 1)
         if not first <= entries[0].position <= last:
-            # Of another incarnation: the topic was deleted and created again since, and this log is in use no more. Or retention
-            # was faster. To ask again would bring the same.
+            # The entries are of another incarnation: the topic was deleted and created again, and this log is no longer in use.
+            # Or retention was faster. Asking again would give the same answer.
             self._answer()
             return
         for entry in entries:

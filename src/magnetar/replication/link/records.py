@@ -1,4 +1,4 @@
-"""What links keep in the metadata store: JSON under `cursors/<topic>/pulsar.repl.<to>`, `links/<to>`, `peers/<cluster>`."""
+"""The records of links in the metadata store: JSON under `cursors/<topic>/pulsar.repl.<to>`, `links/<to>`, `peers/<cluster>`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Self
@@ -44,9 +44,9 @@ class LinkTopicRecord(_Record, kw_only=True):
         incarnation: of the topic; a record of another incarnation is worth nothing.
         c, s, gen: the cursor, see `replication.link.chain`.
         start: where the link began; nothing at or below is sent.
-        index: origin index of the first message behind c.
-        marks: (ledger, entry, index behind it) of some earlier positions, ascending: from them follows how many messages are
-            missing when the destination falls back to a point that is not retained any more.
+        index: origin index of the first message after c.
+        marks: (ledger, entry, index after it) of some earlier positions, ascending. They give the number of messages that are
+            missing when the destination falls back to a position that is no longer retained.
         gap: messages that were deleted here before they could be sent.
         skipped: messages that an operator gave up.
         paused: by an operator.
@@ -72,7 +72,7 @@ class LinkTopicRecord(_Record, kw_only=True):
 
 
 class LinkRecord(_Record, kw_only=True):
-    """What an operator set on a whole link.
+    """The settings of an operator for a whole link.
 
     Attributes:
         paused: nothing is sent.
@@ -84,7 +84,7 @@ class LinkRecord(_Record, kw_only=True):
 
 
 class PeerRecord(_Record, kw_only=True):
-    """Who a cluster of that name is.
+    """The identity of the cluster that has a name.
 
     Attributes:
         uuid: of its data folder.

@@ -1,4 +1,4 @@
-"""Which topics this cluster has refused to links, so that their pipelines know at once when that may be over.
+"""The topics that this cluster has refused to links, so that their pipelines learn at once when the reason may be gone.
 
 A blocked topic is tried again after pauses that grow to a minute. What blocks it at its destination (a deletion, a policy, a
 topic of another form) ends by something that an operator does there. A pipeline with a blocked topic asks for that
@@ -15,7 +15,7 @@ REFUSED_MAX: Final = 1_000
 """A ceiling on remembered topics: some 5 ms to look at them all. Of more, the pipelines' own pauses have to do."""
 
 SETTLE_MS: Final = 20
-"""So long after something happened all are looked at: creating a thousand topics is one reason to look, not a thousand."""
+"""Delay from a change to the check of all refused topics: creating a thousand topics causes one check, not a thousand."""
 
 WAIT_MS_MAX: Final = 20_000
 """A ceiling on how long an answer is held."""
@@ -27,7 +27,7 @@ Asked = tuple[str, str, int, int]
 
 
 class Refusals:
-    """Of one destination.
+    """The refused topics of one destination.
 
     Args:
         outbox: the broker's.

@@ -1,29 +1,29 @@
-"""What the versions mean that come over links: the destination's half of replicating schemas (PIP-87, PIP-88).
+"""Translates the schema versions that come over links: the destination's half of replicating schemas (PIP-87, PIP-88).
 
 The rules: docs/design/schemas.md.
 
-A version is a number of one cluster. An entry that comes from elsewhere carries its source's number; here it gets the number
-that the same schema has here. Known pairs are looked up in a dictionary, by entry. An unknown number stops its request, and
-it alone, *before* the entry that carries it (what stands before is stored):
+A version is a number that one cluster gave. An entry from another cluster carries its source's number; here it gets the number
+that the same schema has here. Known pairs are looked up in a dictionary, per entry. An unknown number stops its request, and
+no other, *before* the entry that carries it (the entries before it are stored):
 
-    GEO_APPEND     entries with a number that means nothing here: parked, what comes behind it queues
-    ... WANTED     to the sender: which numbers
-    ... BROUGHT    from there, after it asked the source: schemas (some: the rest is asked for again), numbers that the source
-                   cannot explain, or why it cannot answer now
-    host.bring     each is got or made here, one after the other; refused ones are remembered for this request only
+    GEO_APPEND     entries with an unknown number: the request is parked, and later requests of the topic queue
+    ... WANTED     to the sender: the unknown numbers
+    ... BROUGHT    from the sender, after it asked the source: schemas (some: the rest is asked for again), numbers that the
+                   source cannot explain, or why it cannot answer now
+    host.bring     each schema is found or created here, one after the other; refused ones are remembered for this request only
     again          the request is judged as if it came now
 
-For the chain rule a parked request is one that was long on its way: nothing of it is stored, nothing is promised, and when it
-goes on it is judged again. So its sender may die, be repeated, or be too late, as ever. What is known is a cache: it is
-lost at a restart, and asked for again; a registry that gets a schema twice answers with the same number.
+For the chain rule a parked request is one that arrives late: nothing of it is stored, nothing is promised, and it is judged again
+when it continues. So its sender may still die, be repeated, or be too late. The known pairs are a cache: they are lost at a
+restart, and asked for again; a registry that gets a schema twice answers with the same number.
 
     a pair is known by    source cluster and its uuid, topic (without partition), numbering of its schemas there, the version
 
 The *numbering* is what `GEO_READ` answered (docs/design/schemas.md#numbering): numbers begin at 0 again when an operator deletes
 a topic's schemas there by force.
-Forgetting them here makes the pairs worthless: `forgotten`.
+When they are forgotten here, the pairs are no longer valid: `forgotten`.
 
-Numbers that are none, or that the source itself cannot explain, are left out of the entry: consumers then see a message without
+An invalid number, or one that the source itself cannot explain, is left out of the entry: consumers then see a message without
 a version, never one with a number that means another schema here. That is counted and logged.
 """
 
@@ -45,13 +45,13 @@ WANTED_MAX: Final = 32
 pipeline gives a destination up, and their definitions (256 kB each at most) below any frame limit."""
 
 AHEAD_MAX: Final = 1_000
-"""Entries behind an unknown version that are looked at for further ones: some 2 us each, once a question."""
+"""Entries after an unknown version that are searched for further ones: some 2 us each, once per question."""
 
 PAIRS_MAX: Final = 500_000
 """A ceiling on remembered pairs, some 150 bytes each; beyond it the topic that was met first is forgotten and asked for again."""
 
 NARROW_SHARE: Final = 4
-"""Of the bytes that may be on their way to the disk, one part of so many is for roles that may replicate some topics only, and
+"""One part in this many of the bytes that may be on their way to the disk is for roles that may replicate some topics only and
 have not brought the schemas that they were asked for."""
 
 TOLD_MAX: Final = 10_000
@@ -81,11 +81,11 @@ class Refusal(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """What became of a schema that was brought.
+    """The result for a schema that was brought.
 
     Attributes:
         version: its number here; None: it needs none, or see the others.
-        refusal: it may not stand here.
+        refusal: why it is not allowed here.
         trouble: it could not be stored just now.
     """
 
@@ -136,7 +136,7 @@ class Translation:
 
 @dataclass(slots=True)
 class _Parked:
-    """A request that waits; `ticket` 0: behind another one; `whole`: of a link that may replicate everything."""
+    """A request that waits; `ticket` 0: queued after another one; `whole`: of a link that may replicate everything."""
 
     connection: int
     translation: Translation
@@ -155,8 +155,8 @@ class SchemaTranslator:
         outbox: the broker's.
         cluster: this one.
         host: the registry; None: there is none, and versions are left out.
-        stamp: what is appended behind a version (`replicated_from` of the source).
-        first_ticket: tickets are above, so that two translators behind one connection tell their own apart.
+        stamp: the field appended after a version (`replicated_from` of the source).
+        first_ticket: tickets are above, so that two translators of one connection recognise their own.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class SchemaTranslator:
         self.cluster = cluster
         self.parked_bytes = 0
         self.parked_narrow_bytes = 0
-        """Of these, what links brought that may replicate some topics only: who brings no schemas holds up no others."""
+        """Those bytes that came from links that may replicate some topics only: one that brings no schemas delays no others."""
         self.dropped: Counter[str] = Counter()
         """Entries whose version was left out, by source."""
         self.learnt: Counter[str] = Counter()
@@ -193,7 +193,7 @@ class SchemaTranslator:
         return Translation((topic, source), uuid, name, numbering)
 
     def look(self, translation: Translation) -> Suffixes:
-        """What is known now; to be asked each time that a request is judged."""
+        """The pairs that are known now; asked for each time that a request is judged."""
         found = self._tables.get(self._table_key(translation))
         translation.suffixes = found if found is not None else {}
         return translation.suffixes
@@ -203,7 +203,7 @@ class SchemaTranslator:
         return translation.key[1], translation.uuid, schema_id(translation.name), translation.numbering
 
     def note_dropped(self, translation: Translation) -> None:
-        """Entries went on without the version that they came with."""
+        """Entries are stored without the version that they came with."""
         if not translation.dropped:
             return
         topic, source = translation.key
@@ -240,7 +240,7 @@ class SchemaTranslator:
     def behind(
         self, connection: int, translation: Translation, size: int, again: Callable[[], None], *, whole: bool = True
     ) -> None:
-        """A request queues behind one that waits."""
+        """A request queues after one that waits."""
         self._queues[translation.key].append(_Parked(connection, translation, size, again, whole))
         self._count(size, whole)
 
@@ -279,10 +279,10 @@ class SchemaTranslator:
     def hold(
         self, connection: int, translation: Translation, size: int, again: Callable[[], None], *, whole: bool = True
     ) -> Callable[[], None]:
-        """A request waits for something else than schemas, and what comes behind it queues.
+        """A request waits for something else than schemas, and later ones queue.
 
         Returns:
-            To be called once, when it can go on.
+            A function to call once, when the request can continue.
         """
         self._next_ticket += 1
         parked = _Parked(connection, translation, size, again, whole, self._next_ticket, left=1)
@@ -292,7 +292,7 @@ class SchemaTranslator:
         return lambda: self._one_done(parked)
 
     def brought(self, connection: int, command: pb.CommandGeoSchemasBrought) -> None:
-        """GEO_SCHEMAS_BROUGHT. What no request waits for any more is passed over."""
+        """GEO_SCHEMAS_BROUGHT. Schemas that no request waits for are ignored."""
         parked = self._tickets.get(command.ticket)
         if parked is None or parked.connection != connection or parked.left:
             return
@@ -348,7 +348,7 @@ class SchemaTranslator:
         self._go_on(parked.translation.key)
 
     def _go_on(self, key: Key) -> None:
-        """The first of a queue is ready, or gone: judge it and what is behind it, until one waits again."""
+        """The first of a queue is ready, or gone: judge it and the next ones, until one waits again."""
         queue = self._queues.pop(key, None)
         while queue:
             if queue[0].ticket in self._tickets:

@@ -110,7 +110,7 @@ class LinkSource:
 
     @property
     def record(self) -> LinkRecord:
-        """What an operator set for the whole link."""
+        """The operator's settings for the whole link."""
         return self.operations.record
 
     @property
@@ -128,7 +128,7 @@ class LinkSource:
     # ------------------------------------------------------------------------------------------- which topics are on it
 
     def creation(self, topic: str, incarnation: int) -> Puts:
-        """What the transaction that creates a topic has to hold, so that the link begins with its first message."""
+        """The records for the transaction that creates a topic, so that the link begins with its first message."""
         record = LinkTopicRecord(incarnation=incarnation, c=NONE, s=NONE, gen=1, marks=[(-1, -1, 0)])
         return {self._cursors.key(topic): record.encode()}
 
@@ -178,7 +178,7 @@ class LinkSource:
         self._topics.changed(state)
 
     def moved(self, topic: str, record: LinkTopicRecord) -> None:
-        """A topic goes on under this name, with the position that it has on the link (durably); `added` follows."""
+        """A topic continues under this name, with the position that it has on the link (durably); `added` follows."""
         self._cursors.keep(topic, record)
 
     def removed(self, topic: str) -> None:
@@ -536,7 +536,7 @@ class LinkSource:
         )
         moved = state.commit(commit.incarnation, cursor)
         present = commit.incarnation == state.log.incarnation and cursor.gen == state.cursor.gen
-        # What is said of a point before C, which a skip has left behind, is no news of the present.
+        # A report about a position before C, which a skip has given up, is outdated.
         if present and commit.HasField("blocked") and cursor.c >= state.cursor.c:
             position = position_from_proto(commit.position) if commit.HasField("position") else NONE
             conflict = commit.conflict if commit.HasField("conflict") else None
@@ -577,7 +577,7 @@ class LinkSource:
         if learnt.HasField("blocked"):
             self._blocked_reported(state, learnt.blocked, learnt.reason, NONE)
         elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:
-            # Behind it there would be no room for other ids, of any topic here.
+            # Above it there would be no room for other ids, of any topic here.
             reason = (
                 f"{self.to} holds {watermark} under the name of {self.cluster}, which no ledger here can have had: "
                 f"delete the topic in {self.to}, and create it there again"
@@ -605,7 +605,7 @@ class LinkSource:
         return True
 
     def _rewind(self, state: LinkTopic, target: LinkCursor, stored: Done) -> None:
-        """The destination lost what was behind `target.s`: send it again (docs/design/links.md#handshake)."""
+        """The destination lost the entries after `target.s`: send them again (docs/design/links.md#handshake)."""
 
         def apply() -> None:
             lost = state.rewound(target)

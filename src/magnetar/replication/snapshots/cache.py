@@ -1,8 +1,9 @@
 """The snapshots that a subscription may still pass.
 
-Bounded. A subscription that lags far behind needs snapshots all over the range between it and the end, one that keeps up
-only the newest; so when there are too many, the one in the middle that is nearest to its neighbours goes, and the first
-and the last stay. (Letting the oldest go leaves a slow subscription with snapshots that it never reaches: Pulsar #24300.)
+The cache is bounded. A subscription with a large backlog needs snapshots all over the range between its cursor and the end; one
+that keeps up needs only the newest. So when there are too many, the one in the middle that is nearest to its neighbours is
+dropped, and the first and the last stay. (Dropping the oldest leaves a slow subscription with snapshots that it never reaches:
+Pulsar #24300.)
 """
 
 from dataclasses import dataclass, field

@@ -4,11 +4,11 @@
     a: mark-delete passes the local position -> UPDATE(subscription, positions, claim) --link--> b: cursor moves forward
 
     snapshot   taken when user messages came since the last one, or something was acknowledged here that no cached
-               snapshot can tell (snapshot_taker.py, pending_snapshot.py, cache.py)
-    held       every message that this log has held, by identity; what a snapshot says is as of its local position. Of too
-               many runs the oldest are forgotten: they are not reported any more, and excluded from later updates
-    claim      what an update says by identity: held at the snapshot, without what the subscription's starting point
-               took for consumed and what expired
+               snapshot covers (snapshot_taker.py, pending_snapshot.py, cache.py)
+    held       every message that this log has held, by identity; a snapshot has the set as of its local position. When there
+               are too many runs, the oldest are forgotten: they are no longer reported, and excluded from later updates
+    claim      the messages that an update names by identity: held at the snapshot, without those that the subscription's
+               starting point took for consumed and those that expired
     news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
                out of the writer's reach), so clusters never answer each other's updates
 
@@ -53,7 +53,7 @@ from magnetar.wire.acksets import EXACT_KINDS, Epoch, SoughtEpoch
 from magnetar.wire.markers import Marker, Snapshot, SnapshotRequest, SnapshotResponse, Update
 
 SKIPPED_MAX: Final = 1_000
-"""So many messages are passed over in exact mode before they are caught up with, by runs: retention is far behind that."""
+"""Messages that exact mode may skip before they are caught up with, by runs: retention deletes nothing that soon."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
 
@@ -127,7 +127,7 @@ class Snapshots:
             if subscription not in self._host.subscriptions():
                 self._deleted.add(subscription)
                 return self._host.log.last
-            # Somebody subscribed again during a replay that the broker did not survive: nothing was stored of that.
+            # A client subscribed again during a replay that the broker did not survive: nothing was stored of that.
             stored = None
             self._again.add(subscription)
         cursor = self._host.cursor(subscription)
@@ -149,7 +149,7 @@ class Snapshots:
                 found = self.states[subscription] = self._new_state()
                 found.base = self._starting_point(subscription, cursor)
                 found.expired = self._forgotten(cursor.mark_delete)
-        # The snapshots that it may still pass, and everything that clusters said meanwhile, are behind mark-delete.
+        # The snapshots that it may still pass, and all reports of clusters since then, are after mark-delete.
         return cursor.mark_delete
 
     def _decode(self, subscription: str, state: bytes | None) -> Stored | None:
@@ -178,10 +178,11 @@ class Snapshots:
         return State(Cache(self._host.log, self._cached_max))
 
     def _starting_point(self, subscription: str, cursor: Cursor) -> MessageRuns:
-        """What is consumed of a subscription of which nothing is stored: perhaps the other mode created it.
+        """The consumed messages of a subscription of which nothing is stored: perhaps the other mode created it.
 
-        What that mode knows to be acknowledged is no starting point: another cluster's smaller one would take it back. What the
-        cursor has above mark-delete is part of it, as it is of exact mode's base: a base that misses it says that it is wanted.
+        Messages that the other mode knows to be acknowledged are not a starting point: another cluster's smaller one would take
+        them back. Those that the cursor has above mark-delete belong to it, as they do to exact mode's base: a base without them
+        says that they are wanted.
         """
         acked = MessageRuns()
         for key, first, end in self._host.acknowledged(subscription):
@@ -191,11 +192,11 @@ class Snapshots:
         return consumed.minus(acked)
 
     def _consumed(self, mark_delete: Position) -> MessageRuns:
-        """What this log has held up to a position, as far as that is remembered."""
+        """The messages that this log has held up to a position, as far as they are remembered."""
         return self._held.minus(held_by(self._host.log, self._host.cluster, mark_delete))
 
     def _forgotten(self, mark_delete: Position) -> MessageRuns:
-        """What else it may have held up to a position: of a subscription that begins there nothing of it is reported.
+        """Other messages that it may have held up to a position. A subscription that begins there reports none of them.
 
         The log may bring some of it back at the next start, when there are fewer runs.
         """
@@ -213,7 +214,7 @@ class Snapshots:
         self._work()
 
     def _find_unreported(self, subscription: str, state: State) -> None:
-        """What was acknowledged before a restart and is in no update: when that was is not known any more."""
+        """Count acknowledgements from before a restart that are in no update: their time is no longer known."""
         cursor = self._host.cursor(subscription)
         if cursor is None or not state.has_news:
             return
@@ -268,7 +269,7 @@ class Snapshots:
     def _skips(self, entries: Sequence[StoredEntry]) -> bool:
         """Whether these need no look now: exact mode writes, and they are messages that nothing waits for.
 
-        Every publish comes through here. What is passed over is caught up with later, in a few steps for thousands.
+        Every publish comes through here. Skipped messages are caught up with later, in a few steps for thousands.
         """
         if self.writes or not self._started or self._taker.missing or any(each.claims for each in self.states.values()):
             return False
@@ -281,7 +282,7 @@ class Snapshots:
         return True
 
     def _catch_up(self) -> None:
-        """Catch up with everything that was passed over."""
+        """Catch up with all messages that were skipped."""
         log = self._host.log
         self._skipped = 0
         self._known_held.update(held_by(log, self._host.cluster, self._seen_until))
@@ -325,7 +326,7 @@ class Snapshots:
         self._work()
 
     def _acknowledge_claimed(self, first: StoredEntry, last: Position) -> None:
-        """Messages came that other clusters said to be acknowledged, or behind the starting point, before."""
+        """Messages came that other clusters had reported as acknowledged, or as part of the starting point."""
         after = Position(first.ledger, first.entry - 1)
         for subscription, state in self.states.items():
             for held in (state.claims, state.base):
@@ -350,7 +351,7 @@ class Snapshots:
         self._taker.tick()
 
     def _acknowledged_after_all(self, state: State, acked: Acked) -> None:
-        """What expired while a consumer had it was acknowledged by that consumer."""
+        """A message that expired while a consumer had it was acknowledged by that consumer."""
         log, here = self._host.log, self._host.cluster
         for position in acked.entries:
             if log.valid(position):
@@ -408,7 +409,7 @@ class Snapshots:
         self._work()
 
     def unreplicated(self, subscription: str) -> None:
-        """See `replication.marker_host.Machine`. Should it be replicated again, exact mode's set tells what was acknowledged
+        """See `replication.marker_host.Machine`. If it is replicated again, exact mode's set has the acknowledged messages
         (`created`).
         """
         self.deleted(subscription)
@@ -469,7 +470,7 @@ class Snapshots:
             left.add(key, first, end)
         state.claims = state.claims.common(left)
         state.base = state.base.common(left)
-        # What lies behind mark-delete, retained or not, cannot come back here; it may not be reported as acknowledged either.
+        # Messages up to mark-delete, retained or not, cannot come back here; nor may they be reported as acknowledged.
         cursor = self._host.cursor(subscription)
         passed = cursor.mark_delete if cursor is not None else NONE
         state.expired.update(self._consumed(passed).minus(left))

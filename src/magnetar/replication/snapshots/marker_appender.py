@@ -17,7 +17,7 @@ class MarkerAppender:
 
     Args:
         host: the topic.
-        after: called when something that was written has been answered for: what waited for it may go on.
+        after: called when a write has been answered: a step that waited for it may continue.
 
     Attributes:
         blocked: the host takes no markers now; it is tried again when something is stored or the storage has healed.

@@ -1,11 +1,11 @@
 """Sets of messages by identity: per origin and incarnation the origin indexes, as runs.
 
-Both the *vector* of a snapshot and what an update claims are such sets. One number per origin, the highest index, would
-claim what never came (a link's filter, a message that is for another cluster, a late joiner, a gap that a quota cut), so the
-vector is the exact set (decision 11). Where nothing is missing that is one run per origin all the same.
+Both the *vector* of a snapshot and the claim of an update are such sets. One number per origin, the highest index, would claim
+messages that never came (because of a link's filter, a message for another cluster, a cluster that joined late, a gap that a
+quota made), so the vector is the exact set (decision 11). Where no message is missing it is one run per origin.
 
-Sets that get too large are cut on the side that is safe: a claim forgets its oldest runs (`cut`), an exclusion grows over
-the holes between its oldest runs (`widen`).
+A set that gets too large is cut on the safe side: a claim forgets its oldest runs (`cut`), an exclusion fills the holes between
+its oldest runs (`widen`).
 """
 
 from bisect import bisect_left, bisect_right

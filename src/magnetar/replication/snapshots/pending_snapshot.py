@@ -1,4 +1,4 @@
-"""A snapshot that is being taken: who was asked, who answered, what comes next.
+"""A snapshot that is being taken: the clusters that were asked, those that answered, and the next step.
 
     state     | event                        | what follows
     asked     | answer, others are missing   | asked
@@ -22,7 +22,7 @@ from magnetar.wire.markers import SnapshotRequest, SnapshotResponse
 
 
 class Step(Enum):
-    """What an answer or the time brought."""
+    """The result of an answer or of a timeout."""
 
     IGNORED = 0
     WAIT = 1
@@ -61,7 +61,7 @@ class PendingSnapshot:
 
     @property
     def round_id(self) -> str:
-        """What requests and answers of this round are called."""
+        """The id of requests and answers of this round."""
         return self.snapshot_id if self.round == 1 else f"{self.snapshot_id}:{self.round}"
 
     def request(self, here: str) -> SnapshotRequest:
@@ -97,7 +97,7 @@ class PendingSnapshot:
         return Step.COMPLETE if self.usable() or self.waiting <= set(knowing) else Step.DROP
 
     def usable(self) -> dict[str, Position]:
-        """The positions that are safe to tell: all of them when everybody answered, else those of peers that read claims."""
+        """The positions that are safe to report: all of them when every peer answered, else those of peers that read claims."""
         if not self.waiting and set(self.positions) >= self.peers:
             return dict(self.positions)
         return {cluster: at for cluster, at in self.positions.items() if cluster not in self.plain}

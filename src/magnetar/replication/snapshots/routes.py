@@ -1,4 +1,4 @@
-"""Which clusters take part in snapshots, and where snapshot mode is not possible."""
+"""The clusters that take part in snapshots, and the links on which snapshot mode is not possible."""
 
 from collections.abc import Collection
 

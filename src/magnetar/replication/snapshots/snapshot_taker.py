@@ -20,7 +20,7 @@ from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Ste
 from magnetar.wire.markers import Snapshot, SnapshotRequest, SnapshotResponse
 
 ID_BYTES_MAX: Final = 256
-"""Of a snapshot's id that is repeated in an answer; a uuid has 36."""
+"""Length of a snapshot's id that an answer repeats; a uuid has 36 characters."""
 
 
 class SnapshotTaker:
@@ -155,7 +155,7 @@ class SnapshotTaker:
                     "warning",
                     f"{self._host.log.name}: {cluster} did not answer a snapshot within {self._timeout_ms} ms",
                 )
-        # What is stored here was all seen, so the newest entry is as good a local position as a response's.
+        # All stored entries were seen, so the newest entry is as good a local position as a response's.
         self._step(pending, pending.timed_out(self.knowing), self._host.log.last)
 
     def _drop(self, pending: PendingSnapshot) -> None:

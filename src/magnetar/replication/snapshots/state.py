@@ -1,7 +1,7 @@
-"""What is kept of one replicated subscription, and how it is stored.
+"""The state of one replicated subscription, and how it is stored.
 
-Stored in one transaction with the cursor, so that the two never disagree. The cached snapshots are not stored: they are
-markers in the log behind mark-delete and are read again at start.
+It is stored in one transaction with the cursor, so that the two never disagree. The cached snapshots are not stored: they are
+markers in the log after mark-delete and are read again at start.
 """
 
 import struct
@@ -47,10 +47,10 @@ class State:
         based: whether `base` is known to be that, and can be reported to others.
         expired: what expiry passed; never reported as acknowledged either.
         claims: what others said is acknowledged; held against messages that come later.
-        since: when a consumer or operator made it here, the end of the log then; what others had reported before was passed
-            over, and is when the markers are read again after a restart.
+        since: when a consumer or operator made it here, the end of the log then. Earlier reports of others were ignored, and are
+            ignored again when the markers are read after a restart.
         seeks: per cluster its latest seek of this subscription, as far as known here.
-        epoch: the seek that it stands behind, when that was last looked at; not stored.
+        epoch: the latest seek that it has taken in, when that was last checked; not stored.
         seek_unwritten: the newest seek here has to be written (again); `writing_seek` while it is on its way.
         writing: the snapshot of the update that is being written.
         announcing: its announcement is being written.
@@ -88,7 +88,7 @@ class State:
         return True
 
     def restart(self) -> None:
-        """The cursor was, or is to be taken as, moved by a seek: nothing from before is reported any more."""
+        """The cursor was moved by a seek, or counts as moved by one: nothing from before is reported from now on."""
         self.cache.clear()
         self.reported = self.news = NONE
         self.repeat_for.clear()

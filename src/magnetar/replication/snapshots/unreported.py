@@ -1,4 +1,4 @@
-"""What was acknowledged here and is in no update yet: how much, and since when."""
+"""Acknowledgements made here that are in no update yet: how many, and since when."""
 
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ class _Piece(NamedTuple):
 
 
 class Unreported:
-    """What was acknowledged here of one subscription and is in no update yet. It is counted for people; nothing is decided by it.
+    """Acknowledgements of one subscription here that are in no update yet. For statistics; no decision depends on them.
 
     Args:
         log: of the topic.
@@ -50,14 +50,14 @@ class Unreported:
         if messages:
             self._pieces.append(_Piece(after, up_to, messages, now_ms))
         if len(self._pieces) > UNREPORTED_MAX:
-            # Neighbours, so that the newest stay apart and none grows for as long as acknowledging goes on.
+            # Neighbours, so that the newest stay apart and none grows while acknowledgements continue.
             self._pieces = [
                 _Piece(min(a.after, b.after), max(a.up_to, b.up_to), a.messages + b.messages, a.at_ms)
                 for a, b in zip(self._pieces[::2], self._pieces[1::2], strict=False)
             ] + self._pieces[len(self._pieces) // 2 * 2 :]
 
     def _forget_reported(self) -> None:
-        """Forget what was reported since the last time; after a seek all, as nothing from before is reported any more."""
+        """Forget those reported since the last call; after a seek all, as nothing from before is reported from then on."""
         reported, between = self.state.reported, self._log.messages_between
         if self._turn != self.state.turn:
             self._pieces = []

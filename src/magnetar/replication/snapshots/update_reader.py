@@ -1,23 +1,23 @@
-"""What another cluster's update does here.
+"""Applies the updates of other clusters here.
 
     update                                      | effect
-    of a subscription that is not here          | it is created at Earliest, replicated; what its starting point took for
-                                                | consumed in the writer counts here, too
-    of one that was deleted here                | none, until a consumer subscribes again here; nor does what came before that
-                                                | count when the log is read again
+    of a subscription that is not here          | it is created at Earliest, replicated; messages that its starting point took
+                                                | for consumed in the writer count as consumed here, too
+    of one that was deleted here                | none, until a consumer subscribes again here; earlier updates have no effect
+                                                | either when the log is read again
     of one that is here and not replicated      | none: it is another one of the same name
-    written before its writer heard of the seek | none; an announcement is answered by writing the seek again: our own, or the
-    that it stands behind here                  | one that exact mode brought
+    written before its writer knew the latest   | none; an announcement is answered by writing the seek again: our own, or the
+    seek that is known here                     | one that exact mode brought
     with a claim                                | its messages are acknowledged, those that are here now and those to come;
                                                 | not those of this cluster that it has not published yet
-    without (Apache Pulsar)                     | everything up to our position, if that is one of this log:
-                                            | docs/design/snapshots.md#unknown-ledgers
+    without (Apache Pulsar)                     | everything up to our position is acknowledged, if the position is one of this
+                                                | log: docs/design/snapshots.md#unknown-ledgers
 
-A seek elsewhere becomes known by its own marker, or by an update of a cluster that knows it. What was not reported yet is
-not reported then.
+A seek in another cluster becomes known by its own marker, or by an update of a cluster that knows it. From then on
+acknowledgements that were not reported yet are not reported.
 
-Only forward: nothing here moves a cursor back, but for one case. When a subscription was created in two clusters at about
-the same time, their bases merge by intersection: what one of them still wants delivered comes back in the other.
+Updates move a cursor only forward, but for one case. When a subscription was created in two clusters at about the same time,
+their bases merge by intersection: messages that one of them still wants delivered come back in the other.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -199,7 +199,7 @@ class UpdateReader:
         forged = 0
         for held in (acked, base):
             for key in list(held.origins):
-                # An incarnation of this cluster's own topic is left behind: that must leave room for ids of all its topics.
+                # This cluster's own topic gets an incarnation above the named one: room must remain for ids of all its topics.
                 own = key.cluster == here and key.incarnation != log.incarnation
                 if key.incarnation > (LEDGER_BELIEVED_MAX if own else LEDGER_MAX):
                     forged += held.remove_from(key, 0)
@@ -259,7 +259,7 @@ class UpdateReader:
         for key, first, end in self._host.acknowledged(name):
             known.add(key, first, end)  # by consumers here, or in front of a failover
         unconsumed = wanted.minus(acked, state.claims, known)
-        # What is not retained cannot come back here, but may not be reported as acknowledged either.
+        # Messages that are not retained cannot come back here, but may not be reported as acknowledged either.
         state.expired.update(unconsumed.minus(held_by(log, here)))
         state.expired.widen()
         back = entries_of(log, here, unconsumed)
@@ -276,7 +276,7 @@ class UpdateReader:
         self._notices.count("came_back", lost)
         partial = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
         self._host.rebuild(name, kept, partial)
-        # What lies where everything has expired here does not come back, and no consumer acknowledged it.
+        # Messages in the range that has expired here do not come back, and no consumer acknowledged them.
         rebuilt = self._host.cursor(name)
         if rebuilt is not None:
             state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))

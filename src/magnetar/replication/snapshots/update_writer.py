@@ -1,4 +1,4 @@
-r"""What is written for the other clusters of one topic: updates, announcements, seeks.
+r"""Writes markers for the other clusters of one topic: updates, announcements, seeks.
 
 snapshot passed and news -> UPDATE being written (`writing`) -> durable: reported up to its local position
 \-> failed: as before, it is tried again
@@ -55,7 +55,7 @@ class UpdateWriter:
         if not to:
             return
         to_all = to == self.audience
-        # What is only repeated is for these, also where they are all that there are now: a cluster that joins may have sought.
+        # Repeated reports are for these only, even where no other clusters are left: a cluster that joins may have sought.
         names = () if state.has_news else to
         turn = state.turn
 
@@ -78,7 +78,7 @@ class UpdateWriter:
 
     @staticmethod
     def claimable(state: State, taken: CachedSnapshot) -> MessageRuns:
-        """What was acknowledged of a snapshot that was passed: not what only the starting point or expiry passed."""
+        """The acknowledged messages of a passed snapshot: without those that only the starting point or expiry passed."""
         return taken.held.minus(state.base, state.expired)
 
     def write_announcement(self, subscription: str, state: State) -> None:
