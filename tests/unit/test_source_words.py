@@ -63,6 +63,7 @@ CLEAN: Final = frozenset(
         "cli",
         "client",
         "replication",
+        "runtime",
     }
     | {f"broker/{room}" for room in ("publish", "subscriptions", "session", "security", "statistics", "nonpersistent")}
     | {
@@ -81,18 +82,18 @@ KEPT: Final[dict[tuple[str, str], int]] = {
 """(package, name of a pattern) -> how often it may stand there. Only falls."""
 
 OTHERS: Final = {
-    "person": 66,
-    "told": 41,
-    "life": 3,
-    "place": 14,
-    "beside": 10,
-    "anew": 4,
-    "behind": 24,
-    "go on": 11,
-    "any more": 10,
-    "so much": 23,
+    "person": 0,
+    "told": 0,
+    "life": 0,
+    "place": 0,
+    "beside": 0,
+    "anew": 0,
+    "behind": 0,
+    "go on": 0,
+    "any more": 0,
+    "so much": 0,
     "pass over": 0,
-    "opener": 50,
+    "opener": 0,
 }
 """How often it may stand in the docstrings and comments of all other packages. Only falls."""
 

@@ -1,1 +1,1 @@
-"""What touches the world: files, sockets, threads, time; behind the interfaces of the deterministic parts."""
+"""Files, sockets, threads and time: the I/O that implements the interfaces of the deterministic parts."""

@@ -1,4 +1,4 @@
-"""The wall clock, behind an interface that tests replace."""
+"""The wall clock, with an interface that tests replace."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ logger = logging.getLogger("magnetar.clock")
 
 
 class Clock(Protocol):
-    """What time it is.
+    """The interface of a wall clock.
 
     Attributes:
         ahead_ms: how far `now_ms`, when it was asked last, is ahead of the time of day that is believed (`Outbox.ahead_ms`).
@@ -32,22 +32,22 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The system's clock. While the system has it set back, it goes on at half speed until the system has caught up.
+    """The system's clock. When the system's clock is set back, this one runs at half speed until the system has caught up.
 
-    Held still instead, it would hold up every timer for as long as it was set back: no cursor would be stored, no poll
+    If it stopped instead, every timer would wait for as long as the clock was set back: no cursor would be stored and no poll
     answered for an hour after an administrator corrected a clock by an hour.
 
-    The time of day that is believed (`ahead_ms` behind) follows the system's clock back at once, and ahead as well, but for a
-    jump: that it follows when the jump has stood for `BELIEVED_MS`. So a clock that was wrong for a moment expires nothing,
-    and one that was wrong for longer is not believed any more when it is right again.
+    The time of day that is believed (`now_ms` minus `ahead_ms`) follows the system's clock back at once, and forward as well,
+    except for a jump: it follows a jump only after the clock has kept the new time for `BELIEVED_MS`. So a clock that was wrong
+    for a moment expires nothing, and one that was wrong for longer is no longer believed when it is right again.
 
     Attributes:
         ahead_ms: how far `now_ms`, when it was asked last, is ahead of the time of day that is believed.
 
     Args:
-        wall_ns: nanoseconds since 1970, which somebody may set.
-        monotonic_ns: nanoseconds of a clock that nobody can set.
-        say: told in one line of a clock that was set.
+        wall_ns: nanoseconds since 1970, of a clock that can be set.
+        monotonic_ns: nanoseconds of a clock that cannot be set.
+        say: takes one line about a clock that was set.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
-"""Turns the broker's effects into I/O, and what the I/O brings into events.
+"""Turns the broker's effects into I/O, and the results of I/O into events.
 
 One driver belongs to one broker and one event loop; everything here runs on that loop's thread except the callbacks of
 the log and the store, which hop to it. The broker's machines are only ever entered through `Driver.run`, one event at a
 time: that is what makes them single-threaded without a lock.
 
-Whose turn it is:
+The order in which work is handled:
 
-    the log's reports       between any two events: publishers wait for them
-    what came by a socket   when the event loop has looked at the sockets, a limited number of frames of each
+    reports of the log      between any two events: publishers wait for them
+    data from sockets       when the event loop has polled the sockets, a limited number of frames of each
     (`runtime.network.server`)
-    timers and answers      of readers, the store, computations, and reads from memory: in the order of their coming, what the
-                            other two left of TURN_S, then the sockets are looked at again. What is in the broker's own memory
-                            is answered at once while some of that time is left
+    timers and answers      of readers, the store, computations, and reads from memory: in the order of their arrival, in the
+                            part of TURN_S that the other two left, then the sockets are polled again. Entries in the broker's
+                            own memory are answered at once while some of that time is left
 
-so that a publish does not wait for all that a backlog, redeliveries or upkeep have to do, only for what is begun.
+So a publish waits only for the event that is being handled, not for all the work of a backlog, redeliveries or upkeep.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
 
 TURN_S: Final = 0.0002
-"""For timers and answers between two looks at the sockets, when somebody else's publish may have come; and for what an event
-brings in a row, each read of recent entries asking for the next one. One that is begun is finished; most take about as long."""
+"""Time for timers and answers between two polls of the sockets, when a publish may have come; and for a chain of answers to one
+event, in which each read of recent entries asks for the next one. An event that is begun is finished; most take about as long."""
 
 RECEIPTS_BYTES_MAX: Final = 4096
 """A hundred receipts, which is what one report brings for a producer."""
@@ -69,7 +69,7 @@ LEAST_PART: Final = 0.05
 event a turn would be too slow."""
 
 GAP_S: Final = 0.00005
-"""After so long without an event, the loop has usually looked at the sockets. If it was decoding instead, the turn is only
+"""After this time without an event, the loop has usually polled the sockets. If it was decoding instead, the turn is only
 longer."""
 
 
@@ -80,13 +80,13 @@ class Peer(Protocol):
         """Write buffers, in order, when the event loop writes."""
 
     def send_now(self, buffer: bytes | memoryview) -> None:
-        """Write a buffer, behind what was written before, at once if the socket takes it."""
+        """Write a buffer after those written before, at once if the socket takes it."""
 
     def close(self, reason: str) -> None:
         """Close after what was written."""
 
     def hold(self, hold: bool) -> None:
-        """Stop or go on reading."""
+        """Pause or resume reading."""
 
     def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
         """Change the largest frame accepted, and how long a link may be silent."""
@@ -99,7 +99,7 @@ class Driver:
         loop: the event loop whose thread owns the broker.
         broker: the machine.
         outbox: the one that all of the broker's machines share.
-        log: the threads that own the log's files; they tell `appended`, `append_failed`, `healed`.
+        log: the threads that own the log's files; they call `appended`, `append_failed`, `healed`.
         store: the metadata store; answers on a thread of its own.
         clock: wall clock.
     """
@@ -146,9 +146,9 @@ class Driver:
         self._peers.pop(connection, None)
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
-        """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it.
+        """Handle one event and carry out its effects; events that arise meanwhile queue after it.
 
-        None after `shut_down`: what sockets that are being closed still bring would ask for threads that are gone.
+        None after `shut_down`: events of sockets that are being closed would ask for threads that are gone.
         """
         if self._closed:
             return
@@ -189,7 +189,7 @@ class Driver:
             self._spent_s += self._ended_s - began_s
 
     def _left_s(self, now_s: float) -> float:
-        """What is left of the time between two looks at the sockets."""
+        """The rest of the time between two polls of the sockets."""
         if now_s - self._ended_s > GAP_S:
             self._spent_s = 0.0
         return max(TURN_S - self._spent_s, self._spent_s * LEAST_PART)
@@ -229,7 +229,7 @@ class Driver:
             return
 
     def _in_turn(self, event: Callable[..., None], *arguments: Any) -> None:
-        """What can wait until the sockets were looked at."""
+        """Queue work that can wait until the sockets were polled."""
         self._background.append((event, arguments))
         self._wake()
 
@@ -239,9 +239,9 @@ class Driver:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Handle timers, reads and answers for a while; the rest when the loop has looked at the sockets. What comes meanwhile
-        belongs to this turn or the next one: more turns than one between two looks at the sockets would be no limit. What the
-        sockets and the log brought since the last turn has had its part of the time: a turn behind much is short.
+        """Handle timers, reads and answers for a while; the rest when the loop has polled the sockets. Work that comes meanwhile
+        belongs to this turn or the next one: several turns between two polls of the sockets would defeat the limit. Events of
+        the sockets and the log since the last turn have used part of the time: a turn after many of them is short.
         """
         now_s = time.perf_counter()
         end_s = now_s + self._left_s(now_s)
@@ -298,7 +298,7 @@ class Driver:
         self._log.sync(lambda error: self._synced(effect, error))
 
     def _synced(self, effect: Sync, error: str) -> None:
-        """Behind the reports of what was written before; called on the log's thread."""
+        """Queued after the reports of earlier appends; called on the log's thread."""
         self._tell(effect.then, error)
 
     def _drop(self, effect: Drop) -> None:
@@ -340,7 +340,7 @@ class Driver:
         self._in_turn(self._read_now, effect, locations)
 
     def _answer(self, effect: Read, entries: list[StoredEntry]) -> None:
-        """Tell what was read here, now if there is time."""
+        """Report entries that were read on this thread, now if there is time."""
         if time.perf_counter() < self._end_s:
             self._pending.append((effect.then, (entries, "")))
         else:
@@ -351,7 +351,7 @@ class Driver:
         for a reader's thread.
         """
         entries = None
-        with contextlib.suppress(Exception):  # a bug: the other way of reading has it, too, and tells
+        with contextlib.suppress(Exception):  # a bug: the other way of reading has it, too, and reports it
             entries = self._log.read_now(spans)
         if entries is None:
             self._readers.submit(self._read_there, effect, spans)
@@ -366,7 +366,7 @@ class Driver:
             entries = self._log.read(spans)
         except (MagnetarError, OSError) as failure:
             error = str(failure) or type(failure).__name__
-        except Exception as failure:  # a bug of ours: whoever asked must not wait for ever
+        except Exception as failure:  # a bug of ours: the caller must not wait for ever
             logger.critical("a read failed: unexpected %s: %s", type(failure).__name__, failure, exc_info=failure)
             error = f"unexpected {type(failure).__name__}: {failure}"
         self._call(effect.then, entries, error)
@@ -397,7 +397,7 @@ class Driver:
     }
 
     def shut_down(self) -> None:
-        """Take no more events and let go of the threads; the log and the store are closed by whoever opened them."""
+        """Take no more events and stop the readers' threads; the opener of the log and the store closes them."""
         self._closed = True
         self._readers.shutdown(wait=True, cancel_futures=True)
         self._computer.shutdown(wait=True, cancel_futures=True)

@@ -1,14 +1,14 @@
 """A limit on warnings that strangers can cause: a flood of bad connections or messages must not fill the disk with lines.
 
-Lines are of one kind if they begin with the same words. Of each kind some are written per interval; of the rest only how many
-there were, when the interval is over.
+Lines are of one kind if they begin with the same words. Some lines of each kind are written per interval. The rest are counted,
+and their number is written when the interval is over.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 LINES_MAX: Final = 50
-"""Of one kind and interval: an operator has seen what it is by then."""
+"""Lines of one kind per interval: enough for an operator to see the problem."""
 
 INTERVAL_S: Final = 10.0
 
@@ -23,7 +23,7 @@ class Quiet:
     """Decides which lines are written.
 
     Args:
-        later: calls a function after so many seconds.
+        later: calls a function after a number of seconds.
         write: writes a line that says how many were left out.
     """
 

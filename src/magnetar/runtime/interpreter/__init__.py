@@ -1,1 +1,1 @@
-"""What CPython's garbage collector and global lock need of a broker that must not pause."""
+"""Control of CPython's garbage collector and global lock, for a broker that must not pause."""

@@ -1,17 +1,17 @@
-"""Python's cyclic collector, kept from stopping the broker for long.
+"""Keeps Python's cyclic garbage collector from stopping the broker for long.
 
-A full look walks through every container in the process: 225 ms with ten thousand topics, again whenever their number grew
-by a quarter, and nobody is served meanwhile. Even what is new is no trifle when it has been lying about: each container, and
-each that it refers to, is a miss of the processor's caches by then, 2 us of them, and 20,000 were 20 to 30 ms.
+A full collection walks through every container object in the process: 225 ms with ten thousand topics, again whenever their
+number grew by a quarter, and the broker serves no client meanwhile. New objects are expensive as well when they are no longer in
+the processor's caches: each container, and each that it refers to, then costs cache misses of 2 us, and 20,000 took 20 to 30 ms.
 
-So what survives its first look, some 700 containers after it was made and as good as warm, is set aside (`gc.freeze`), and
-looked at no more: half a millisecond at a time, 1.4 at most. What is set aside still goes when its last reference does;
-only circles in it wait, for a *complete* look. The broker leaves none of those that come often: connections, producers,
-subscriptions (`tests/unit/broker/session/test_connections.py`).
+So objects that survive their first collection, some 700 containers after they were made and still in the caches, are moved out of
+the collector's sight (`gc.freeze`). That takes half a millisecond at a time, 1.4 at most. A frozen object is still freed when its
+last reference goes; only reference cycles wait for a *complete* collection. Objects of the broker that come and go often form
+no cycles: connections, producers, subscriptions (`tests/unit/broker/session/test_connections.py`).
 
-A complete look is due when the process has grown or a long time has passed. It then waits for a moment in which hardly
-anybody sends anything: growth that is mostly new topics needs none, and a broker that just grew is one that is used. It waits
-no longer when the process has grown by so much that circles could be what fills it.
+A complete collection is due when the process has grown or a long time has passed. It then waits for a moment in which hardly any
+client sends anything: growth that is mostly new topics needs no collection, and a broker that just grew is busy. It does not
+wait when the process has grown so far that cycles could be the reason.
 """
 
 import gc
@@ -25,10 +25,10 @@ CHECK_S: Final = 10.0
 """Between two looks at the memory."""
 
 GROWN_BYTES: Final = 64 * 1024 * 1024
-"""Growth since the last complete look that may be circles: more than the noise of an allocator, less than anybody misses."""
+"""Growth since the last complete collection that may be cycles: more than an allocator's noise, too little to be missed."""
 
 GROWN_PART: Final = 4
-"""Beside it the process must have grown by one part in so many: with more to walk through, complete looks are rarer."""
+"""The process must also have grown by one part in this many: the more there is to walk, the rarer are complete collections."""
 
 COMPLETE_S: Final = 3_600.0
 """A complete look is due after this time in any case."""
@@ -37,19 +37,19 @@ CALM_S: Final = 0.25
 """How long a calm moment is, as long as a look takes."""
 
 CALM_RECEIVES: Final = 10
-"""What may come in from all clients in a calm moment: the pings of a thousand idle ones."""
+"""Receives from all clients that a calm moment may have: the pings of a thousand idle ones."""
 
 URGENT_BYTES: Final = 256 * 1024 * 1024
-"""Growth, beside as much as the process was large, that waits for no calm moment."""
+"""When a process has doubled and grown by this in addition, a complete collection waits for no calm moment."""
 
 
 class Collector:
     """The policy of one process.
 
     Args:
-        later: calls something after so many seconds (`loop.call_later`).
-        received: how often something came from a client so far.
-        resident: memory of the process, bytes; 0 when nobody knows, which leaves the hour.
+        later: calls something after a number of seconds (`loop.call_later`).
+        received: how often data came from a client until now.
+        resident: memory of the process, bytes; 0 when it is unknown: then only the hour counts.
         clock: seconds.
     """
 

@@ -1,21 +1,21 @@
-"""The event loop's thread, and those of readers, let the log's thread have the interpreter.
+"""Gives Python's global interpreter lock (GIL) to the log's thread: the event loop's thread and the readers' threads yield it.
 
-Python's threads take turns at one interpreter. Whoever waits for it is woken when the other one makes a call of the system,
-and finds, some 50 us later, that the call is over and the interpreter taken again; and because it was woken, the five
-milliseconds after which it may insist (`sys.setswitchinterval`) begin anew. A broker that sends thousands of messages makes
-such a call every few microseconds: the log's thread, with somebody's publish in its hands, waited 2 to 5 ms for its turn,
-twice for each publish. A shorter interval did not help, for that reason.
+Only one Python thread at a time holds the GIL. A thread that waits for it is woken when the holder makes a system call. It finds,
+some 50 us later, that the call is over and the GIL is taken again. Because it was woken, the five milliseconds after which it may
+demand the GIL (`sys.setswitchinterval`) begin again. A broker that sends thousands of messages makes such a call every few
+microseconds: the log's thread, which had a publish to write, waited 2 to 5 ms for the GIL, twice per publish. For the same
+reason a shorter interval did not help.
 
-So the event loop's thread looks, between events, whether the log has work and what it waits for:
+So the event loop's thread checks, between events, whether the log has work and what it waits for:
 
-    for the interpreter    it gets it: this thread sleeps for the shortest time there is, until the log has come on
-    for the disk           such a sleep still lets the kernel's own threads have the processor, one of whom may have to end
-                           the sync, and who otherwise wait for milliseconds; it may be in vain, so that they become rarer
-    nobody can tell        the same
+    for the GIL     this thread sleeps for the shortest possible time, until the log has made progress
+    for the disk    such a sleep still gives the processor to the kernel's own threads, one of which may have to end the sync and
+                    would otherwise wait for milliseconds. It may be useless, so that such sleeps become rarer
+    unknown         the same
 
-Linux tells (`ThreadState`). Readers look in front of each access to the disk (`runtime.log.readers`).
+Linux reports it (`ThreadState`). Readers check before each access to the disk (`runtime.log.readers`).
 
-A thread that copies megabytes into the kernel does the opposite: when it is woken it takes no processor from whoever runs there
+A thread that copies megabytes into the kernel does the opposite: when it is woken it takes no processor from a running thread
 (`stand_back`).
 """
 
@@ -31,18 +31,18 @@ PATIENCE_S: Final = 0.0003
 """After the log's last step; about what a fast disk's sync takes."""
 
 PATIENCE_GROWTH: Final = 1.1
-"""Each pause after which the log has not come on makes the next one so many times later: with a disk that takes 10 ms they are
-sixteen, a millisecond."""
+"""Factor by which each pause without progress of the log delays the next one: with a disk that takes 10 ms they are sixteen, a
+millisecond."""
 
 PAUSE_S: Final = 1e-6
 """Becomes some 60 us by what the kernel adds: enough for a thread to wake up."""
 
 PAUSES_MAX: Final = 8
-"""Of those that are for the interpreter, one after the other: half a millisecond."""
+"""Pauses for the interpreter, one after the other: half a millisecond."""
 
 PAUSES_PER_S: Final = 1_000.0
-"""The same in the long run, 6 % of the time. A log that is given as much as it can take always waits for something: to let it by
-each time makes its portions smaller, and nobody's wait shorter."""
+"""The same in the long run, 6 % of the time. A log with as much work as it can take always waits for something: yielding to it
+each time makes its batches smaller, and no wait shorter."""
 
 FUTEX: Final = {"x86_64": b"202 ", "aarch64": b"98 "}
 """How the number of the call in which a thread waits for another one is written in `/proc`, by machine."""
@@ -73,10 +73,10 @@ def stand_back() -> None:
 
 
 class ThreadState:
-    """What the thread that makes this waits for, as others may ask: Linux says in which call of the system it is.
+    """The state of the thread that creates this object, for other threads: Linux reports the system call in which it is.
 
-    A thread that waits for the interpreter is in a futex. Asking gives the interpreter away for a moment, by which that thread is
-    woken: it counts as waiting, too, when it runs, for it cannot be about Python's business while another thread asks.
+    A thread that waits for the interpreter is in a futex. The question itself releases the interpreter for a moment, which wakes
+    that thread. So a running thread counts as waiting, too: it cannot execute Python code while another thread asks.
 
     Args:
         machine: as `platform.machine` has it.
@@ -92,7 +92,7 @@ class ThreadState:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def waits(self) -> bool:
-        """Whether it waits for the interpreter, or a processor; False: for something else, or nobody can tell."""
+        """Whether it waits for the interpreter, or a processor; False: for something else, or it is unknown."""
         if self._descriptor < 0:
             return False
         try:
@@ -103,7 +103,7 @@ class ThreadState:
         return told.startswith(self._waiting)
 
     def close(self) -> None:
-        """Let go; nobody can tell any more."""
+        """Close the file; the state is unknown from then on."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

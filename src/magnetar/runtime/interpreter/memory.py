@@ -1,8 +1,8 @@
 """How much memory the process has, and how the C library treats what was freed.
 
-By default glibc gives large blocks back to the system as soon as they are free, and takes them anew, page by page and
-zeroed, for the next message. Measured here: a fresh buffer costs 0.56 s of processor per GB, a copy into one that was
-used before 0.08, a CRC32C 0.04. Passing bytes on is mostly page faults.
+By default glibc gives large blocks back to the system as soon as they are free, and takes them again, page by page and
+zeroed, for the next message. Measured here: a fresh buffer costs 0.56 s of processor time per GB, a copy into one that was
+used before 0.08, a CRC32C 0.04. Most of the cost of forwarding bytes is page faults.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ beyond it goes back to the system."""
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system has no `/proc` to tell it."""
+    """Resident memory of this process in bytes; 0 where the system has no `/proc`."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

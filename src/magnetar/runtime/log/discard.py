@@ -1,8 +1,8 @@
-"""Segments are given back a piece at a time, beside everything else.
+"""Deletes segments piece by piece in the background.
 
-Freeing 256 MB takes ext4 50 ms in which the caller waits, and everybody's next sync 40 more, for one transaction of the file
-system holds all that is freed. Retention that deleted four segments in a row held up every publish for 0.3 s. Cut off in
-pieces, with pauses, the same keeps nobody waiting for more than some 3 ms.
+Freeing 256 MB takes ext4 50 ms in which the caller waits. The next sync of every file takes 40 ms more, because one transaction
+of the file system frees all of it. Retention that deleted four segments in a row delayed every publish for 0.3 s. When the
+files are truncated in pieces, with pauses, no publish waits for more than some 3 ms.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ PAUSE_S: Final = 0.02
 class Discarder:
     """Deletes files, one after the other, on a thread of its own that is there when there is something to delete.
 
-    What is not deleted yet when the process is killed is found at the next start, as a segment in which nothing lives.
+    A file that is not deleted yet when the process is killed is found at the next start, as a segment without needed records.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Discarder:
         with contextlib.suppress(FileNotFoundError):
             descriptor = open_file(path, os.O_RDWR)
             try:
-                # The name goes first: a reader that finds less than there was can tell a deleted segment from a damaged one.
+                # The name goes first: a reader that finds less than there was distinguishes a deleted segment from a damaged one.
                 path.unlink()
                 there = os.fstat(descriptor)
-                left = there.st_size if not there.st_nlink else 0  # somebody's hard link (a backup) keeps everything
+                left = there.st_size if not there.st_nlink else 0  # another hard link (a backup) keeps everything
                 while left > PIECE_BYTES and not self._hurry.wait(PAUSE_S):
                     left -= PIECE_BYTES
                     os.ftruncate(descriptor, left)

@@ -1,4 +1,4 @@
-"""The real file system behind `storage.files`."""
+"""The operating system's file system, which implements `storage.files`."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ READ_NOW: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 """Linux: this read takes what is in memory and waits for nothing (preadv2(2))."""
 
 UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
-"""What a system says that has the call, or the flag, in its headers alone (an old kernel, a sandbox). Nothing was written."""
+"""Errors of a system that has the call, or the flag, only in its headers (an old kernel, a sandbox). Nothing was written."""
 
 UNSYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
 """The folder around a data folder may be one that its user must not read, or of a file system that syncs no folders."""
@@ -117,14 +117,14 @@ class OsFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Readers of a segment that is being deleted hold the file until they are done, whoever lets go last.
+        # Readers of a segment that is being deleted keep the file open until the last of them is done.
         self.close()
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
     """Open a regular file of the data folder; its descriptor.
 
-    A link would lead a write to a file of somebody else, and a pipe would block its reader.
+    A link would lead a write to another user's file, and a pipe would block its reader.
 
     Args:
         path: of the file.
@@ -223,8 +223,8 @@ class OsFiles:
     """The operating system's files.
 
     Args:
-        lost: says why the folder is no longer this broker's, or "". It is asked before a file is made and before anybody looks
-            how much room is left, which the log does every 50 ms while it writes: nothing is accepted from then on.
+        lost: returns why the folder is no longer this broker's, or "". It is called before a file is made and before the free
+            space is checked, which the log does every 50 ms while it writes: once it is lost, nothing is accepted.
     """
 
     def __init__(self, lost: Callable[[], str] = lambda: "") -> None:
@@ -248,7 +248,7 @@ class OsFiles:
         return path.stat().st_size
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """The names of the files in a folder."""
         return [path.name for path in folder.iterdir()]
 
     def make_folder(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A cluster's data folder: whose it is, which version wrote it, and that only one broker uses it.
+"""A cluster's data folder: checks its owner and format version, and that only one broker uses it.
 
 VERSION     format of the folder
 LOCK        held with flock while a broker runs; holds its pid
@@ -7,9 +7,9 @@ uuid        made with the folder; the cluster's identity towards its peers
 reserve     room for the broker on a full disk, holds nothing
 meta.sqlite, log/
 
-A file can be removed or replaced while it is locked, and a second broker would lock its successor. So the folder itself and `log`
-are locked as well: another folder at their path is other data. NFS locks no folders; there `LOCK` is all, and a broker whose
-`LOCK` is gone stops.
+A file can be removed or replaced while it is locked, and a second broker would then lock the new file. So the folder itself and
+`log` are locked as well: another folder at their path has other data. NFS cannot lock folders; there only `LOCK` protects, and a
+broker whose `LOCK` is gone stops.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ FOLDER_VERSION: Final = "1"
 _UNLOCKABLE: Final = frozenset(
     {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES, errno.EPERM}
 )
-"""What file systems say that lock no folders, or only what is open for writing."""
+"""Errors of file systems that lock no folders, or only files that are open for writing."""
 
 _PID_BYTES: Final = 32
-"""Of `LOCK`, for the refusal of another broker."""
+"""Bytes of `LOCK` that are read, for the refusal of another broker."""
 
 
 _SHOWN: Final = 60
@@ -51,7 +51,7 @@ def _holds_files(folder: Path) -> bool:
 
 
 def explain(path: Path, error: OSError) -> str:
-    """What is wrong with a data folder, in one line that names the file."""
+    """The error of a data folder, in one line that names the file."""
     name = error.filename if isinstance(error.filename, str) else str(path)
     of = f"{name}: " if name != str(path) else ""
     return f"cannot use the data folder {path}: {of}{error.strerror or error}"
@@ -141,7 +141,7 @@ class FolderLock:
     def lost(self) -> str:
         """Why the folder is no longer this broker's, or ""; from any thread.
 
-        A `LOCK` that somebody removed is made again where the folder itself is locked: nobody else can have come in.
+        A `LOCK` that was removed is made again where the folder itself is locked: no other broker can have taken the folder.
         """
         with self._turn:
             if self._file < 0:

@@ -1,4 +1,4 @@
-"""What the log thread does beside appending: sidecars, rewriting, deleting segments."""
+"""The background work of the log's thread: sidecars, rewriting, deleting segments."""
 
 import logging
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from magnetar.storage.segmentindex import SegmentIndex, decode_index
 logger = logging.getLogger("magnetar.log")
 
 SCAN_BYTES: Final = 256 * 1024
-"""Of a segment scanned in one step: a fraction of a millisecond."""
+"""Bytes of a segment scanned in one step: a fraction of a millisecond."""
 
 
 class Housekeeping:
@@ -25,7 +25,7 @@ class Housekeeping:
     Args:
         files, folder: of the log.
         log: the segments.
-        readers: are told where rewritten records went.
+        readers: learn where rewritten records went.
     """
 
     def __init__(self, files: Files, folder: Path, log: SegmentLog, readers: SegmentReaders) -> None:
@@ -88,7 +88,7 @@ class Housekeeping:
         return self._rewrite is not None
 
     def _leave_failed(self) -> bool:
-        """Turn to a new segment if what the log failed in has nothing, or little, that anybody needs."""
+        """Switch to a new segment if the one in which the log failed has nothing, or little, that is still needed."""
         if not self._log.spent(LIVE_FRACTION_MAX, REWRITE_BYTES_MIN):
             return False
         self._log.begin_for_copies()
@@ -167,7 +167,7 @@ class Housekeeping:
             records = [source.pread(offset, size) for offset, size in rewrite.slice()]
             problem = "" if all(map(is_whole, records)) else "a record in it is damaged"
         except OSError as error:
-            # Of a sector that cannot be read in an old segment the log's writing knows nothing: it goes on.
+            # An unreadable sector in an old segment does not concern the log's writes: they continue.
             problem = error.strerror or str(error)
         if problem:
             logger.error("segment %d is not rewritten: %s", rewrite.number, problem)
@@ -210,7 +210,7 @@ class Housekeeping:
     # ----------------------------------------------------------------------------------------------------------- deleting
 
     def release(self, ledgers: Iterable[int]) -> None:
-        """Nobody needs these ledgers any more."""
+        """These ledgers are no longer needed."""
         for number in self._log.release(ledgers):
             self._remove(number)
         self.look_for_rewrites()

@@ -1,15 +1,15 @@
-"""The broker's log: a lane for large appends beside the one for everything else.
+"""The broker's log, in two lanes: one for large appends, one for all others.
 
-    usual lane   a thread and an open segment; whatever is small
+    usual lane   a thread and an open segment; small appends
     large lane   a thread and an open segment; appends of `LARGE_BYTES` and more
 
 A megabyte is on its way to the disk for one to four milliseconds. In one lane every publish that comes meanwhile waits for
-it; in two only the disk is shared, and the large lane lets it go after each piece (`storage.log.PIECE_BYTES`).
+it; in two only the disk is shared, and the large lane releases it after each piece (`storage.log.PIECE_BYTES`).
 
-What is on its way of one topic is in one lane, see `TopicLog.stage`; reports of one topic come in its order therefore, those of
-different topics in any. A failure of one lane is not one of the other, though most disks fail them together. Topics whose
-appends failed go on when *both* are sound: they give the same origin indexes again, perhaps in the other lane, and that is
-safe only when what failed is sealed off (docs/design/storage.md#failed-writes).
+The appends of one topic that are on their way are all in one lane, see `TopicLog.stage`. So reports of one topic come in its
+order; those of different topics come in any order. A failure of one lane does not fail the other, but most disks fail both.
+Topics whose appends failed continue when *both* lanes work: they give the same origin indexes again, perhaps in the other lane,
+which is safe only when the failed segment has a seal (docs/design/storage.md#failed-writes).
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from magnetar.storage.topiclog import Span
 
 
 class Health:
-    """Which lanes have failed and not healed, and whom to tell.
+    """The lanes that have failed and not healed, and the callbacks that report it.
 
     Args:
         on_failed, on_healed: see `LogThread`.
@@ -43,7 +43,7 @@ class Health:
 
     def failed(self, lane: str, batch: list[Append], error: str) -> None:
         """These appends of a lane never were."""
-        with self._lock:  # what is told, too: a healing told behind this failure must not be one from before it
+        with self._lock:  # the report, too: a healing reported after this failure must not be one from before it
             self._broken.add(lane)
             self._on_failed(batch, error)
 
@@ -152,7 +152,7 @@ class Lanes:
         self._usual.sync(usual_done)
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """Nobody needs these ledgers any more; see `LogThread.drop`."""
+        """These ledgers are no longer needed; see `LogThread.drop`."""
         gone = list(ledgers)
         self._usual.drop(gone)
         self._large.drop(gone)

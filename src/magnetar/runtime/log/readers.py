@@ -28,14 +28,14 @@ OPEN_MAX: Final = 64
 """A ceiling on segments held open for reading; readers that catch up read few segments at a time."""
 
 NOW_ENTRIES_MAX: Final = 64
-"""So many are read by the thread that asks, if memory has them: some 0.25 ms; what is more is for a reader's thread."""
+"""Entries that the calling thread reads if memory has them: some 0.25 ms; larger reads are for a reader's thread."""
 
 NOW_BYTES_MAX: Final = 256 * 1024
 """The same in bytes, with what lies between: some 0.1 ms of copying."""
 
 BREATH_ENTRIES: Final = 16
-"""So many are read, in some 0.15 ms, before the thread steps aside for whoever waits for the interpreter: its many short calls
-of the system keep the others from it as none would (`runtime.interpreter.gil_yield`)."""
+"""Entries that are read, in some 0.15 ms, before the thread releases the interpreter to others: its many short system calls keep
+them from getting it (`runtime.interpreter.gil_yield`)."""
 
 
 class SegmentReaders:
@@ -60,7 +60,7 @@ class SegmentReaders:
         self._targets: dict[int, set[int]] = {}
 
     def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
-        """Read entries, in order; those behind a damaged one are left out.
+        """Read entries, in order; those after a damaged one are left out.
 
         Raises:
             StorageError: the first one is damaged or gone; says which and where.
@@ -119,13 +119,13 @@ class SegmentReaders:
         pread: Callable[[int, int, int], bytes | bytearray],
         breath: int,
     ) -> str:
-        """Add what one read brings to the entries; what is wrong with the next one, if anything is.
+        """Add the result of one read to the entries; returns the error of the next entry, if there is one.
 
         Args:
             places: of all that are wanted.
             entries: of the first of them.
-            pread: reads, from a segment at an offset, so many bytes.
-            breath: entries after which the thread steps aside; 0: it does not.
+            pread: reads, from a segment at an offset, a number of bytes.
+            breath: entries after which the thread releases the interpreter; 0: it does not.
 
         Raises:
             FileNotFoundError: the next one's segment is deleted.
@@ -141,7 +141,7 @@ class SegmentReaders:
                 self._step_aside()
             entry = read_entry(block, span.offset - first.offset, span.size)
             if entry is None or (entry.ledger, entry.entry) != (span.ledger, span.entry):
-                # Of a deleted segment, which loses its name first, less and less is left (`discarding`): no damage.
+                # A deleted segment loses its name first and then shrinks (`discarding`): that is not damage.
                 self._files.size(self._folder / segment_name(span.segment))
                 return _damage(span)
             entries.append(entry)
@@ -183,7 +183,7 @@ class SegmentReaders:
                 file = self._files.open(self._folder / segment_name(segment))
                 self._open[segment] = file
                 if len(self._open) > OPEN_MAX:
-                    # Not closed here: somebody may be reading. It closes itself when the last one lets go.
+                    # Not closed here: another thread may be reading. It closes itself when the last one is done.
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(segment)
@@ -214,9 +214,9 @@ class SegmentReaders:
                 self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
 
     def _follow(self, old: int, segment: int, new: Mapping[int, int]) -> set[int]:
-        """Lead from where records first lay to where they are now, in one step; where copies of them lay in `segment`.
+        """Lead from where records first were to where they are now, in one step; returns where their copies were in `segment`.
 
-        One way for each record that lives, however often it is copied: what lives long is copied for as long as the broker runs.
+        There is one step per needed record, however often it is copied: a record that is kept long is copied again and again.
         """
         copies: set[int] = set()
         ways: dict[int, int] = {}
@@ -225,7 +225,7 @@ class SegmentReaders:
                 ways[offset] = place
                 continue
             copies.add(place & OFFSET_MASK)
-            if place & OFFSET_MASK in new:  # else nobody needs it any more
+            if place & OFFSET_MASK in new:  # else it is no longer needed
                 ways[offset] = new[place & OFFSET_MASK]
         self._lead(old, ways)
         return copies

@@ -1,7 +1,8 @@
-"""Whether the parts of a data folder belong together, and `magnetar recover`: what to do when they do not.
+"""Checks that the parts of a data folder belong together, and implements `magnetar recover` for folders in which they do not.
 
-The log tells which topics hold messages, the metadata store which topics there are and which were deleted, the mark how new the
-store is. A start refuses a store that went back in time; topics that the store lost are kept in the log until somebody decides.
+The log has the messages of topics. The metadata store has the topics that exist and those that were deleted. The mark has the
+number of the store's newest transaction. A start refuses a store that went back in time; the log keeps topics that the store lost
+until an operator decides.
 """
 
 import contextlib
@@ -57,7 +58,7 @@ EVERYTHING: Final = "all"
 """As the name of a topic: each of them."""
 
 SUBSCRIPTION: Final = "recovered"
-"""Of a topic that came back without any: it holds the messages, which retention would delete otherwise."""
+"""Subscription of a topic that came back without any: it holds the messages, which retention would delete otherwise."""
 
 
 def place_of(store: str, folder: Path) -> str:
@@ -151,14 +152,14 @@ def begin_mark(mark: StoreMark, store: Store, stored: dict[str, bytes]) -> None:
 
 @dataclass
 class Findings:
-    """What `magnetar recover` found and did.
+    """The findings and repairs of `magnetar recover`.
 
     Attributes:
         store: why a start refuses the metadata store, or "".
         log: why a start refuses the log, or "".
         unknown: topics that the log holds and the store does not know.
         lost: one line for each ledger of which entries are missing.
-        damage: one line for each damaged place of the log.
+        damage: one line for each damaged range of the log.
         done: one line for each thing that was done.
     """
 
@@ -283,7 +284,7 @@ class Recovering:
     # ------------------------------------------------------------------------------------------------------- decisions
 
     def accept_store(self) -> None:
-        """Go on with a store that went back in time, or with another one.
+        """Accept a store that went back in time, or another one.
 
         Raises:
             StorageError: it cannot be written.
@@ -308,7 +309,7 @@ class Recovering:
         self._stored.update(puts)
 
     def accept_loss(self) -> None:
-        """Go on without missing content of the log; it is not reported any more.
+        """Accept that content of the log is missing; it is no longer reported.
 
         Raises:
             StorageError: that cannot be written.
@@ -399,7 +400,7 @@ class Recovering:
         """Tenant, namespace and partitioned topic of a topic that is brought back, as far as they are missing."""
         resources = Resources.load(self._stored)
         try:
-            # What every start stores: in a new store there are no clusters yet that tenants could be allowed in.
+            # Every start stores this: in a new store there are no clusters yet that tenants could be allowed in.
             first = resources.first_start(self._config, self._cluster, read_uuid(self.path, self._cluster))
         except OSError as error:
             raise StorageError(explain(self.path, error)) from error
@@ -427,7 +428,7 @@ class Recovering:
 
 
 def salvage(path: Path, cluster: str) -> str:
-    """Copy what is whole of a damaged SQLite store into a new file; the old one stays beside it.
+    """Copy the readable part of a damaged SQLite store into a new file; the old one stays next to it.
 
     Raises:
         StorageError: nothing of it can be read, or the new one cannot be written.
@@ -467,7 +468,7 @@ def _whole_records(path: Path) -> tuple[list[tuple[str, bytes, int]], int, str]:
     try:
         old = connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION
         columns = "key, value, version" if old else "key, value, version, checksum"
-        # From either end: what lies behind a page that cannot be read is reached from the other.
+        # From both ends: the rows after an unreadable page are reached from the other one.
         for order in ("", " ORDER BY key DESC"):
             rows = connection.execute(f"SELECT {columns} FROM entries{order}")  # noqa: S608 - texts of ours
             while True:

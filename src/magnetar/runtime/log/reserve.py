@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for what has to be written on a full one.
+"""Space on the disk that is reserved for the writes that a full disk needs.
 
-The log leaves room free (`disk_free_bytes_min`), but others fill disks to the last byte. Then cursors could not be stored, and
-retention could delete nothing: a disk full of what everybody has acknowledged would stay full. The reserve is a file that holds
-nothing; on a full disk it gives its room away, a part at a time, and is made as large again when there is room.
+The log leaves space free (`disk_free_bytes_min`), but other programs fill disks to the last byte. Then cursors could not be
+stored, and retention could delete nothing: a disk full of acknowledged messages would stay full. The reserve is a file without
+content. On a full disk it is cut, a part at a time, and it is made as large again when there is space.
 """
 
 import errno
@@ -20,7 +20,7 @@ RESERVE_BYTES: Final = 8 << 20
 """Twice what SQLite writes before it tidies its log up: cursors of thousands of subscriptions, and records of as many topics."""
 
 PART_BYTES: Final = 512 << 10
-"""Given away at a time: whoever filled the disk takes what is not used at once."""
+"""Bytes released at a time: the program that filled the disk takes space that is not used at once."""
 
 FREE_BYTES_MIN: Final = 4 * RESERVE_BYTES
 """With less room the reserve is not made larger: it must not be what fills the disk."""
@@ -29,7 +29,7 @@ LOOK_S: Final = 10.0
 """Between two attempts to make it as large as it was."""
 
 _WRONG: Final = frozenset({errno.ELOOP, errno.EINVAL, errno.EMLINK, errno.EISDIR, errno.EACCES, errno.EPERM})
-"""What lies in its place is no reserve: worth a line, as a full disk is not."""
+"""Errors which show that the file with the reserve's name is not a reserve. They are logged; a full disk is not."""
 
 
 class Reserve:
@@ -73,7 +73,7 @@ class Reserve:
         return True
 
     def keep(self) -> None:
-        """Make it as large as it should be, if it is not, there is room, and nobody looked a moment ago."""
+        """Make it as large as it should be, if it is not, there is space, and the last check was not a moment ago."""
         now_s = time.monotonic()
         if self._size == RESERVE_BYTES or now_s < self._look_s:
             return
@@ -99,7 +99,7 @@ class Reserve:
             os.close(file)
 
     def _open(self, flags: int) -> int:
-        """The file, if it is nobody else's: it is cut."""
+        """Open the file, which will be cut; refuse it if it has a second name (hard link)."""
         file = open_file(self._path, flags)
         if os.fstat(file).st_nlink > 1:
             os.close(file)

@@ -5,16 +5,16 @@ background work.
 
 While one cycle syncs, the next collects: the cycle is as long as the last sync took, and one sync serves all topics.
 
-A failed write or sync ends the segment: whatever was in flight fails, nothing is tried again on that file (what a failed
-fdatasync left on disk is unknowable), and a *new* segment with a durable seal (bad segment, last good offset) is made
-before anything is accepted again. While that does not work (disk full, disk gone), every append fails at once and the
-thread tries to heal with a bounded backoff. On a full disk it meanwhile rewrites what fits into the room that is kept free.
+A failed write or sync ends the segment: all appends in flight fail, and nothing is tried again on that file (the content that a
+failed fdatasync left on the disk is unknown). A *new* segment with a durable seal (bad segment, last good offset) is made before
+any append is accepted again. While that does not work (disk full, disk gone), every append fails at once and the thread tries to
+heal with a bounded backoff. On a full disk it meanwhile rewrites the segments that fit into the space that is kept free.
 
-An append that was staged before its topic was told of a failure carries positions and origin indexes that are void. It
-may reach this thread after the log healed; its `write_epoch` gives it away, and it fails too.
+An append that was staged before its topic learned of a failure has invalid positions and origin indexes. It may reach this
+thread after the log healed. Its `write_epoch` shows that, and it fails too.
 
 Between cycles, and all the time when there is nothing to write, the thread makes sidecars of closed segments and
-rewrites mostly dead ones, in slices; under load it gives that a small share of its time.
+rewrites mostly dead ones, in slices; under load that gets a small share of its time.
 """
 
 import errno
@@ -48,20 +48,20 @@ HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to heal; the last one repeats."""
 
 BACKGROUND_SHARE: Final = 10
-"""Under load one part in so many of the thread's time goes to sidecars and rewriting."""
+"""Under load one part in this many of the thread's time is for sidecars and rewriting."""
 
 COPYING_BYTES_MIN: Final = 64 * 1024
-"""To copy so many into the kernel takes so long that a thread seen running may well be at that
+"""Bytes whose copy into the kernel takes long enough that a thread seen running is probably copying
 (`runtime.interpreter.gil_yield`)."""
 
 RECENTLY_S: Final = 10.0
-"""Who has published so recently may do so again while the other lane writes."""
+"""A client that has published this recently may do so again while the other lane writes."""
 
 MARK_S: Final = 0.1
-"""How often the file of ledgers is told what is on the disk: what is cut off later than that is noticed at the next start."""
+"""How often the file of ledgers records what is on the disk: the next start notices when recorded content was cut off."""
 
 MARK_SHARE: Final = 100
-"""One part in so many of the thread's time goes to that: with ten thousand busy topics it is told less often."""
+"""One part in this many of the thread's time is for that: with ten thousand busy topics it is recorded less often."""
 
 ROOM_S: Final = 0.05
 """How often the thread looks how full the disk is, apart from what it writes itself: as quickly as others may fill it."""
@@ -85,7 +85,7 @@ class LogThread:
         step_aside: see `runtime.log.readers`.
         discard: see `storage.log`.
         ledgers: the file that says what the log should hold; None: nothing does.
-        beside: this is the lane of large appends beside that one, with whom it shares readers and the numbers of segments.
+        beside: the usual lane, if this one is for large appends; both share readers and the numbers of segments.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class LogThread:
         return recovered
 
     def begin(self, recovered: Recovered) -> None:
-        """Open a new segment behind what was recovered. May be called again when that failed.
+        """Open a new segment after the recovered ones. May be called again when that failed.
 
         Raises:
             StorageError: no new segment can be made.
@@ -238,19 +238,19 @@ class LogThread:
             self._wake.notify()
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """Nobody needs these ledgers any more; segments that hold nothing else are deleted, mostly dead ones rewritten."""
+        """These ledgers are no longer needed; segments that hold nothing else are deleted, mostly dead ones rewritten."""
         with self._wake:
             self._dropped.extend(ledgers)
             self._wake.notify()
 
     def look_for_room(self) -> None:
-        """Rewrite what is mostly dead, if it fits: somebody has no room."""
+        """Rewrite segments that are mostly dead, if they fit: another writer has no space."""
         with self._wake:
             self._looking = True
             self._wake.notify()
 
     def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
-        """Read entries, from any thread; those behind a damaged one are left out.
+        """Read entries, from any thread; those after a damaged one are left out.
 
         Raises:
             StorageError: the first one is damaged or gone; says which and where.
@@ -273,8 +273,8 @@ class LogThread:
         return time.monotonic() - self._wrote_s < RECENTLY_S
 
     def waits(self) -> bool:
-        """Whether this thread waits for the interpreter, see `runtime.interpreter.gil_yield`; while it writes much that
-        cannot be told.
+        """Whether this thread waits for the interpreter, see `runtime.interpreter.gil_yield`; while it writes much that is
+        unknown.
         """
         return self._state is not None and not self._copying and self._state.waits()
 
@@ -325,7 +325,7 @@ class LogThread:
         return True
 
     def _mark(self) -> None:
-        """Tell the file of ledgers what is on the disk."""
+        """Record in the file of ledgers what is on the disk."""
         began_s = time.monotonic()
         try:
             self._log.mark()
@@ -335,7 +335,7 @@ class LogThread:
         self._next_mark_s = now_s + max(MARK_S, MARK_SHARE * (now_s - began_s))
 
     def _until_due_s(self) -> float | None:
-        """Until there is something to do although nobody asks."""
+        """Time until there is work to do without a request."""
         sync_s = self._until_sync_s()
         if not self._log.unmarked:
             return sync_s
@@ -343,7 +343,7 @@ class LogThread:
         return mark_s if sync_s is None else min(mark_s, sync_s)
 
     def _take(self) -> list[Append]:
-        """What the next cycle writes: all of it, where a barrier waits behind it. Called with the lock held."""
+        """The appends that the next cycle writes: all of them, if a barrier waits for them. Called with the lock held."""
         queue = self._queue
         size = 0
         for count, append in enumerate(queue):
@@ -357,7 +357,7 @@ class LogThread:
         return queue
 
     def _current(self, batch: list[Append]) -> list[Append]:
-        """Leave out, and report, what was staged before its topic was told of a failure."""
+        """Leave out, and report, appends that were staged before their topic learned of a failure."""
         if not self._failed_write_epochs or not batch:
             return batch
         void = [append for append in batch if append.write_epoch <= self._failed_write_epochs.get(append.topic, -1)]
@@ -420,7 +420,7 @@ class LogThread:
             then("")
 
     def _split(self, batch: list[Append]) -> tuple[list[Append], list[Append]]:
-        """What is answered when it is written, and what when it is synced; a topic's order is kept."""
+        """The appends to answer when they are written, and those to answer when they are synced; a topic's order is kept."""
         if self._fsync == "always":
             return [], batch
         durable = {append.topic for append in batch if append.durable}
@@ -463,7 +463,7 @@ class LogThread:
                 waiting, self._queue = self._queue, []
                 dropped, self._dropped = self._dropped, []
             if dropped:
-                # What retention gives back may be the room that is missing.
+                # Retention may free the space that is missing.
                 self._background.release(dropped)
             self._refuse(waiting, broken)
             if self._log.heal():

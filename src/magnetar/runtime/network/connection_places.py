@@ -1,10 +1,10 @@
-"""Places of connections: how many there may be in all and of one address, and who makes room when there are no more.
+"""Limits connections, in all and per address, and decides which connection is closed when the limit is reached.
 
-    in a handshake of TLS --> a stranger --proves who it is, or asks for something that it gets--> known, at work or idle
+    in a handshake of TLS --> a stranger --authenticates, or makes a request that is granted--> known, at work or idle
 
-A stranger costs a socket and has done nothing yet. So when all places are taken, strangers of the address that has most of them
-go first, then any that has been one for some seconds, then a known one that has been idle for some seconds, if its protocol
-allows that. Only when there is none of these is the new one refused.
+A stranger costs a socket and has done nothing yet. So when the limit is reached, a stranger of the address that has most of them
+is closed first, then any that has been a stranger for some seconds, then a known connection that has been idle for some seconds,
+if its protocol allows that. Only when there is none of these is the new connection refused.
 """
 
 import ipaddress
@@ -13,28 +13,29 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 CROWD: Final = 16
-"""Strangers of one address that are left alone: as many may come from behind one proxy in the same moment. Beyond it the oldest
-makes room at once, however young."""
+"""Strangers of one address that are not closed: this many may come from one proxy in the same moment. When there are more, the
+oldest makes room at once, however young."""
 
 STRANGER_S: Final = 3.0
-"""A stranger of any address makes room after so long: ten round trips to the other side of the world."""
+"""Time after which a stranger of any address makes room: ten round trips to the other side of the world."""
 
 IDLE_S: Final = 5.0
-"""So long a known connection has to be idle before it makes room: a program that asks again at once keeps its connection."""
+"""Idle time after which a known connection makes room: a program that asks again at once keeps its connection."""
 
 RESERVED_PART: Final = 64
-"""One in so many places is for connections from this machine alone: an administrator there gets in when all others are taken."""
+"""One in this many slots is for connections from this machine alone: an administrator there can connect when all others are
+taken."""
 
 PER_ADDRESS: Final = (4, 5)
-"""The part of all places that one address may have where the configuration says nothing."""
+"""The part of all slots that one address may have by default."""
 
 
 def per_address(most: int, said: int) -> int:
-    """The places that one address may have.
+    """The number of connections that one address may have.
 
     Args:
-        most: all places.
-        said: what the configuration says; 0: nothing.
+        most: the limit of all connections.
+        said: the configured number; 0: none is configured.
     """
     part, of = PER_ADDRESS
     return said or -(-most * part // of)
@@ -109,11 +110,11 @@ class Places:
     """Limits connections, of one listener or of several.
 
     Args:
-        most: so many may there be at once, handshakes of TLS among them.
-        full: told who was refused because all places are taken.
-        per_address: so many of them may one address have; 0: all.
-        crowded: told who was refused because its address has no more.
-        made_room: told who was closed for another one.
+        most: how many there may be at once, handshakes of TLS among them.
+        full: takes the address that was refused because the limit is reached.
+        per_address: how many of them one address may have; 0: all.
+        crowded: takes the address that was refused because it has too many.
+        made_room: takes the address of a connection that was closed for another one.
         clock: in seconds.
     """
 
@@ -152,13 +153,13 @@ class Places:
         return True
 
     def end(self, connection: Hashable) -> None:
-        """A handshake of TLS is over. Its connection, if there is one, has taken its place."""
+        """A handshake of TLS is over. Its connection, if there is one, has taken its slot."""
         place = self._places.get(connection)
         if place is not None and place.shaking:
             self.leave(connection)
 
     def take(self, connection: Hashable, peer: str, drop: Callable[[], None] | None = None) -> bool:
-        """Whether a connection may be opened, which `drop` ends. After a handshake of TLS it has its place already."""
+        """Whether a connection may be opened, which `drop` ends. After a handshake of TLS it has its slot already."""
         place = self._places.get(connection)
         if place is None:
             return self._enter(connection, peer, drop)
@@ -183,7 +184,7 @@ class Places:
             del self._counts[place.address]
 
     def known(self, connection: Hashable) -> None:
-        """A connection is no stranger any more."""
+        """A connection is no longer a stranger."""
         place = self._places.get(connection)
         if place is not None and not place.known:
             place.known = True
@@ -221,7 +222,7 @@ class Places:
         return True
 
     def _clear(self, address: str | None = None) -> bool:
-        """Have somebody make room, one of an address or anybody; whether there is one who has to."""
+        """Close a connection to make room, one of an address or any; whether there is one to close."""
         crowd = self._crowds.of(address if address is not None else self._crowds.largest())
         if len(crowd) > CROWD and self._out(crowd):
             return True

@@ -8,11 +8,11 @@ BESIDE: Final = 100
 
 
 def raise_file_limit() -> int | None:
-    """Take what the administrator allows at most: the limit that processes begin with, often 1,024, is for those that use
-    select(2), and a broker needs a descriptor for each connection.
+    """Raise the limit to the highest that the administrator allows: processes begin with a limit, often 1,024, that is for
+    programs that use select(2), and a broker needs a descriptor for each connection.
 
     Returns:
-        The limit as it is now; None where there is none, or none is told.
+        The limit as it is now; None where there is none, or it is unknown.
     """
     try:
         import resource
@@ -22,7 +22,7 @@ def raise_file_limit() -> int | None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except (ValueError, OSError):  # a sandbox that hides it
         return None
-    # A kernel may have a ceiling of its own below the limit that it tells (macOS): then it stays as it is.
+    # A kernel may have a ceiling of its own below the limit that it reports (macOS): then it stays as it is.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
@@ -30,7 +30,7 @@ def raise_file_limit() -> int | None:
 
 
 def too_few(limit: int | None, connections: int) -> str:
-    """What is wrong with a limit that a broker will reach before its own ceilings of connections; "" if nothing is.
+    """Warning about a limit that a broker will reach before its own ceilings of connections; "" if it is high enough.
 
     Args:
         limit: as `raise_file_limit` returns it.
@@ -45,9 +45,9 @@ def too_few(limit: int | None, connections: int) -> str:
 
 
 def fitting(limit: int | None, connections: int, http: int) -> tuple[int, int]:
-    """How many connections of each kind there may be: as configured, or less, in proportion, where so many files may not be open.
+    """How many connections of each kind there may be: as configured, or less, in proportion, where too few files may be open.
 
-    Whoever opens connections to one port must not take the descriptors of the other, nor those of the log.
+    Connections to one port must not take the descriptors of the other, nor those of the log.
 
     Args:
         limit: as `raise_file_limit` returns it.

@@ -1,12 +1,13 @@
-"""What one event takes of what a connection sent: acknowledgements come by the thousand in one command.
+"""Divides the frames of a connection into events of limited work: one command can have a thousand acknowledgements.
 
-The official clients gather them for 100 ms, up to 1,000 of them. Each costs some 3 us, and nobody is served meanwhile; the log's
-thread, with somebody's publish in its hands, waits as long for the interpreter, several times for each publish. So a command that
-names many messages is handled as several, each with some of them: that is the same, for no acknowledgement of a single message
-depends on another one, and the last command has what the first ones lack, the wish for an answer above all.
+The official clients gather acknowledgements for 100 ms, up to 1,000 of them. Each costs some 3 us, and no other client is served
+meanwhile; the log's thread, which has a publish to write, waits this time for the interpreter, several times per publish. So a
+command that names many messages is handled as several commands, each with some of the messages. The effect is the same, because
+acknowledgements of single messages do not depend on each other. The last command has the fields that the first ones lack, above
+all the request for an answer.
 
-So it is with messages that are given back by their ids, but by the thousand: those of one command come back lowest first, and
-the Java client divides its own by so many.
+Commands that ask for redelivery by message ids are divided in the same way, a thousand ids at a time: the messages of one command
+come back lowest first, and the Java client divides its own commands by the same number.
 """
 
 from collections import deque
@@ -44,15 +45,15 @@ class Portions:
         return bool(self._waiting)
 
     def add(self, frames: Sequence[Frame]) -> None:
-        """Put frames behind those that wait."""
+        """Put frames after those that wait."""
         self._waiting.extend(frames)
 
     def take(self) -> list[Frame]:
         """The frames of the next event, at least one, if any wait.
 
         Returns:
-            As many as wait while they acknowledge `IDS_MAX` messages, give back `REDELIVERED_MAX`, or so much of both together;
-            one alone may be more if it cannot be divided.
+            As many as wait, until they acknowledge `IDS_MAX` messages, give back `REDELIVERED_MAX`, or an equal share of both
+            together; a single one may have more if it cannot be divided.
         """
         waiting = self._waiting
         room, count = 1.0, 0

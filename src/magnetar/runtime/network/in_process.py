@@ -1,7 +1,7 @@
-"""A client inside the broker's own process: no socket, and everything else as any client has it.
+"""A client inside the broker's own process: it has no socket, and is otherwise like any client.
 
-What it sends are the events of a connection; what the broker sends to that connection is decoded and handed over. So login,
-permissions, limits and statistics are those of the broker's sessions, with no second way beside them.
+Its frames become the events of a connection; the broker's frames to that connection are decoded and passed to it. So login,
+permissions, limits and statistics are those of the broker's sessions, and there is no second implementation of them.
 """
 
 import logging
@@ -19,7 +19,7 @@ Heard = Callable[[pb.BaseCommand, bytes], None]
 """Called with a command and its payload."""
 
 FRAME_BYTES_MAX: Final = 1 << 30
-"""What the broker sends is its own: whatever it stored, it may send."""
+"""The largest frame from the broker: whatever it stored, it may send."""
 
 
 class InsideConnection:
@@ -50,7 +50,7 @@ class InsideConnection:
         """Connect.
 
         Args:
-            address: of the one behind it, with its port.
+            address: of the user of this client, with its port.
             certificate: common name of a client certificate that TLS checked, "" without.
             tls: whether that connection is by TLS.
         """
@@ -98,7 +98,7 @@ class InsideConnection:
             self._closed(reason)
 
     def hold(self, hold: bool) -> None:
-        """Stop or go on sending."""
+        """Pause or resume sending."""
         self.held = hold
         if not hold:
             self.on_free()
@@ -108,4 +108,4 @@ class InsideConnection:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """Do nothing: no caller waits for the answer."""

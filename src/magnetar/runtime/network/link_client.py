@@ -5,10 +5,10 @@ another request waits: they are kept for `poll`. A client belongs to one thread 
 
 Two kinds of failure, and what to do about each:
 
-- `LinkDown`: the peer is gone, silent, or talks nonsense. The connection is closed; back off and connect again. What was in
-  flight may or may not have happened; the chain rule makes sending it again harmless.
-- `LinkRefused`: the peer answered this one request with an error. The connection goes on (except after a refused CONNECT);
-  the same request again will be refused again until something was changed.
+- `LinkDown`: the peer is gone, silent, or sends invalid frames. The connection is closed; back off and connect again. Requests in
+  flight may or may not have been carried out; the chain rule makes it harmless to send them again.
+- `LinkRefused`: the peer answered this one request with an error. The connection stays open (except after a refused CONNECT);
+  the same request will be refused again until something was changed.
 
 The pipeline's tasks wait for several clusters at once and have a non-blocking shell of their own (`pipeline.tasks.link_channel`).
 """
@@ -37,7 +37,7 @@ TIMEOUT_MS: Final = 10_000
 """How long an answer may take. A sync of a disk in trouble takes seconds; a peer that is silent for longer is down."""
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""What one GEO_READ asks for, unless the caller says otherwise: large enough that the round trip does not count."""
+"""Bytes that one GEO_READ asks for by default: large enough that the round trip does not count."""
 
 
 class Entries(NamedTuple):
@@ -173,7 +173,7 @@ class LinkClient:
         bytes_max: int = READ_BYTES,
         origin: str | None = None,
     ) -> Entries:
-        """Entries behind a position, at least one if there is one.
+        """Entries after a position, at least one if there is one.
 
         Args:
             topic: fully qualified; a partition by its own name.
@@ -212,7 +212,7 @@ class LinkClient:
         *,
         pipeline: str = "",
     ) -> pb.CommandGeoCommitResponse:
-        """Tell the source how far the link to `to` got, and what its destination is known to hold.
+        """Report to the source how far the link to `to` got, and what its destination is known to hold.
 
         Raises:
             LinkDown, LinkRefused: see above.
@@ -232,7 +232,7 @@ class LinkClient:
     def watermarks(
         self, source: str, uuid: str, queries: Iterable[pb.GeoWatermarkQuery] = (), *, counter: int = 0
     ) -> pb.CommandGeoWatermarksResponse:
-        """What the destination durably holds of a source cluster (name and uuid), by topic.
+        """The positions that the destination durably holds of a source cluster (name and uuid), by topic.
 
         Raises:
             LinkDown, LinkRefused: see above.
@@ -290,7 +290,7 @@ class LinkClient:
         self._connection.answer_schemas(brought)
 
     def status(self, to: str | None = None) -> pb.CommandGeoStatusResponse:
-        """What is blocked, and why: of the link to `to`, or of all.
+        """The blocked topics and the reasons: of the link to `to`, or of all links.
 
         Raises:
             LinkDown, LinkRefused: see above.

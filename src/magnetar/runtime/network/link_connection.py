@@ -1,7 +1,7 @@
 """A blocking shell around `wire.client` for link commands: one authenticated socket, one thread.
 
-The caller does the I/O: nothing happens between calls. A request is overdue when its time is up *and* nothing moved for as
-long: a slow line that still carries bytes is not down.
+The caller does the I/O: nothing happens between calls. A request is overdue when its time is up *and* no byte moved for the
+same time: a slow line that still carries bytes is not down.
 """
 
 import math
@@ -140,11 +140,11 @@ class LinkConnection:
         self.message_bytes_max = connected.max_message_size
 
     def request(self, command: pb.BaseCommand, buffers: Sequence[memoryview] = (), *, extra_s: float = 0) -> int:
-        """Queue a request and send what goes at once.
+        """Queue a request and send as much as the socket takes at once.
 
         Args:
             command: see `ClientConnection.request`, which sets its request id.
-            buffers: bytes behind it; kept, not copied.
+            buffers: bytes after it; kept, not copied.
             extra_s: how much longer than usual the response may take.
 
         Returns:

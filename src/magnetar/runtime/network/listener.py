@@ -1,9 +1,9 @@
 """One address that a broker listens on, with TLS or without.
 
-The event loop's own servers say nothing about a handshake that fails: whoever speaks plain text to a port of TLS, or does not
-trust the certificate there, would be closed without a line anywhere. So with TLS connections are accepted here.
+The event loop's own servers do not report a handshake that fails: a client that speaks plain text to a port of TLS, or does not
+trust the certificate there, would be closed without a line in any log. So connections by TLS are accepted here.
 
-A connection by TLS is accepted, shakes hands in a task of its own, and becomes a protocol's when that went well.
+Such a connection is accepted, makes its handshake in a task of its own, and is then given to its protocol.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ ACCEPT_PAUSE_S: Final = 1.0
 """Before the next try when connections cannot be accepted, such as without descriptors: it would fail again at once."""
 
 Failed = Callable[[str, str], None]
-"""Told of a handshake that failed: who it was, and OpenSSL's reason in its own words (`HTTP_REQUEST`)."""
+"""Takes a handshake that failed: the client's address, and OpenSSL's own name of the reason (`HTTP_REQUEST`)."""
 
 
 class Handshakes(Protocol):
-    """Counts those that are under way: each is a socket and some 100 KiB, of whoever it may be."""
+    """Counts the handshakes under way: each takes a socket and some 100 KiB, for a client that has proved nothing yet."""
 
     def begin(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None]) -> bool:
         """Count in one that is to become this connection, unless there is no room for that; `drop` ends it."""
 
     def end(self, connection: asyncio.BaseProtocol) -> None:
-        """Count one out, however it ended. A connection that was made counts for itself, in the place of its handshake."""
+        """Remove one, however it ended. A connection that was made counts for itself, in the slot of its handshake."""
 
 
 class _Unlimited:
@@ -97,7 +97,7 @@ class Listener:
             host, port: the address; 0: any free port.
             key: what the configuration calls it.
             tls: of the listener; None: without.
-            failed: told of handshakes that fail.
+            failed: takes handshakes that fail.
             handshakes: counts them, and lets them begin.
 
         Raises:

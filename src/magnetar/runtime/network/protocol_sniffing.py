@@ -1,7 +1,7 @@
-"""Who speaks something else than a port does: what they speak, and where in this broker that would be understood.
+"""Recognises clients that speak another protocol than the port, and names the address of this broker where theirs is right.
 
-Somebody who mixes up `pulsar://` and `pulsar+ssl://`, or the two ports, sees a closed connection. The broker's log has the
-line that helps: what came, to which port, and which address is the right one.
+A user who confuses `pulsar://` and `pulsar+ssl://`, or the two ports, sees a closed connection. The broker's log has the
+line that helps: the protocol that came, the port, and the right address.
 """
 
 import re
@@ -35,7 +35,7 @@ _NO_TLS: Final = frozenset(
         "UNKNOWN_PROTOCOL",
     }
 )
-"""What OpenSSL says of bytes that are not its protocol."""
+"""OpenSSL's reasons for bytes that are not its protocol."""
 
 
 class Urls(NamedTuple):
@@ -63,7 +63,7 @@ def spoken(head: bytes) -> str:
 
 
 def malformed(key: str, head: bytes, fault: str, urls: Urls) -> str:
-    """What to say of a connection whose first bytes are not what its port speaks.
+    """The line for a connection whose first bytes are not of its port's protocol.
 
     Args:
         key: of the port, as in the configuration.
@@ -84,7 +84,7 @@ def malformed(key: str, head: bytes, fault: str, urls: Urls) -> str:
 
 
 def handshake_failed(key: str, reason: str, urls: Urls) -> str:
-    """What to say of a handshake of TLS that failed.
+    """The line for a handshake of TLS that failed.
 
     Args:
         key: of the port, as in the configuration.

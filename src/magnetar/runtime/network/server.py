@@ -1,8 +1,8 @@
 """The Pulsar port: sockets in, frames to the broker, buffers out.
 
-A connection owns nothing but its socket, its decoder and its keep-alive; whose it is and what it may do is known to the
-broker's session. Back-pressure goes both ways: a socket that does not take what is written makes the broker stop
-dispatching to it; a broker that has too much to write makes the socket stop being read.
+A connection owns nothing but its socket, its decoder and its keep-alive; the broker's session knows its role and permissions.
+Back-pressure works both ways: when a socket does not take the written bytes, the broker stops dispatching to it; when the broker
+has too much to write, the socket is not read.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ fit a smaller mark; a larger one is memory times connections."""
 WRITE_LOW_BYTES = 1024 * 1024
 
 CLOSE_S = 10.0
-"""For a peer to take what was written before its connection was closed: whoever reads nothing would keep the socket, and up to
-WRITE_HIGH_BYTES with it, for ever."""
+"""Time for a peer to take the bytes that were written before its connection was closed: a peer that reads nothing would keep the
+socket, and up to WRITE_HIGH_BYTES with it, for ever."""
 
 STUCK_INTERVALS = 2
 """Keep-alive intervals that a peer may take none of what waits for it. It does not count as silent, because it is not read
 meanwhile."""
 
 TURN_FRAMES_MAX = 40
-"""Frames of one connection before it is the others' turn. A socket holds thousands of them, and whoever sends them without a
-pause would hold up everybody by many milliseconds."""
+"""Frames of one connection before it is the others' turn. A socket holds thousands of them, and a client that sends them without
+a pause would delay all others by many milliseconds."""
 
 TURN_S = 0.00025
 """The same in time, as far as frames are there at once: acknowledgements, the dearest of what comes often, take more than
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _decode(self, nbytes: int) -> str:
-        """Put what came behind what waits; what is wrong with it, if anything."""
+        """Queue the bytes that came; returns the error in them, if there is one."""
         fault = ""
         try:
             frames = self._decoder.buffer_updated(nbytes, RUN_FRAMES_MAX)
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         return fault
 
     def _end_turn(self) -> None:
-        """Go on when the others had their turn. Without the pause the loop would read this socket up to 32 times."""
+        """Continue when the others had their turn. Without the pause the loop would read this socket up to 32 times."""
         if self._turn_over or self._transport is None or self._transport.is_closing():
             return
         self._turn_over = True
@@ -209,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.driver.run(self._server.broker.writable, self._number, True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gone, by whoever's wish."""
+        """The connection is closed, by either side."""
         for timer in (self._timer, self._end):
             if timer is not None:
                 timer.cancel()
@@ -262,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end = self._server.loop.call_later(CLOSE_S, self.abort)
 
     def hold(self, hold: bool) -> None:
-        """Stop or go on reading."""
+        """Pause or resume reading."""
         if self._transport is None or self._transport.is_closing():
             return
         self._held = hold
@@ -313,12 +313,12 @@ class PulsarServer:
     """The listener of the Pulsar protocol.
 
     Args:
-        loop, driver, broker: who handles what comes.
-        frame_bytes_max: largest frame of whoever is not let in yet; see `Connection.let_in`.
+        loop, driver, broker: these handle the frames that come.
+        frame_bytes_max: largest frame of a client that is not authenticated yet; see `Connection.let_in`.
         connections_max: a ceiling on open sockets, those that shake hands among them.
         connections_per_address_max: the same of one address; 0: none.
         keep_alive_ms: between pings; a peer silent for one whole interval is dropped.
-        urls: where the broker is reached, for those who came to the wrong port.
+        urls: the broker's addresses, for clients that came to the wrong port.
     """
 
     def __init__(
@@ -369,17 +369,17 @@ class PulsarServer:
         return True
 
     def _refused(self, peer: str) -> None:
-        """Say that somebody was one too many."""
+        """Log that a connection was refused because the limit is reached."""
         shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
         self._tell(f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)")
 
     def _crowded(self, peer: str) -> None:
-        """Say that somebody's address has too many."""
+        """Log that a connection was refused because its address has too many."""
         most = self._places.per_address
         self._tell(f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)")
 
     def _made_room(self, peer: str) -> None:
-        """Say that somebody was closed for another."""
+        """Log that a connection was closed to make room for another."""
         self._tell(
             f"closed the connection of {peer}: it had sent no CONNECT, and another connection needed its slot (connections_max)"
         )
@@ -389,12 +389,12 @@ class PulsarServer:
             logger.warning("%s", line)
 
     def inside(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
-        """A connection of this process itself, which takes no socket and no place; open it."""
+        """A connection of this process itself, which takes no socket and no slot; open it."""
         self._next += 1
         return InsideConnection(self.driver, self.broker, self._next, heard, closed)
 
     def known(self, connection: Connection) -> None:
-        """Who a connection is has been proved."""
+        """The client of a connection has been authenticated."""
         self._places.known(connection)
 
     def forget(self, number: int, connection: Connection) -> None:

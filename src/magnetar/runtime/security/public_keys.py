@@ -1,4 +1,4 @@
-"""Public keys as files have them. Apart from `secrets`: a broker that needs none does not load what reads them."""
+"""Reads public keys from files. Separate from `secrets`: a broker without public keys does not load the library for them."""
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey

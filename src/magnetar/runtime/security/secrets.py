@@ -1,7 +1,7 @@
 """Secrets come from files and the environment, and stay here: no error, log line or process list shows one.
 
-Files that hold a secret are refused when others can read them. What is read once is read again when a file changes: keys
-and certificates are replaced while brokers run.
+Files that hold a secret are refused when others can read them. A file is read again when it changes: keys and certificates are
+replaced while brokers run.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""TLS: contexts of listeners and of clients, and a socket for those who wait on sockets themselves.
+"""TLS: contexts of listeners and of clients, and a socket for callers that poll sockets themselves.
 
 A listener's certificate can change while it runs: each handshake takes the context that is current at its begin. Python
 lets a server choose the context when the client's first message is there (`sni_callback`), which OpenSSL asks for also
@@ -20,11 +20,11 @@ from magnetar.core.tls import client_context, load_certificate, load_trust
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 WRITE_BYTES: Final = 256 << 10
-"""What one call encrypts: OpenSSL takes a buffer whole or not at all, and progress has to be seen."""
+"""Bytes that one call encrypts: OpenSSL takes a buffer whole or not at all, and progress has to be seen."""
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
-    """What a listener speaks, from its files as they are now.
+    """The context of a listener, from its files as they are now.
 
     Raises:
         ConfigError: a file is missing, wrong, or a private key that others can read; names the file.
@@ -72,13 +72,15 @@ class Listening:
 
     @property
     def files(self) -> list[str]:
-        """What it is made of."""
+        """The files of which it is made."""
         config = self._config
         return [path for path in (config.certificate_file, config.key_file, config.ca_file) if path]
 
 
 def common_name(certificate: "Any") -> str:
-    """The common name of a peer's certificate as `ssl` tells it, "" without. Several names are none: which would it be?"""
+    """The common name of a peer's certificate as `ssl` reports it, "" without one. Several names count as none: they are
+    ambiguous.
+    """
     if not certificate:
         return ""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
@@ -94,7 +96,7 @@ class Target(NamedTuple):
 
 
 def target_of(address: str) -> Target:
-    """Of `host:port`, `pulsar://host:port` or `pulsar+ssl://host:port?ca=FILE&cert=FILE&key=FILE`.
+    """Parse `host:port`, `pulsar://host:port` or `pulsar+ssl://host:port?ca=FILE&cert=FILE&key=FILE`.
 
     Raises:
         ConfigError: none of these, or a file that is wrong.
@@ -120,8 +122,8 @@ def shown(address: str) -> str:
 class TlsSocket:
     """A non-blocking socket by TLS with the few methods that the link's connections use of a socket.
 
-    `recv_into` fills as much as is there: OpenSSL gives at most one record of 16 KiB at a time and keeps further ones,
-    which no poll of the socket would tell. Whoever reads until a call does not fill the buffer has read everything.
+    `recv_into` fills as much as is there: OpenSSL gives at most one record of 16 KiB at a time and keeps further ones, which
+    no poll of the socket would show. A caller that reads until a call does not fill the buffer has read everything.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, host: str) -> None:
@@ -153,10 +155,10 @@ class TlsSocket:
         return self._socket.getsockopt(level, option)
 
     def handshake(self) -> None:
-        """Go on with the handshake.
+        """Continue the handshake.
 
         Raises:
-            BlockingIOError: it waits for the peer; `waits_to_read` tells for what.
+            BlockingIOError: it waits for the peer, to read if `waits_to_read`, else to write.
             OSError: it failed; one line.
         """
         if self._shaken:
@@ -236,7 +238,7 @@ def connect(address: str, timeout_s: float) -> socket.socket | TlsSocket:
 
     Raises:
         ConfigError: the address is wrong.
-        OSError: nobody is there.
+        OSError: it cannot be reached.
     """
     target = target_of(address)
     connection = socket.create_connection((target.host, target.port), timeout=timeout_s)

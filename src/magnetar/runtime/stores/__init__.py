@@ -1,1 +1,1 @@
-"""Implementations of the metadata store that touch the world."""
+"""Implementations of the metadata store that do I/O."""

@@ -1,7 +1,7 @@
-"""How new the metadata store of a data folder must be: the number of its last transaction, kept beside it.
+"""The number of the last transaction of a data folder's metadata store, kept in a file next to the store.
 
-A store that goes back in time (an older copy, a write-ahead log that was lost or cut) has no way to know. The mark is written
-behind every commit and without a sync: it may be older than the store, as after a power cut, and is never newer.
+A store that went back in time (an older copy, a write-ahead log that was lost or cut) cannot know that. The mark is written
+after every commit and without a sync: it may be older than the store, as after a power cut, and is never newer.
 
     two slots of 64 bytes, written in turn: magic (12), id of the store (36), transaction u64, crc32c of what precedes u32
 """
@@ -22,14 +22,14 @@ logger = logging.getLogger("magnetar.store")
 MAGIC: Final = b"MAGNETARS\x00\x00\x01"
 SLOT_BYTES: Final = 64
 ID_BYTES: Final = 36
-"""Of a uuid as text."""
+"""Length of a uuid as text."""
 
 _SLOT: Final = struct.Struct("<12s36sQ")
 _SUM: Final = struct.Struct("<I")
 
 
 class Marked(NamedTuple):
-    """What the mark says.
+    """The content of the mark.
 
     Attributes:
         store: id of the store.

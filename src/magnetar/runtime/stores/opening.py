@@ -19,7 +19,7 @@ def open_store(
     lost: Callable[[], str] = lambda: "",
     on_commit: Callable[[int], None] = lambda _version: None,
 ) -> Store:
-    """The store of one broker, which nobody else writes to while it is open.
+    """The store of one broker, which is its only writer while the store is open.
 
     Args:
         place: `sqlite`, or `zookeeper://host:port/path`.
@@ -27,7 +27,7 @@ def open_store(
         folder: the broker's, for `meta.sqlite`.
         reserve: of the same folder.
         lost: says why the folder is no longer this broker's, or "".
-        on_commit: told of each transaction that is durable.
+        on_commit: called with each transaction that is durable.
 
     Raises:
         StorageError: it cannot be opened, is in use, or kazoo is not installed.

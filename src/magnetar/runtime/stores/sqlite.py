@@ -1,4 +1,4 @@
-"""The metadata store in one SQLite file: WAL, every commit synced, one thread that groups what waits into one commit."""
+"""The metadata store in one SQLite file: WAL, every commit synced, one thread that groups the waiting writes into one commit."""
 
 import logging
 import queue
@@ -21,7 +21,7 @@ logger = logging.getLogger("magnetar.store")
 SCHEMA_VERSION = 2
 """2: every record has a checksum. Version 1 is read and made 2; brokers before this one refuse it in one line."""
 GROUP_MAX = 1000
-"""Back-pressure: so many submitted writes at most share a commit, so that the first of them does not wait too long."""
+"""Back-pressure: at most this number of submitted writes share a commit, so that the first of them does not wait too long."""
 
 BUSY_S = 5
 
@@ -62,8 +62,8 @@ class SqliteStore:
         path: of the file; made if it is missing.
         reserve: room for it on a full disk.
         lost: says why the folder is no longer this broker's, or "": nothing is written from then on.
-        on_commit: told of each transaction that is durable, on the store's thread, before its writer is.
-        way_out: what is added to the error of a damaged store.
+        on_commit: called with each transaction that is durable, on the store's thread, before its writer is answered.
+        way_out: advice that is added to the error of a damaged store.
 
     Attributes:
         version: of the last transaction.
@@ -155,7 +155,7 @@ class SqliteStore:
         self._queue.put(_Write(puts, deletes, None, done))
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        """Tell of changes, on the store's thread."""
+        """Report changes, on the store's thread."""
         item = (prefix, watcher)
         self._watchers.append(item)
         return lambda: self._watchers.remove(item) if item in self._watchers else None
@@ -191,7 +191,7 @@ class SqliteStore:
         connection.execute("CREATE TABLE IF NOT EXISTS counter (version INTEGER NOT NULL)")
         connection.execute("INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT * FROM counter)")
         # A commit, also where this is the version already, and so a sync of the WAL: transactions of a process that was killed
-        # in between are in it whole, but perhaps only in the system's memory, and `load` tells of them as durable.
+        # in between are in it whole, but perhaps only in the system's memory, and `load` reports them as durable.
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         counters = connection.execute("SELECT version FROM counter").fetchall()
         if len(counters) != 1 or not isinstance(counters[0][0], int):
@@ -223,7 +223,7 @@ class SqliteStore:
                     raise
 
     def _check_files(self) -> None:
-        """Refuse what SQLite would follow to a file of somebody else.
+        """Refuse a path that SQLite would follow to another user's file.
 
         Raises:
             StorageError: a link, or no regular file.
@@ -239,11 +239,11 @@ class SqliteStore:
                 raise StorageError(f"the metadata store {self._path} cannot be used: {path} {wrong}")
 
     def _made_room(self, error: Exception) -> bool:
-        """Whether the disk is full, and not quite as full any more: it is worth another attempt."""
+        """Whether the disk was full and some space is free again: another attempt may succeed."""
         if self._reserve is None or not isinstance(error, sqlite3.Error):
             return False
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        # Of the file that its readers share SQLite says in another way that it cannot be made larger.
+        # SQLite has another error for the file that its readers share, when that cannot be made larger.
         full = kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and self._reserve.needed)
         return full and self._reserve.give()
 
@@ -288,7 +288,7 @@ class SqliteStore:
         connection.close()
 
     def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
-        """One transaction for the whole group; if it fails, each by itself, so that one bad write harms nobody else."""
+        """One transaction for the whole group; if it fails, one for each write, so that a bad write fails alone."""
         changes: list[tuple[str, bytes | None, int]] = []
         error = ""
         try:

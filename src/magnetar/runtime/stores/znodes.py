@@ -10,13 +10,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, RolledBackError, RuntimeInconsistency
 
 TRANSACTION_BYTES_MAX: Final = 900_000
-"""A ceiling: ZooKeeper's 1 MiB (`jute.maxbuffer`) less what a request needs besides names and values."""
+"""A ceiling: ZooKeeper's 1 MiB (`jute.maxbuffer`) less the bytes of a request that are not names and values."""
 
 OPERATIONS_MAX: Final = 1_000
-"""Of grouped writes: a larger transaction holds up everybody else's for longer than it saves."""
+"""Size of grouped writes: a larger transaction delays all others for longer than it saves."""
 
 COMMITS_KEPT: Final = 1_000
-"""Transactions whose keys are remembered: who is further behind reads everything anew."""
+"""Transactions whose keys are remembered: a store that lags further reads everything again."""
 
 READS_AT_ONCE: Final = 500
 """Requests under way while everything is read."""
@@ -28,7 +28,7 @@ _DOTS: Final = {".": "%2E", "..": "%2E%2E"}
 
 
 class Write:
-    """One transaction that waits: what to put, to delete, to compare, and whom to tell."""
+    """One transaction that waits: the keys to put, to delete, to compare, and the callback for its result."""
 
     __slots__ = ("deletes", "done", "expected", "operations", "puts", "size")
 
@@ -93,11 +93,11 @@ class ZNodes:
         self._root = root
 
     def path(self, key: str) -> str:
-        """Of an entry."""
+        """Path of an entry's node."""
         return f"{self._root}/entries/{place_of(key)}"
 
     def commit_path(self, version: int) -> str:
-        """Of a commit."""
+        """Path of a commit's node."""
         return f"{self._root}/commits/{version:020d}"
 
     def version(self, watch: Callable[[Any], None] | None = None) -> tuple[int, int]:

@@ -1,19 +1,19 @@
-"""The metadata store in ZooKeeper, through `kazoo`: for clusters whose metadata shall not live on a broker's own disk.
+"""The metadata store in ZooKeeper, through `kazoo`: for clusters whose metadata shall not be on a broker's own disk.
 
-    <path>/version          8 bytes: the version of the last transaction; every transaction sets it, compared
-    <path>/commits/<n>      which keys transaction n wrote, and whose it was; the last `COMMITS_KEPT`
+    <path>/version          8 bytes: the version of the last transaction; every transaction compares and sets it
+    <path>/commits/<n>      the keys that transaction n wrote, and its writer; the last `COMMITS_KEPT`
     <path>/entries/<xx>/<k> 8 bytes of version and the value, key percent-encoded, spread over 256 nodes
-    <path>/owner            ephemeral: who writes here; part of every transaction, so that a writer that lost its session
-                            to another one cannot write any more
+    <path>/owner            ephemeral: the present writer; part of every transaction, so that a writer that lost its session
+                            to another one can no longer write
 
-One transaction of the store is one `multi` of ZooKeeper, all or nothing. The version node makes all transactions one row:
-whoever is behind is refused by ZooKeeper, reads what came between, and tries again. So a key that is deleted and made anew
-has a new version, which ZooKeeper's own versions (they begin at 0 again) would not give.
+One transaction of the store is one `multi` of ZooKeeper, all or nothing. The version node puts all transactions into one order:
+ZooKeeper refuses a store that has not seen the latest; the store reads the transactions in between, and tries again. So a key
+that is deleted and created again has a new version, which ZooKeeper's own versions (they begin at 0 again) would not give.
 
-A lost connection leaves open whether the last transaction happened. It is not guessed: when the connection is back, the
-commit's own node says so, and until then its writer waits. Nothing is reported as failed that may still happen.
+After a lost connection it is unknown whether the last transaction was committed. When the connection is back, the commit's own
+node answers that, and until then the writer waits. A transaction that may still be committed is never reported as failed.
 
-ZooKeeper takes 1 MiB in one request (`jute.maxbuffer`); what is larger is refused in one line, and grouped writes stay below.
+ZooKeeper takes 1 MiB in one request (`jute.maxbuffer`); a larger write is refused in one line, and grouped writes stay below.
 """
 
 import logging
@@ -60,7 +60,7 @@ START_S: Final = 30.0
 swallows lasts as long as `SESSION_S`: two more have to fit."""
 
 SESSION_S: Final = 10.0
-"""Session time-out: so long after a broker's death another may take its place."""
+"""Session time-out: the time from a broker's death until another can be the writer."""
 
 LOST_S: Final = 10.0
 """How long reading and closing wait for a connection that was there and is lost."""
@@ -84,10 +84,10 @@ class ZooKeeperStore:
     Args:
         hosts: `host:port`, several with commas between them.
         path: below which everything is kept; made if it is missing. Each cluster needs its own.
-        exclusive: nobody else may write while this one is open: what a broker needs. False: several stores share the path and
+        exclusive: this one is the only writer while it is open, as a broker needs it. False: several stores share the path and
             see each other's changes (`watch`).
         start_s, session_s: see `START_S`, `SESSION_S`.
-        on_commit: told of each transaction of this store that is durable, on its thread, before its writer is.
+        on_commit: called with each transaction of this store that is durable, on its thread, before its writer is answered.
 
     Raises:
         StorageError: it cannot be reached, the path is no store of this version, or another writer holds it.
@@ -140,7 +140,7 @@ class ZooKeeperStore:
 
     @property
     def version(self) -> int:
-        """Of the last transaction that this store knows of."""
+        """Version of the last transaction that this store knows."""
         return self._seen
 
     def load(self) -> dict[str, tuple[bytes, int]]:
@@ -167,7 +167,7 @@ class ZooKeeperStore:
             if keys is None:
                 found = self._nodes.read_all()
             else:
-                # What was written while everything else was read; it becomes less from turn to turn.
+                # Writes that came while everything else was read; they become fewer from turn to turn.
                 found = {key: value for key, value in found.items() if key not in keys} | self._nodes.read_some(keys)
             version = newest
         raise StorageError(f"{self._name}: others write faster than it can be read; try again")
@@ -195,7 +195,7 @@ class ZooKeeperStore:
         self._queue.put(Write(puts, deletes, None, done))
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
-        """Tell of changes, this store's and others', on the store's thread."""
+        """Report changes, this store's and others', on the store's thread."""
         item = (prefix, watcher)
         self._watchers.append(item)
         return lambda: self._watchers.remove(item) if item in self._watchers else None
@@ -217,7 +217,7 @@ class ZooKeeperStore:
         self._client.close()
 
     def _changed(self, state: str) -> None:
-        """Told by kazoo, on a thread of its own."""
+        """Called by kazoo, on a thread of its own."""
         with self._state:
             self._connected = state == KazooState.CONNECTED
             if state == KazooState.LOST:
@@ -243,10 +243,10 @@ class ZooKeeperStore:
         self._resync()
 
     def _own(self) -> None:
-        """Be the writer.
+        """Become the writer.
 
         Raises:
-            StorageError: somebody else is.
+            StorageError: another store is.
         """
         path = f"{self._root}/owner"
         while self._exclusive:
@@ -271,7 +271,7 @@ class ZooKeeperStore:
     # ---------------------------------------------------------------------------------------------------- reading
 
     def _resync(self) -> None:
-        """Learn what others wrote since the last look, and tell the watchers."""
+        """Read the transactions of others since the last call, and report them to the watchers."""
         version, _ = self._nodes.version(None if self._exclusive else self._somebody_wrote)
         if version == self._seen and not self._stale:
             return
@@ -292,7 +292,7 @@ class ZooKeeperStore:
         notify(self._watchers, sorted(changes, key=lambda change: change[2]))
 
     def _missed(self, version: int) -> list[tuple[str, bytes | None, int]] | None:
-        """The last change of each key that transactions behind `_seen` up to `version` wrote; None: too many."""
+        """The last change of each key that transactions after `_seen` up to `version` wrote; None: too many."""
         if not self._seen or version - self._seen > COMMITS_KEPT // 2:
             return None
         latest = self._nodes.written(self._seen, version)
@@ -353,7 +353,7 @@ class ZooKeeperStore:
             raise StorageError(self._fenced)
 
     def _commit(self, group: list[Write]) -> None:
-        """One transaction for the whole group; if it fails, each by itself, so that one bad write harms nobody else."""
+        """One transaction for the whole group; if it fails, one for each write, so that a bad write fails alone."""
         error = ""
         try:
             changes = self._write(group)
@@ -403,7 +403,7 @@ class ZooKeeperStore:
     def _attempt(
         self, group: list[Write], puts: dict[str, bytes], deletes: dict[str, None]
     ) -> list[tuple[str, bytes | None, int]] | None:
-        """Try once; None: somebody wrote meanwhile, or the session is new: try again."""
+        """Try once; None: another store wrote meanwhile, or the session is new: try again."""
         if self._stale:
             self._take_over_again()
             self._resync()
@@ -461,7 +461,7 @@ class ZooKeeperStore:
 
     def _happened(self, version: int) -> bool:
         """Whether a transaction of ours that got no answer was committed."""
-        # What was sent before is decided when a later write is: writes of all clients are one row.
+        # When a later write is decided, the ones sent before are too: ZooKeeper puts the writes of all clients in one order.
         barrier = f"{self._root}/commits"
         self._client.set(barrier, self._token.encode())
         try:
