@@ -1,14 +1,14 @@
-"""A circuit breaker for each cluster: a dead one must not stall the links between the others.
+"""A circuit breaker for each cluster: a dead cluster must not stall the links between the others.
 
     closed --failure--> open --after the pause--> half-open --probe works--> closed
                          ^                            |
                          +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
                             or is left without a word
 
-Nothing is planned from or to a cluster whose breaker is not closed. Probes are made by the coordinator's own threads,
-never by a batch. A probe that works closes the breaker but forgets no failures: a cluster that answers probes and stalls
-batches is tried ever more rarely; only a batch that went through (`confirmed`) resets the count. One failure opens
-it: a task has already waited for its deadline when it reports one, and every further attempt would cost every other link
+Nothing is planned from or to a cluster whose breaker is not closed. The coordinator's own threads make the probes, never a
+batch. A successful probe closes the breaker but does not reset the count of failures: a cluster that answers probes and stalls
+batches is tried less and less often. Only a batch that went through (`confirmed`) resets the count. One failure opens the
+breaker: a task has already waited for its deadline when it reports one, and every further attempt would cost every other link
 the same wait again.
 """
 
@@ -38,7 +38,7 @@ class BreakerState(Enum):
 
 
 def backoff_ms(failures: int, rng: random.Random, least_ms: int = PAUSE_MS_MIN, most_ms: int = PAUSE_MS_MAX) -> int:
-    """The pause after so many failures in a row (>= 1): doubling, bounded, jittered; never under half of `least_ms`."""
+    """The pause after a number of failures in a row (>= 1): doubling, bounded, jittered; never under half of `least_ms`."""
     return max(1, round(pause(failures, least_ms, most_ms) * rng.uniform(1 - JITTER, 1 + JITTER)))
 
 
@@ -61,7 +61,7 @@ class Breaker:
     def failed(self, now_ms: int, rng: random.Random, reason: str) -> None:
         """A task or a probe could not reach the cluster."""
         if self.state is BreakerState.OPEN:
-            return  # a late task tells what is known: it must not stretch the pause
+            return  # a late task reports a known failure: it must not stretch the pause
         if self.since_ms == 0:
             self.since_ms = now_ms
         self.failures += 1

@@ -1,7 +1,7 @@
-"""What rows of `rows` look like to Spark: names, types, and the conditions over them.
+"""The columns of the rows of `rows`, as Spark sees them: names, types, and conditions over them.
 
-Apart from there, since the processes that plan and commit, six a query and each with imports of its own, need no more: without
-numpy, pyarrow and the protocol they start in half the time.
+They are in a module of their own because the processes that plan and commit need no more. There are six of these per query, each
+with its own imports: without numpy, pyarrow and the protocol they start in half the time.
 """
 
 import re
@@ -17,10 +17,10 @@ FETCHED: Final = 5
 LOOKED: Final = 6
 ANSWER: Final = 7
 FILLER: Final = 8
-"""Kinds of rows: an entry; the two control rows of a range, in front of it and behind it; many entries.
+"""Kinds of rows: an entry; the two control rows of a range, before and after its entries; a block of entries.
 
-Of long batches: a link's route; a topic, in front of its entries; how far was looked at; an answer with the entries of many
-topics; nothing, because a row leaves Spark only when there is another one.
+In long batches: a link's route; a topic, before its entries; the position up to which entries were examined; an answer with the
+entries of many topics; a filler, because Spark releases a row only when there is another one.
 """
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
@@ -36,7 +36,7 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("lists", "binary"),
     ("data", "binary"),
 )
-"""What every row has: name, Spark type. None is ever null. `lists` is empty but in blocks."""
+"""The columns of every row: name, Spark type. None is ever null. `lists` is empty except in blocks."""
 
 DECODED: Final = {
     "topic": "string",
@@ -46,7 +46,7 @@ DECODED: Final = {
     "event_time": "bigint",
     "properties": "map<string,string>",
 }
-"""What rows have only where a link's filter names it: all but the topic is decoded from each entry's metadata."""
+"""Columns that rows have only if a link's filter names them: all but the topic are decoded from each entry's metadata."""
 
 
 def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def spark_schema(decoded: Sequence[str] = ()) -> str:
 
 
 def keep(filters: dict[int, str]) -> str:
-    """The SQL condition under which rows go on: control rows and markers always, entries if their link's filter is true.
+    """The SQL condition under which rows pass: control rows and markers always, entries if their link's filter is true.
 
     A filter that is null for an entry drops it, as SQL's WHERE does. Markers are not messages: a filter that knows nothing of
     them must not stop the state of subscriptions.

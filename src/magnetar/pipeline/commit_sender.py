@@ -1,4 +1,4 @@
-"""Sends a source cluster what its destinations have: GEO_COMMIT with everything owed, commits before what was learned."""
+"""Reports the progress of the destinations to a source cluster: GEO_COMMIT with everything owed, commits before watermarks."""
 
 from magnetar.pipeline.link_state import Owed, Trouble
 from magnetar.pipeline.shared_state import SharedState

@@ -3,12 +3,12 @@
 Its threads sleep unless something happens:
 
 - a `Poller` for each source cluster: GEO_TOPICS of all its links on one connection, long polls;
-- a `CommitSender` for each source cluster: GEO_COMMIT with everything owed, commits before what was learned;
+- a `CommitSender` for each source cluster: GEO_COMMIT with everything owed, commits before watermarks;
 - a `HandshakeWorker` for each destination cluster: handshakes, the idle comparison, probes of a broken cluster;
-- a `RefusalWatcher` for each destination cluster: while it refuses topics, a long poll for the end of that.
+- a `RefusalWatcher` for each destination cluster: while it refuses topics, a long poll for the end of the refusal.
 
-With long batches (docs/design/pipeline.md#long-batches) topics at their end are not planned. Two queries take turns, their
-batches ask the sources, and the coordinator grants topics.
+With long batches (docs/design/pipeline.md#long-batches) topics without a large backlog are not planned. Two queries take turns,
+their batches fetch from the sources, and the coordinator grants topics.
 
 Spark's workers call `wait`, `plan` and `committed` through the socket of `rpc`. One lock guards the pipeline's state; no thread
 holds it while it talks to a broker.

@@ -68,11 +68,11 @@ class PulsarEntries(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is given."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """Of the rows."""
+        """The schema of the rows."""
         return spark_schema(self._columns)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
@@ -131,7 +131,7 @@ class EntriesReader(DataSourceStreamReader):
 
 
 class EntriesWriter(DataSourceStreamArrowWriter):
-    """Sends in tasks; tells the coordinator how far the destinations confirmed."""
+    """Sends in tasks; reports to the coordinator how far the destinations confirmed."""
 
     def __init__(self, coordinator: str, query: str) -> None:
         self._coordinator, self._query = coordinator, query
@@ -150,7 +150,7 @@ class EntriesWriter(DataSourceStreamArrowWriter):
         return Committed(m.encode(write_task(iterator, self._token)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Hand over what the tasks reported; the coordinator tells the sources."""
+        """Give the reports of the tasks to the coordinator, which passes them to the sources."""
         settle()
         self._tell(messages)
 

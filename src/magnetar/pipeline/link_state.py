@@ -1,4 +1,4 @@
-"""What `PipelineState` keeps of links, topics and destinations: data, and the small rules that belong to one of them."""
+"""The records of `PipelineState` about links, topics and destinations, with the small rules that concern one of them."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ LONG_AGO_MS: Final = -(1 << 40)
 """Before any clock: what was never done is due."""
 
 PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
-"""What a throttling destination still gets in one batch."""
+"""Bytes that a throttling destination still gets in one batch."""
 
 ALL: Final = "all"
 """The query of a pipeline that runs only one."""
@@ -50,10 +50,10 @@ class Handshake(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """What a source has to know about one link: the content of a GEO_COMMIT.
+    """The content of a GEO_COMMIT: everything that a source has to learn about one link.
 
     Attributes:
-        commits, learned: progress, and what the destination's handshakes said.
+        commits, learned: progress, and the watermarks of the destination's handshakes.
         grants, revoked: which topics its fetch session may hand out from now on, and which no longer.
     """
 
@@ -65,7 +65,7 @@ class Owed(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What ails a whole link, for its source to show; kind "": nothing."""
+    """The trouble of a whole link, for its source to show; kind "": none."""
 
     kind: str
     reason: str
@@ -97,7 +97,7 @@ class TopicState:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something behind the cursor."""
+        """Whether there are entries after the cursor."""
         return self.cursor.c < self.last
 
 
@@ -120,7 +120,7 @@ class Throttle:
         return None if self._bucket is None else max(0, self._bucket.room(now_ms))
 
     def spend(self, size: int) -> None:
-        """So many bytes went over the link."""
+        """Bytes went over the link: count them."""
         if self._bucket is not None:
             self._bucket.take(size)
 
@@ -192,12 +192,12 @@ class LinkState:
 
 @dataclass(slots=True)
 class Destination:
-    """How a destination cluster wants to be treated.
+    """The pace at which a destination cluster accepts batches.
 
     Attributes:
-        batch_bytes_max: of the largest batches: a pace of so much is none.
+        batch_bytes_max: of the largest batches: a pace of that size is no bound.
         quiet_until_ms: nothing is sent before.
-        pace_bytes: what it gets in one batch; 0: no bound.
+        pace_bytes: bytes that it gets in one batch; 0: no bound.
     """
 
     batch_bytes_max: int

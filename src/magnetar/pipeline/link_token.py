@@ -1,7 +1,7 @@
-"""What the links of a pipeline present, which follows its file: a token is replaced while the pipeline runs.
+"""The token that the links of a pipeline present. It follows its file: an operator can replace it while the pipeline runs.
 
-The coordinator's own connections take the new one at once. What a streaming query hands to its tasks is pickled once, at its
-start: so the queries are started again, between two batches. The cursors are the truth, nothing is lost or sent twice by it.
+The coordinator's own connections take the new token at once. A streaming query pickles the token for its tasks once, at its
+start. So the queries are started again, between two batches. Progress is in the cursors: nothing is lost or sent twice by that.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What travels between the parts of the pipeline: planner, tasks, sink, planner again.
+"""The messages between the parts of the pipeline: planner, tasks, sink, planner again.
 
 Everything is a msgspec struct, encoded as MessagePack arrays: into Spark's input partitions, into the bytes of control
 rows, into the commit messages of tasks, and over the coordinator's socket. Positions travel as pairs `(ledger, entry)`.
@@ -75,7 +75,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LongBatch(msgspec.Struct, frozen=True, array_like=True):
-    """What makes a task last: it fetches from the routes' sources until a later batch supersedes it.
+    """The settings of a task that lasts: it fetches from the routes' sources until a later batch supersedes it.
 
     Attributes:
         epoch: of the batch.
@@ -128,10 +128,10 @@ class Fetched(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True):
-    """The bytes of the control row behind a range's last entry.
+    """The bytes of the control row after a range's last entry.
 
     Attributes:
-        up_to: everything up to here was looked at; C may go there once everything sent is confirmed.
+        up_to: all entries up to here were examined; C may move there once everything sent is confirmed.
         trouble: "" or one of `SOURCE_DOWN`, `BLOCKED`, `RETRY`: why reading ended early.
         kind: of a `BLOCKED` topic, e.g. "corrupt".
         reason: one line for the operator.
@@ -199,7 +199,7 @@ class RangeReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one sink task tells the driver."""
+    """The report of one sink task to the driver."""
 
     ranges: tuple[RangeReport, ...]
     ms: int

@@ -1,4 +1,4 @@
-"""The pipeline's metrics file: a line of JSON for each look at it, the newest ones."""
+"""The pipeline's metrics file: one line of JSON per measurement, the newest ones."""
 
 import errno
 import json
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 METRICS_BYTES_MAX: Final = 16 << 20
-"""Of the file and of the one before it, as of Spark's log (log4j2.properties): with a line a second 7 hours of two links, 40
-minutes of thirty. Without a bound it is 57 to 570 MB a day, where the brokers have their data."""
+"""Size of the file and of the one before it, as of Spark's log (log4j2.properties): with a line per second 7 hours of two links,
+40 minutes of thirty. Without a bound it is 57 to 570 MB per day, on the disk of the brokers' data."""
 
 
 def former(path: Path) -> Path:

@@ -1,15 +1,15 @@
 """The offset of the replication query: a counter, nothing else.
 
-The source clusters' cursors are the truth about progress, so the offset only tells Spark "there is more". It is the same
-size for one topic and for 100,000, costs nothing when lost, and leaves room for leases on time (a batch that is not a
-range of positions). Spark compares offsets as JSON *strings*: there is one encoder here, with sorted keys and no floats.
+Progress is in the source clusters' cursors, so the offset only signals to Spark that there is more. It has the same size for
+one topic and for 100,000, costs nothing when lost, and allows batches that are not a range of positions but a span of time.
+Spark compares offsets as JSON *strings*: there is one encoder here, with sorted keys and no floats.
 """
 
 import json
 from typing import Any, Final
 
 VERSION: Final = 1
-"""Of the offset's format; a checkpoint of another version is thrown away, which costs nothing."""
+"""Version of the offset's format; a checkpoint of another version is deleted, which costs nothing."""
 
 Offset = dict[str, int]
 

@@ -1,4 +1,4 @@
-"""`--once`: when is everything replicated that was there at the start, and if it never will be, why not."""
+"""`--once`: decides when everything that was there at the start is replicated, or why it never will be."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Once:
         self._moved = clock()
 
     def left(self) -> list[str] | None:
-        """None while work goes on; else a line about each thing that could not be replicated: none if all was."""
+        """None while there is work; else a line about each topic or link that could not be replicated: no line if all was."""
         with self._coordinator.reading() as pipeline_state:
             for number, state in pipeline_state.links.items():
                 if state.reported and number not in self._known:

@@ -1,18 +1,17 @@
-"""What the pipeline knows of its links, and what may be done next: a pure machine.
+"""The state of a pipeline's links, and the decisions about the next steps: a pure machine.
 
-In: what source brokers report (GEO_TOPICS), what destination brokers answer (GEO_WATERMARKS), what tasks report, what
-breaks. Out: what may be planned, whom to ask for a handshake, what to tell the sources (GEO_COMMIT).
+Input: reports of source brokers (GEO_TOPICS), answers of destination brokers (GEO_WATERMARKS), reports of tasks, failures.
+Output: the work that may be planned, the handshakes to make, the reports for the sources (GEO_COMMIT).
 
-The truth about progress is the durable cursor in the source broker. What tasks confirmed is folded in here at once, so
-that the next batch need not wait for the source to hear it, and is *owed* to the source until it has answered. The fold
-holds only for the same incarnation and generation; anything else the source reports replaces it.
+The authority on progress is the durable cursor in the source broker. Confirmations of tasks are applied here at once, so that the
+next batch need not wait until the source knows them, and are *owed* to the source until it has answered. They hold only for the
+same incarnation and generation; any other report of the source replaces them.
 
 A topic is planned only when it is *ready*: since this pipeline started, and since its last refusal, its S was compared
-with what the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves, every
-topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: a confirmation from
-before the destination's loss that is sent to the source after the comparison would hide that loss. For the same reason
-nothing counts that is reported of a batch that was taken as over: each run of a query has a number (`query_generation`), and
-each range says of which run it is.
+with the position that the destination persisted (docs/design/links.md#handshake). When a destination's change counter moves,
+every topic of the link becomes unready. Its handshake then waits until no batch of the link is in flight: if a confirmation from
+before the destination's loss reached the source after the comparison, it would hide that loss. For the same reason late reports
+of a batch that counted as over are ignored: each run of a query has a number (`query_generation`), and each range names its run.
 
 Time (`now_ms`) and chance (`rng`) come in from outside.
 """
@@ -43,7 +42,7 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
 
 HANDSHAKE_FULL_EVERY: Final = 120
-"""Every so many idle handshakes compare all topics even if the counter stands still: a second safeguard."""
+"""One in this number of idle handshakes compares all topics even if the counter has not changed: a second safeguard."""
 
 HANDSHAKE_TOPICS_MAX: Final = 1000
 """Topics in one GEO_WATERMARKS: about 150 bytes each, far below any frame limit."""
@@ -55,7 +54,7 @@ REFUSALS: Final = frozenset({"policy", "partitions"})
 """Blocks of which the destination says when they may be over."""
 
 BLOCKED_SCHEMA_MS_MAX: Final = 3_000
-"""The longest pause of a topic that is blocked by a schema: the operator who makes it compatible sees it go on soon."""
+"""The longest pause of a topic that is blocked by a schema: when an operator makes it compatible, it continues soon."""
 
 RETRY_MS_MIN: Final = 100
 RETRY_MS_MAX: Final = 5_000
@@ -65,7 +64,7 @@ AWAIT_MS_MAX: Final = 2_000
 """How long to wait for a source to report the rewind that it was asked to make, before asking the destination again."""
 
 BESIDE_TAIL_BYTES_MAX: Final = 8 << 20
-"""What catching up gets of a batch that also carries tails, where one query carries both kinds of topics."""
+"""Bytes for topics with a backlog in a batch that also carries tails, where one query carries both kinds of topics."""
 
 
 class PipelineState:
@@ -171,7 +170,7 @@ class PipelineState:
     # ----------------------------------------------------------------------------------------------------- long batches
 
     def _touch(self, state: LinkState, topics: Iterable[str]) -> None:
-        """What decides whether these topics are granted may have changed."""
+        """Decide again whether these topics are granted: their state may have changed."""
         if self.grants:
             self.grants[state.link.number].touch(topics)
 
@@ -252,7 +251,7 @@ class PipelineState:
     # -------------------------------------------------------------------------------------------------- the handshake
 
     def handshakes(self, target: str, now_ms: int) -> list[Handshake]:
-        """What to ask a destination now; the caller answers each with `handshake_answered` or reports a failure."""
+        """The handshakes to make now; the caller answers each with `handshake_answered` or reports a failure."""
         return [
             handshake
             for state in self.links.values()
@@ -266,8 +265,8 @@ class PipelineState:
             names = list(
                 islice((n for n in state.unready if self._may_compare(state, n, now_ms)), HANDSHAKE_TOPICS_MAX)
             )
-        # Counters alone are compared only where a whole handshake went before: it is what tells a destination who a
-        # new source is, and it can judge that only by positions.
+        # Counters alone are compared only after a whole handshake: that one introduces a new source to the destination, which
+        # can judge it only by positions.
         if not names and (not state.target_uuid or now_ms < state.checked_ms + self._limits.handshake_idle_ms):
             return None
         if not names:
@@ -281,9 +280,9 @@ class PipelineState:
         return Handshake(state.link, state.uuid, state.counter, queries, gens)
 
     def _may_compare(self, state: LinkState, name: str, now_ms: int) -> bool:
-        """Whether a topic may be compared now: with nothing of the link in flight, for no confirmation may come behind that.
+        """Whether a topic may be compared now: while nothing of the link is in flight, as no confirmation may come later.
 
-        Of a topic that was never planned there can be none: it need not wait for the others, and is made there at once.
+        A topic that was never planned has no confirmations: it need not wait for the others, and is created there at once.
         """
         topic = state.topics[name]
         if topic.retry_at_ms > now_ms or self._carried(state, name):
@@ -331,7 +330,7 @@ class PipelineState:
 
     @staticmethod
     def _foreign_learned(state: LinkState, asked: Handshake, response: pb.CommandGeoWatermarksResponse) -> None:
-        """Watermarks of an earlier data folder of the source: it has to leave those positions behind, then is believed.
+        """Watermarks of an earlier data folder of the source: it has to move above those positions, then is believed.
 
         See docs/design/links.md#ledger-ids-grow.
         """
@@ -383,7 +382,7 @@ class PipelineState:
     # ------------------------------------------------------------------------------------------------------ planning
 
     def available(self, query: str, now_ms: int) -> tuple[list[Work], int]:
-        """What may be planned in a query now, and when to look again if nothing else happens (0: never)."""
+        """The work that may be planned in a query now, and when to check again if nothing else happens (0: never)."""
         works: list[Work] = []
         wake = 0
         for state in self.links.values():
@@ -440,9 +439,9 @@ class PipelineState:
                 topic = state.topics[name]
                 topic.planned_ms, topic.planned = now_ms, True
                 state.in_flight.setdefault(query, set()).add(name)
-                # What was published since the source's last report should go with the rest, unless a throttle counts.
+                # Entries published since the source's last report should go with the rest, unless a throttle counts.
                 most = size if link in bounds else max(size, RANGE_BYTES_MIN)
-                most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: behind what blocks nothing is taken
+                most = RANGE_BYTES_MIN if topic.blocked else most  # a probe: nothing after the blocking entry is taken
                 ranges.append(self._range(number, link, topic, most, query_generation))
                 number += 1
             used = sorted({r.link for r in ranges})
@@ -493,13 +492,13 @@ class PipelineState:
             catching_up = plan(
                 bulks, cores=1, batch_bytes_max=BESIDE_TAIL_BYTES_MAX, link_bytes_max=bounds, ranges_max=max(1, room)
             )
-            # Catching up takes a core of its own where there is one, else it queues behind the tail.
+            # Catching up takes a core of its own where there is one, else it queues after the tail.
             planned = (
                 planned + catching_up if len(planned) < self._cores else [*planned[:-1], planned[-1] + catching_up[0]]
             )
         return [[(grant.link, grant.topic, grant.bytes_max) for grant in task] for task in planned]
 
-    # ------------------------------------------------------------------------------------------------ what tasks tell
+    # ----------------------------------------------------------------------------------------------- reports of tasks
 
     def batch_over(self, query: str) -> None:
         """A query's query ended: what its last batch did not report by now is over, and counts no more should it come."""
@@ -593,7 +592,7 @@ class PipelineState:
         self._set_blocked(state, topic, kind, reason)
         topic.failures += 1
         most = self._limits.blocked_retry_ms_max
-        if kind == "schema":  # one read and one registration a try: it may go on within seconds of being mended
+        if kind == "schema":  # a try is cheap: one read and one registration. It may succeed at once after the repair
             most = min(most, BLOCKED_SCHEMA_MS_MAX)
         topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, BLOCKED_MS_MIN, most)
 
@@ -604,7 +603,7 @@ class PipelineState:
     # --------------------------------------------------------------------------------------------- what is owed to sources
 
     def owed(self, source: str, now_ms: int) -> list[Owed]:
-        """What a source has to know, a GEO_COMMIT for each link; it stays owed until `commit_answered`."""
+        """The reports for a source, a GEO_COMMIT for each link; they stay owed until `commit_answered`."""
         found = []
         for state in self.links.values():
             if state.link.source != source:
@@ -619,7 +618,7 @@ class PipelineState:
         return found
 
     def troubles(self, source: str) -> list[tuple[Link, Trouble]]:
-        """What ails a source's links, where the source does not know it yet."""
+        """The troubles of a source's links that the source does not know yet."""
         return [
             (state.link, trouble)
             for state in self.links.values()
@@ -661,7 +660,7 @@ class PipelineState:
         for name in ignored:
             topic = state.topics.get(name)
             if topic is not None and generations.get(name) == (topic.incarnation, topic.cursor.gen):
-                # Another generation or incarnation lives there: what was folded is void until the source has reported it.
+                # The source has another generation or incarnation: applied confirmations are void until it has reported it.
                 topic.cursor = NOWHERE
                 topic.last = NONE
                 self._note_pending(state, topic)

@@ -1,12 +1,12 @@
-"""How pending work becomes the tasks of one micro-batch: pure arithmetic.
+"""Divides pending work into the tasks of one micro-batch: pure arithmetic.
 
-- One topic's range is one task, in order. Splitting it would be harmless (the chain rule) and useless.
+- One topic's range belongs to one task, in order. Splitting it would be harmless (the chain rule) and useless.
 - A batch of little work is one task: a batch takes 205 ms with one task, 491 ms with six (measured, 2 cores).
 - Never more tasks than cores: a task that waits for a core waits for a whole task's time.
-- A batch is bounded by bytes, so that its length is; what is left comes with the next one.
-- Topics far behind go to a query of their own, so that catching up does not delay the tail.
+- The bytes of a batch are limited, and so is its duration; the rest comes with the next one.
+- Topics with a large backlog go to a query of their own, so that catching up does not delay the tail.
 
-Bytes are what the source says is pending, wanted by the link or not: reading and skipping costs too.
+The bytes are all that the source reports as pending, wanted by the link or not: reading and skipping costs too.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ONE_TASK_BYTES_MAX: Final = 4 << 20
 """Below this much pending, everything goes into one task."""
 
 BULK_BYTES_MIN: Final = 64 << 20
-"""A topic more than this far behind belongs to the bulk query: it takes longer than a batch of the tail may."""
+"""A topic with a larger backlog belongs to the bulk query: it takes longer than a batch of the tail may."""
 
 RANGES_MAX: Final = 4096
 """Ranges in one batch: each costs two control rows and one read (about 100 us); the longest waiting go first."""
@@ -48,7 +48,7 @@ class Work(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a batch may read of one topic."""
+    """The part of one topic that a batch may read."""
 
     link: int
     topic: str
@@ -56,7 +56,7 @@ class Grant(NamedTuple):
 
 
 def query_of(pending_bytes: int) -> str:
-    """The query that carries a topic so far behind."""
+    """The query that carries a topic with this backlog."""
     return BULK if pending_bytes > BULK_BYTES_MIN else TAIL
 
 

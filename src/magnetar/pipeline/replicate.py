@@ -1,9 +1,8 @@
 """`magnetar replicate`: the pipeline between the clusters, from start to stop.
 
-One Spark session, one coordinator, and streaming queries: one or, with long batches, two for topics at their end; one for topics
-far behind. A query
-that ends (a task failed four times, the disk of the checkpoint is full) is started again after a pause: the cursors are the
-truth, nothing is lost with it.
+There is one Spark session, one coordinator, and a few streaming queries: one or, with long batches, two for topics without a
+large backlog, and one for topics with a large backlog. A query that ends (a task failed four times, the disk of the checkpoint
+is full) is started again after a pause: progress is in the cursors, so nothing is lost with the query.
 """
 
 import os
@@ -54,10 +53,10 @@ ONCE_FAILURES_MAX: Final = 3
 """With `once`: a query that ended so often, each time after Spark's own attempts, does not work here."""
 
 LONG_SLOTS: Final = 4
-"""Tasks at once with long batches: two of them at their turns, and two for topics far behind. All share the processors."""
+"""Tasks at once with long batches: two for the turns, and two for topics with a large backlog. All share the processors."""
 
 LONG_SETTINGS: Final = {
-    # Rows go on one by one, not when a batch or a buffer is full (docs/design/pipeline.md#long-batches).
+    # Rows are passed on one by one, not when a batch or a buffer is full (docs/design/pipeline.md#long-batches).
     "spark.sql.execution.arrow.maxBytesPerBatch": "128",
     "spark.sql.execution.pandas.udf.buffer.size": "256",
 }
@@ -69,7 +68,7 @@ METRICS_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicateOptions:
-    """What `magnetar replicate` was asked for.
+    """The arguments of `magnetar replicate`.
 
     Attributes:
         config: of all clusters and links.

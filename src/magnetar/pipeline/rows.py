@@ -1,11 +1,11 @@
-"""Entries as rows: one row an entry, as few and as cheap columns as the sink and filters need.
+"""Entries as rows: one row per entry, with as few and as cheap columns as the sink and filters need.
 
-A link without a filter needs no single entries, and a row costs the JVM 5 us however small its entry is: there
-a row is a *block* (`kind` 3), up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
+A link without a filter needs no single entries, and a row costs the JVM 5 us however small its entry is. There a row is a
+*block* (`kind` 3): up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
 
-A range opens with a control row (`kind` 1) whose bytes tell the sink where it goes and which position was sent before it,
-and closes with one (`kind` 2) that tells how far was looked at. No filter may drop them (`columns.keep`). Rows of a range are in
-the order of the log; ranges may be interleaved. What Spark sees of all that is in `columns`.
+A range opens with a control row (`kind` 1) whose bytes give the sink its destination and the position sent before it. It closes
+with one (`kind` 2) that has the position up to which entries were examined. No filter may drop them (`columns.keep`). Rows of a
+range are in the order of the log; ranges may be interleaved. The columns that Spark sees are in `columns`.
 
 Nothing here loops over entries, except where a filter names a column that must be decoded from the metadata.
 """
@@ -45,14 +45,14 @@ FLUSH_BYTES: Final = 256 << 10
 FLUSH_ROWS: Final = 4096
 
 BLOCK_BYTES_MAX: Final = 128 << 10
-"""Of a block of several entries. The JVM makes arrays of twice a row's size; from half a megabyte on they cost its collector more
-than the rows that are saved."""
+"""Size of a block of several entries. The JVM makes arrays of twice a row's size; from half a megabyte on they cost its collector
+more than the rows that are saved."""
 
 BLOCK_ENTRIES_MAX: Final = 1024
-"""Of a block: entries of no size at all must not make a GEO_APPEND of more entries than a destination takes."""
+"""Entries of a block: empty entries must not make a GEO_APPEND of more entries than a destination takes."""
 
 LISTS: Final = 6
-"""Of a block, one behind the other, 64 bit each: ledgers, entries, first indexes, counts, publish times, sizes."""
+"""Lists of a block, one after the other, 64 bit per number: ledgers, entries, first indexes, counts, publish times, sizes."""
 
 
 def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
@@ -62,7 +62,7 @@ def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
 
 
 class Part(Protocol):
-    """Whose entries rows are: a range, or a fetched topic."""
+    """The origin of the entries of rows: a range, or a fetched topic."""
 
     @property
     def link(self) -> int:
@@ -215,7 +215,7 @@ def cut(offsets: Int, begin: int, end: int, bytes_max: int, rows_max: int) -> li
     """Cut the rows from `begin` to `end` into pieces of at most `bytes_max` and `rows_max` (a larger row is one of its own).
 
     Args:
-        offsets: where each row's bytes begin, and behind the last one's where they end.
+        offsets: where each row's bytes begin, and at last where the bytes of the last row end.
     """
     cuts = []
     while begin < end:
@@ -290,7 +290,7 @@ class Slices:
         return list(pairwise(edges))
 
     def lists(self, begin: int, end: int) -> Int:
-        """What describes the entries of rows of one kind: an array of `LISTS` rows, a column for each entry."""
+        """The lists that describe the entries of rows of one kind: an array of `LISTS` rows, a column for each entry."""
         if self.kind[begin] == BLOCK:
             blocks = [self._block(row) for row in range(begin, end)]
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)

@@ -1,8 +1,8 @@
 """A tiny request/answer protocol over a Unix socket between the driver and the Python workers on its machine.
 
-Spark runs a data source's planning and its commits in processes of their own on the driver's machine; the coordinator lives
+Spark runs a data source's planning and its commits in processes of their own on the driver's machine; the coordinator runs
 in the driver. A request is a MessagePack array `[method, arguments…]`, an answer `[error or "", result]`, each with its
-length (4 bytes, big endian) before it. The socket lies in a folder that only the user may enter.
+length (4 bytes, big endian) before it. The socket is in a folder that only the user may enter.
 """
 
 import shutil
@@ -103,7 +103,7 @@ class Server:
 
 
 _clients: dict[str, socket.socket] = {}
-"""One connection to each coordinator, kept for the life of a worker process."""
+"""One connection to each coordinator, kept until the worker process ends."""
 
 
 def request(path: str, method: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the threads of a coordinator share: the pipeline's state, one lock, and which clusters they may talk to."""
+"""The state that the threads of a coordinator share: the pipeline's state, one lock, and the clusters they may talk to."""
 
 import random
 import threading
@@ -24,14 +24,14 @@ _GRANT_SHIFT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What a pipeline is made of.
+    """The setup of a pipeline.
 
     Attributes:
         links: numbered from 0.
         addresses: `host:port` of each cluster, for the driver and for the executors alike.
         token: of the links, at the start.
         cores: tasks that can run at once.
-        name: tells this pipeline from others in leases.
+        name: identifies this pipeline in leases.
         limits: `[replication.limits]`.
         long: whether long batches carry topics at their end.
     """
@@ -95,13 +95,13 @@ class SharedState:
             self.changed.notify_all()
 
     def sleep(self, ms: int) -> None:
-        """Sleep until something changes, so long at most."""
+        """Sleep until something changes, or this time is over."""
         with self.changed:
             if not self.stopping:
                 self.changed.wait(ms / 1000)
 
     def pause(self, ms: int) -> None:
-        """Sleep so long, whatever changes, unless the pipeline stops."""
+        """Sleep for this time, whatever changes, unless the pipeline stops."""
         with self.changed:
             self.changed.wait_for(lambda: self.stopping, ms / 1000)
 

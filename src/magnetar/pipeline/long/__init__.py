@@ -1,1 +1,1 @@
-"""Long batches: what their tasks do, which topics the sources may hand out to them, and when each begins."""
+"""Long batches: their tasks, the topics that sources may hand out to them, and the turns in which they run."""

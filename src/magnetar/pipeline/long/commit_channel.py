@@ -1,4 +1,4 @@
-"""Tells one source what a long batch confirmed: GEO_COMMIT from the task itself, without a way over the driver."""
+"""Reports the progress of a long batch to one source: GEO_COMMIT from the task itself, without a detour over the driver."""
 
 import time
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ TOPICS_MAX: Final = 1_000
 """Topics in one command: some 100 bytes each, far below any frame limit."""
 
 PAUSE_S: Final = 0.2
-"""Before a source is tried again that could not be reached."""
+"""Pause before a source that could not be reached is tried again."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """The commits that one link's source has not got: the latest of each topic."""
+    """The commits that one link's source has not acknowledged: the latest of each topic."""
 
     target: str
     owed: dict[str, pb.GeoCommitTopic]
@@ -29,7 +29,7 @@ class _Link:
 
 
 class CommitChannel:
-    """The commits to one source broker. What it has not answered is sent again.
+    """The commits to one source broker. Those that it has not answered are sent again.
 
     Args:
         address: of the source.
@@ -52,7 +52,7 @@ class CommitChannel:
         return bool(self._sent) or any(link.owed for link in self._links.values())
 
     def put(self, link: int, target: str, commits: dict[str, pb.GeoCommitTopic], totals: pb.GeoFetchTotals) -> None:
-        """Send what is new of a link, now or when the source can be reached."""
+        """Send the new commits of a link, now or when the source can be reached."""
         found = self._links.setdefault(link, _Link(target, {}, totals))
         found.owed.update(commits)
         found.totals = totals
@@ -87,7 +87,7 @@ class CommitChannel:
         self.pump(False, True)
 
     def pump(self, readable: bool, writable: bool) -> None:
-        """Go on with the connection."""
+        """Continue with the connection: send and receive."""
         if self.channel is None:
             return
         try:
@@ -104,7 +104,7 @@ class CommitChannel:
                 self._ignored += ((number, commits[name]) for name in event.command.geo_commit_response.ignored)
 
     def go_on(self) -> None:
-        """Do what is to be done by the clock: give up a silent source, and send again."""
+        """Do the work that is due by the clock: give up a silent source, and send again."""
         if any(until < time.monotonic() for _, _, until in self._sent.values()):
             self._lost()
         if any(link.owed for link in self._links.values()):

@@ -1,15 +1,15 @@
 """The source's half of a long batch: fetches from all sources and yields each answer at once.
 
-Every source is asked several times in advance, so that answers overlap with the way of the questions. A source that cannot be
+Each source has several questions (GEO_FETCH) under way, so that its answers do not wait for a round trip. A source that cannot be
 reached is tried again for as long as the batch lasts, and the others continue. The batch ends when a later one supersedes it.
 
-What Spark would hold back, and what lets it go (PySpark 4.3, docs/design/pipeline.md#long-batches):
+Spark delays rows at three points (PySpark 4.3, docs/design/pipeline.md#long-batches). Each has a remedy:
 
-    the worker's output buffer      is written out after each Arrow batch (`flush_each_batch`)
-    the JVM's look at the next row  a filler row ends each Arrow batch
-    the JVM's batches and buffer    settings of the query (`replicate.LONG_SETTINGS`)
+    the worker's output buffer             it is flushed after each Arrow batch (`flush_each_batch`)
+    the JVM waits for the following row    a filler row ends each Arrow batch
+    the JVM's batches and buffer           settings of the query (`replicate.LONG_SETTINGS`)
 
-On a link without a filter an answer is one row, as it came. With a filter its entries are single rows, between control rows.
+On a link without a filter each answer is one row. With a filter each entry of the answer is a row, between control rows.
 """
 
 import random
@@ -48,10 +48,10 @@ GRACE_MS: Final = 15_000
 
 PAUSE_S_MIN: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
-"""Between two tries to reach a source: within a second of its return it is read again."""
+"""Pause between two tries to reach a source: within a second of its return it is read again."""
 
 REFUSED_S: Final = 1.0
-"""Before a source is asked again that refused: another pipeline holds the lease, or the link is not there yet."""
+"""Pause before a source that refused is asked again: another pipeline holds the lease, or the link does not exist yet."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class FetchReader:
         self.over = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield an Arrow batch for whatever came, until the batch is superseded or its time is over."""
+        """Yield an Arrow batch for each set of answers, until the batch is superseded or its time is over."""
         until = self._clock() + (self._long.length_ms + GRACE_MS) / 1000
         for link, route in self._routes.items():
             self._put(ROUTE, link, m.encode(route))
@@ -163,7 +163,7 @@ class FetchReader:
         self._plain.add(kind, link, data, lists)
 
     def _wait_s(self, now: float) -> float:
-        """Until the next thing that happens by the clock."""
+        """Time until the next event of the clock."""
         times = [now + 1.0]
         for source in self._sources.values():
             if source.channel is None:
@@ -176,7 +176,7 @@ class FetchReader:
     # --------------------------------------------------------------------------------------------------------- questions
 
     def _ask(self, source: SourceFetcher, now: float) -> None:
-        """Keep as many questions under way as there should be."""
+        """Ask until each link has its number of questions under way."""
         if source.channel is None:
             if source.again_at > now:
                 return
@@ -208,7 +208,7 @@ class FetchReader:
         source.asked[channel.request(command)] = (link, now + (WAIT_MS + route.progress_ms) / 1000)
 
     def _lost(self, source: SourceFetcher, now: float) -> None:
-        """A source cannot be reached: what it was asked is asked again, by another reader."""
+        """A source cannot be reached: its questions are asked again, by another reader."""
         if source.channel is not None:
             source.channel.close()
             source.channel = None

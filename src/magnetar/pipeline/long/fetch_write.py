@@ -1,15 +1,15 @@
 """The sink's half of a long batch: sends entries at once, and reports to the sources what the destinations have persisted.
 
-A thread takes Arrow batches from Spark, because Spark's stream can only be waited for by reading it. Everything else happens in
-one loop over all connections.
+A thread reads Arrow batches from Spark, because only a blocking read can wait for Spark's stream. Everything else happens in one
+loop over all connections.
 
 Progress of a topic under one grant:
 
     p   the position sent before the next entry; it begins at S, which the source gives with a reader's first entries
-    c   everything up to here is settled: sent and persisted, or looked at and left out
+    c   every entry up to here is settled: sent and persisted, or examined and left out
 
-Where the destination refuses, blocks or cannot be reached, the topic is given back: what else comes of it under this grant is
-dropped, and the pipeline decides what follows (`pipeline.long.grants`).
+When the destination refuses a topic, blocks it or cannot be reached, the topic is given back: further entries of it under this
+grant are dropped, and the pipeline decides about the next grant (`pipeline.long.grants`).
 """
 
 import os
@@ -78,7 +78,7 @@ class FetchedTopic:
     s: Position
     c: Position = NONE
     looked: deque[tuple[Position, Position]] = field(default_factory=deque)
-    """(end, last position sent at or before it) of what was looked at and is not settled."""
+    """(end, last position sent at or before it) of ranges that were examined and are not settled."""
     under_way: int = 0
     trouble: str = ""
     kind: str = ""
@@ -104,7 +104,7 @@ class FetchedTopic:
         self.settle()
 
     def settle(self) -> None:
-        """Move C over what was looked at and is persisted as far as it was sent."""
+        """Move C over the ranges that were examined and whose sent entries are all persisted."""
         c = max(self.c, self.s)  # S at the start is at or below C there
         while self.looked and self.looked[0][1] <= self.s:
             c = max(c, self.looked.popleft()[0])
@@ -123,7 +123,7 @@ class FetchedTopic:
             self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
 
     def fail(self, trouble: str, reason: str, kind: str = "") -> None:
-        """Give the topic back; what follows from the first trouble is not news."""
+        """Give the topic back; only the first trouble is reported, as later ones follow from it."""
         if self.trouble:
             return
         self.trouble, self.reason, self.kind = trouble, reason, kind
@@ -169,7 +169,7 @@ class FetchSink:
         self._task = random.SystemRandom().getrandbits(63) | 1
 
     def feed(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch and queue what goes."""
+        """Take the rows of a batch and queue their entries."""
         plain = plain_rows(batch, _PLAIN)
         if plain is not None:
             for kind, link, lists, data in plain:
@@ -276,7 +276,7 @@ class FetchSink:
         self._sender.put(append)
 
     def _looked(self, topic: FetchedTopic, end: Position) -> None:
-        """Everything up to a position was looked at."""
+        """All entries up to a position were examined."""
         if not topic.trouble:
             topic.looked.append((end, min(topic.sent, end)))
             topic.settle()
@@ -284,7 +284,7 @@ class FetchSink:
     # ----------------------------------------------------------------------------------------------------------- moving
 
     def pump(self, timeout: float, wake: "Wake") -> None:
-        """Send, receive and commit what goes; wait at most `timeout` seconds."""
+        """Send, receive and commit as much as possible; wait at most `timeout` seconds."""
         wait = min(timeout, self._commit())
         others: dict[Pollable, Callable[[bool, bool], None]] = {wake: lambda _readable, _writable: wake.drain()}
         for commits in self._commits.values():
@@ -293,7 +293,7 @@ class FetchSink:
         self._sender.pump(wait, others)
 
     def _commit(self) -> float:
-        """Tell the sources what is confirmed, if it is time; returns how long to wait for the next time."""
+        """Report confirmations to the sources, if it is time; returns how long to wait for the next time."""
         now = time.monotonic()
         for commits in self._commits.values():
             commits.go_on()

@@ -1,10 +1,11 @@
-"""Which topics of a link its source may hand out to long batches: a pure machine.
+"""Grants of one link: which topics its source may hand out to long batches. A pure machine.
 
-A topic is granted while a long batch may send it: it was compared with its destination, is not paused, waits for nothing and
-has no large backlog. Grants and revocations go to the source with GEO_COMMIT and are owed until it has answered. Under a grant
-that is being revoked confirmations may still count, so its topic is compared again only after the answer.
+A topic is granted while a long batch may send it: it was compared with its destination, is not paused, is not waiting for a
+retry, and has no large backlog. Grants and revocations go to the source with GEO_COMMIT and are sent again until it has answered.
+While a revocation is unanswered, the source may still accept confirmations under the old grant. So the topic is compared again
+only after the answer.
 
-The other end of these rules is `replication.link.fetching`.
+The source's side of these rules is `replication.link.fetching`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +50,7 @@ class LinkGrants:
         self._owed: dict[str, pb.GeoGrant] = {}
         self._revoking: dict[str, None] = {}
         self._taken: dict[str, int] = {}
-        """The source's change counter when it took a grant: what it reported before says nothing of the grant."""
+        """The source's change counter when it took a grant: its earlier reports do not reflect the grant."""
         self._look: set[str] = set()
         self._look_at_all = True
         self._later: dict[str, int] = {}
@@ -131,10 +132,10 @@ class LinkGrants:
     def answered(
         self, grants: Sequence[pb.GeoGrant], revoked: Sequence[str], ignored: Iterable[str], counter: int, now_ms: int
     ) -> None:
-        """The source took what was owed, but for the grants that it ignored.
+        """The source has answered the owed grants and revocations; it took all but the ignored ones.
 
         Args:
-            grants, revoked: what it was sent.
+            grants, revoked: as they were sent.
             ignored: topics.
             counter: its change counter after that.
             now_ms: the clock.

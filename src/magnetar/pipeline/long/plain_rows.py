@@ -1,6 +1,6 @@
-"""Rows of long batches that are not entries, a few at a time: as `pipeline.rows`, without arrays of numbers that are not read.
+"""Builds and reads the rows of long batches that are not single entries, a few at a time, without the number columns of entries.
 
-`Assembler` and `Slices` are made for thousands of rows: for one they take 150 us, five times what this takes.
+`Assembler` and `Slices` of `pipeline.rows` are made for thousands of rows: for one row they take 150 us, five times as long.
 """
 
 from array import array
@@ -22,7 +22,7 @@ _SCHEMA: Final = arrow_schema()
 
 
 class PlainRows:
-    """Gathers rows of which only kind, link, `lists` and `data` mean something."""
+    """Gathers rows that use only the columns kind, link, `lists` and `data`."""
 
     def __init__(self) -> None:
         self._clear()
@@ -44,7 +44,7 @@ class PlainRows:
         self._data.append(data)
 
     def flush(self) -> pa.RecordBatch:
-        """The batch of what was gathered."""
+        """The batch of the gathered rows."""
         rows = len(self._kinds)
         known = {
             "kind": pa.py_buffer(bytes(self._kinds)),

@@ -1,7 +1,7 @@
-"""When the queries of long batches begin their batches: a pure machine.
+"""The turns of the queries that run long batches: decides when each begins its next batch. A pure machine.
 
-One batch is at work. The next one begins in another query, a little before the time of the first is over, or at once when that
-one ended early.
+One batch runs at a time. The next one begins in another query, a little before the first one's time is over, or at once when the
+first one ended early.
 """
 
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""What runs in Spark's tasks: reading from sources, sending to destinations, and the connections for both."""
+"""The code of Spark's tasks: reading from sources, sending to destinations, and the connections for both."""

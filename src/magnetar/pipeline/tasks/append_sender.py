@@ -1,11 +1,11 @@
-"""Sends entries to destination brokers, several at once, and takes their answers.
+"""Sends entries to several destination brokers at once, and handles their answers.
 
-Each destination has a window of bytes under way; none is waited for while another can take bytes. A destination without progress
-for half a second is given up, and what is on its way to it fails. Data goes out as slices of the Arrow buffers. Nothing here
-raises for what a broker does.
+Each destination has a window: a limit of bytes that were sent and not answered. The sender does not wait for one destination
+while another can take bytes. A destination without progress for half a second is given up, and the appends on their way to it
+fail. The data is sent as slices of the Arrow buffers. No behaviour of a broker makes this module raise an exception.
 
-An append counts when the destination answered that it is *persisted*. One that is refused, blocked or unanswered ends its topic:
-what follows it is not sent, because the destination would have to refuse it.
+An append counts when the destination has answered that it is *persisted*. An append that is refused, blocked or unanswered ends
+its topic: later entries are not sent, because the destination would have to refuse them.
 """
 
 import time
@@ -31,16 +31,16 @@ APPEND_ENTRIES_MAX: Final = 4096
 
 
 class Progress(Protocol):
-    """How far the entries of one topic are, for those who send them."""
+    """The progress of one topic, as its sender needs it."""
 
     @property
     def route(self) -> m.Route:
-        """Where they come from and go to."""
+        """The link's source and destination."""
         ...
 
     @property
     def topic(self) -> str:
-        """Its full name."""
+        """Full name of the topic."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Progress(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why nothing more of it is sent; "" while all is well."""
+        """Why no more entries of the topic are sent; "" while they are."""
         ...
 
     def left(self) -> None:
@@ -80,7 +80,7 @@ class Progress(Protocol):
         ...
 
     def fail(self, trouble: str, reason: str, kind: str = "") -> None:
-        """Nothing more of it can be sent; what follows from the first trouble is not news."""
+        """No more entries of the topic can be sent; only the first trouble counts, as later ones follow from it."""
         ...
 
 
@@ -127,7 +127,7 @@ class AppendRequest:
         return command
 
     def stored(self, persisted: Position) -> "AppendRequest | None":
-        """The part of it up to a position; None if the position is none of its entries."""
+        """The part of it up to a position; None if no entry has that position."""
         positions = list(zip(self.ledgers, self.entries, strict=True))
         if persisted not in positions:
             return None
@@ -141,7 +141,7 @@ class AppendRequest:
 
 @dataclass(slots=True)
 class DestinationChannel:
-    """The way to one destination; its limits are those of the route that opened it."""
+    """The connection to one destination, and its queue; its limits are those of the route that opened it."""
 
     route: m.Route
     channel: LinkChannel | None = None
@@ -155,12 +155,12 @@ class DestinationChannel:
 
     @property
     def busy(self) -> bool:
-        """Whether something is to be sent or an answer is awaited."""
+        """Whether bytes wait to be sent, or answers are awaited."""
         return not self.down and bool(self.queue or self.under_way)
 
     @property
     def full(self) -> bool:
-        """Whether too much is held back for it."""
+        """Whether too many bytes wait for it."""
         return self.busy and self.queued_bytes > self.route.buffer_bytes_max
 
 
@@ -171,7 +171,7 @@ class AppendSender:
         token: of the links.
         connect: opens or takes a kept connection to an address.
         progress_ms: a destination without a byte for this time is given up; None: as its route says.
-        heeds_throttles: whether a destination that asks to be left alone is; else the caller sees to that.
+        heeds_throttles: whether the sender makes the pauses that destinations ask for; else the caller does.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class AppendSender:
 
     @property
     def busy(self) -> bool:
-        """Whether any destination has something to be sent or to be answered."""
+        """Whether any destination has bytes to be sent or answers to give."""
         return any(destination.busy for destination in self._destinations.values())
 
     @property
     def full(self) -> bool:
-        """Whether far too much is held back for some destination."""
+        """Whether far too many bytes wait for some destination."""
         return any(destination.full for destination in self._destinations.values())
 
     @property
@@ -203,7 +203,7 @@ class AppendSender:
         return destination.route.progress_ms if self._progress_ms is None else self._progress_ms
 
     def down(self, route: m.Route) -> str:
-        """Why a destination was given up; "" when it was not. A destination that is new is connected to."""
+        """Why a destination was given up; "" when it was not. Opens the connection to a new destination."""
         return self._destination(route).down
 
     def revive(self, route: m.Route) -> None:
@@ -237,7 +237,7 @@ class AppendSender:
         return destination
 
     def pump(self, timeout: float, others: Mapping[Pollable, Callable[[bool, bool], None]] | None = None) -> None:
-        """Send and receive what goes; wait at most `timeout` seconds for any destination; give up the silent ones.
+        """Send and receive as much as possible; wait at most `timeout` seconds for any destination; give up the silent ones.
 
         Args:
             timeout: seconds.
@@ -289,7 +289,7 @@ class AppendSender:
                 self._give_up(destination, str(down))
 
     def _fill_window(self, destination: DestinationChannel, now: float) -> float:
-        """Send what the window has room for; returns how long to wait at most before it is called again."""
+        """Send as much as the window allows; returns how long to wait at most before it is called again."""
         assert destination.channel is not None
         if destination.quiet_until > now:
             return destination.quiet_until - now
@@ -337,7 +337,7 @@ class AppendSender:
             progress.confirmed(append, answer.duplicates)
 
     def _wanted(self, destination: DestinationChannel, wanted: pb.CommandGeoSchemasWanted) -> None:
-        """An append's schemas mean nothing there: its destination waits for what the source says they are."""
+        """The destination does not know the schemas of an append: it waits until the source has supplied them."""
         channel = destination.channel
         routes = (append.progress.route for append in destination.under_way.values())
         address = next((route.source_address for route in routes if route.source == wanted.source), "")
@@ -353,9 +353,9 @@ class AppendSender:
         self._schema_fetcher.ask(address, wanted, self._patience_ms(destination), reply)
 
     def _reconnect(self, destination: DestinationChannel) -> bool:
-        """A kept connection may have died between two tasks, unseen: it is worth one new one.
+        """Reconnect once when a kept connection fails: it may have died between two tasks, unseen.
 
-        To send again is harmless: what had arrived is answered as stored.
+        Sending again is harmless: entries that had arrived are answered as stored.
         """
         if destination.channel is None or destination.channel.fresh or destination.channel.frames_received:
             return False

@@ -71,7 +71,7 @@ class LinkChannel:
         self._client.connect(link_connect(token.encode()))
 
     def fileno(self) -> int:
-        """Of the socket, for the selector; -1 once closed."""
+        """Descriptor of the socket, for the selector; -1 once closed."""
         return self._socket.fileno()
 
     @property
@@ -174,7 +174,7 @@ class LinkChannel:
 
 
 def wait(channels: Iterable[LinkChannel], timeout: float) -> list[tuple[LinkChannel, bool, bool]]:
-    """Wait until one of the channels can go on; returns (channel, readable, writable) of each that can."""
+    """Wait until one of the channels is ready; returns (channel, readable, writable) of each that is."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
@@ -214,7 +214,7 @@ _kept: dict[tuple[str, str], LinkChannel] = {}
 
 
 def open_channel(address: str, token: str) -> LinkChannel:
-    """A connection to a broker: the one kept from the last task if it still lives, else a new one.
+    """A connection to a broker: the one kept from the last task if it is still open, else a new one.
 
     Raises:
         LinkDown: it cannot be begun.

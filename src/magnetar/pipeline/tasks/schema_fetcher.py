@@ -1,8 +1,8 @@
-"""Schemas on their way: a destination asks for them in the middle of an append, their source is asked, the answer is passed on.
+"""Fetches schemas: a destination asks for them in the middle of an append; the source is asked, and its answer is passed on.
 
-Nothing is remembered here: what a version means is known to the two brokers. The destination's request waits, so a source
-that is silent must not hold it up: after a while it gets a reason instead of schemas, answers `retry`, and the range
-is tried again later.
+No schema is remembered here: only the two brokers know the meaning of a version. The append waits at the destination for the
+answer, so a silent source must not delay it for long. After a while the destination gets a reason instead of schemas, answers
+`retry`, and the range is tried again later.
 """
 
 import time
@@ -17,14 +17,14 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response
 
 PATIENCE_SHARE: Final = 0.8
-"""Of the silence after which a destination is given up: a source must be given up before its destination is."""
+"""Share of the silence after which a destination is given up: a source must be given up before its destination is."""
 
 Reply = Callable[[pb.CommandGeoSchemasBrought], None]
 
 
 @dataclass(slots=True)
 class SchemaRequest:
-    """What a destination wants to know, and how to reply."""
+    """The question of a destination, and the function for the reply."""
 
     wanted: pb.CommandGeoSchemasWanted
     reply: Reply
@@ -78,7 +78,7 @@ class SchemaFetcher:
         return max(0.0, min((request.until for request in self._asked.values()), default=0.0) - self._clock())
 
     def pump(self, address: str, readable: bool, writable: bool) -> None:
-        """Go on with one of `channels`."""
+        """Send and receive on one of `channels`."""
         channel = self._channels[address]
         try:
             events = channel.pump(readable, writable)

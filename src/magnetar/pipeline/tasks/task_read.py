@@ -1,8 +1,8 @@
 """The source's half of a task: reads ranges from their source brokers and yields rows.
 
 All sources are read at the same time, several ranges of each at once, one read of a range after the other. A source that
-makes no progress for half a second is given up for this task: its ranges are closed where they are, and say so. Nothing
-here raises for what a broker does: an exception would fail the task, and with it the other links.
+makes no progress for half a second is given up for this task: its ranges are closed where they are, with the reason. No
+behaviour of a broker makes this module raise an exception, which would fail the task, and with it the other links.
 """
 
 import time
@@ -107,7 +107,7 @@ class SourceReader:
         self._asked[self.channel.request(command)] = progress
 
     def pump(self, readable: bool, writable: bool) -> list[Answer]:
-        """Go on; returns answers with entries. Ranges that ended are in `over`, behind the answer that ended them."""
+        """Continue; returns answers with entries. Ranges that ended are in `over`, after the answer that ended them."""
         assert self.channel is not None
         answers: list[Answer] = []
         try:
@@ -132,12 +132,12 @@ class SourceReader:
                 )
                 return answers
             if set(read.incarnations) - {progress.part.incarnation}:
-                # Created again since the plan, by a clock that may be behind: these are other messages at old positions.
+                # Created again since the plan, by a clock that may be slow: these are other messages at old positions.
                 progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was created again in its source"
                 self.over.append(progress)
                 continue
             if read.sizes and not progress.same_numbering(read):
-                # The topic got its first schema, or its schemas were forgotten: another range can tell the numbers apart.
+                # The topic got its first schema, or its schemas were forgotten: another range distinguishes the numbers.
                 progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began again"
                 self.over.append(progress)
                 continue
@@ -177,7 +177,7 @@ class SourceReader:
 
 
 def fits(read: pb.CommandGeoReadResponse, payload: memoryview) -> bool:
-    """Whether the lists of an answer agree with each other and with the bytes behind it."""
+    """Whether the lists of an answer agree with each other and with the bytes that follow it."""
     rows = len(read.sizes)
     lists = (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
     return all(len(values) == rows for values in lists) and sum(read.sizes) == len(payload)
@@ -200,7 +200,7 @@ def read_task(
         decoded: further columns, see `rows.DECODED`.
         filtered: links whose entries have to be rows of their own (see `rows`); None: all.
         connect: opens or takes a kept connection to an address.
-        progress_ms: without a byte for so long, a source is given up; None: as the routes say.
+        progress_ms: a source without a byte for this time is given up; None: as the routes say.
 
     Yields:
         Batches of rows: each range opens and closes with a control row, whatever happens.

@@ -1,13 +1,12 @@
 """The sink's half of a task: takes rows and sends them to their destination brokers.
 
-Each destination has a window of bytes under way; several are served at once and none is waited for while another can go
-on. A destination without progress for half a second is given up for this task. Data goes out as slices of the Arrow
-buffers. Nothing here raises for what a broker does: the report tells it.
+`AppendSender` sends to several destinations at once and gives up one without progress for half a second. No behaviour of a broker
+makes this module raise an exception: it is in the report.
 
-How far a range is settled is decided here, from answers alone: an append counts when the destination answered that it is
-*persisted*. C reaches the end of what was looked at only when everything sent is confirmed; until then it stands at the
-last confirmed append, and S with it. An append that is refused, blocked or unanswered ends its range: what follows it is not
-sent, because the destination would have to refuse it.
+Only answers decide how far a range is settled: an append counts when the destination answered that it is *persisted*. C reaches
+the end of the examined entries only when everything sent is confirmed; until then it is at the last confirmed append, and S with
+it. An append that is refused, blocked or unanswered ends its range: later entries are not sent, because the destination would
+have to refuse them.
 """
 
 import time
@@ -63,7 +62,7 @@ class RangeProgress:
 
     @property
     def incarnation(self) -> int:
-        """Of the topic in its source."""
+        """Incarnation of the topic in its source."""
         return self.part.incarnation
 
     @property
@@ -76,7 +75,7 @@ class RangeProgress:
         self.under_way -= 1
 
     def throttled(self, throttle_ms: int) -> None:
-        """The destination asks to be left alone for so long: the planner heeds that."""
+        """The destination asks for a pause of this length, which the planner makes."""
         self.throttle_ms = max(self.throttle_ms, throttle_ms)
 
     def confirmed(self, append: AppendRequest, duplicates: int) -> None:
@@ -132,7 +131,7 @@ class LinkSink:
         token: of the links.
         connect: opens or takes a kept connection to an address.
         clock_ms: wall clock, for the report.
-        progress_ms: without a byte for so long, a destination is given up; None: as its route says.
+        progress_ms: a destination without a byte for this time is given up; None: as its route says.
     """
 
     def __init__(
@@ -218,4 +217,4 @@ def write_task(batches: Iterable[pa.RecordBatch], token: str) -> m.TaskReport:
 SENT_COLUMNS: Sequence[str] = (
     "kind", "range", "ledger", "entry", "first_index", "message_count", "publish_time", "lists", "data"
 )  # fmt: skip
-"""What the sink needs of a row."""
+"""The columns that the sink needs."""

@@ -1,20 +1,21 @@
-"""GEO_FETCH: one pipeline's session at the source of a link, for batches that last.
+"""GEO_FETCH: the session of one pipeline at the source of a link, for long batches.
 
-A short batch reads a planned range of each topic (`replication.link.reading`). A long batch asks for whatever comes next, of any
-topic, and its questions are held until there is something (docs/design/pipeline.md#long-batches).
+A short batch reads a planned range of each topic (`replication.link.reading`). A long batch asks for the next entries of any
+topic. The source holds each question until there are entries, as in a long poll (docs/design/pipeline.md#long-batches).
 
     grant      the pipeline has compared a topic with the destination: from now on its entries may be handed out
     fetch      entries of granted topics, in the order in which they became readable
-    commit     what the destination persisted; it counts only under the topic's present grant
-    end        the grant is over: revoked, given back by the task, or no longer true (another generation, deleted, blocked)
+    commit     the position that the destination persisted; it counts only under the topic's present grant
+    end        the grant is over: revoked, given back by the task, or no longer valid (another generation, deleted, blocked)
 
-Why a grant has a number: a confirmation from before the destination's loss that comes after the comparison would hide the loss.
-The pipeline revokes the grant before it compares, and what comes later under the old number is ignored. For the same reason every
-grant ends when another pipeline takes the link's lease: that one compares next.
+Why a grant has a number: when the destination loses entries, the pipeline compares the topic again. A confirmation from before
+the loss that comes after this comparison would hide the loss. So the pipeline revokes the grant before it compares, and
+confirmations under the old number are ignored. For the same reason every grant ends when another pipeline takes the link's lease:
+that pipeline compares first.
 
-A reader is one task that runs, on one connection. Another reader, a later epoch, or the same reader over another connection (its
-answers may have been lost with the first one) begins at the cursors. Nothing that was handed out counts as sent before it is
-committed, so a reader may die at any point.
+A reader is one running task on one connection. A new reader begins at the cursors: another task, a later epoch, or the same task
+on another connection (answers may have been lost with the first one). Entries that were handed out do not count as sent before
+they are committed, so a reader may die at any point.
 
 The machine has no clock and no I/O.
 """
@@ -34,21 +35,21 @@ from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
 
 WINDOW_BYTES: Final = 32 << 20
-"""Handed out and not committed, if the reader asks for no other ceiling: 100 MB/s over a round trip of 300 ms. The task holds as
-much in memory for a destination that does not answer. The last answer that begins below the ceiling may go beyond it."""
+"""Bytes handed out and not committed, if the reader asks for no other ceiling: 100 MB/s over a round trip of 300 ms. The task
+holds as many in memory for a destination that does not answer. The last answer that begins below the ceiling may exceed it."""
 
 PART_BYTES: Final = 128
 """A part counts this much in the window in addition to its entries: parts without entries have to be remembered as well."""
 
 HELD_MAX: Final = 64
-"""Questions of one reader that are held: over a wide area one for each answer that is on its way. The oldest of more is answered
-at once, empty."""
+"""Questions of one reader that are held: over a wide area one for each answer that is on its way. When there are more, the oldest
+is answered at once, empty."""
 
 PARTS_MAX: Final = 256
-"""Topics in one answer: its command stays small, and the loop is not held up for longer than a millisecond."""
+"""Topics in one answer: its command stays small, and the loop is not blocked for longer than a millisecond."""
 
 TOPICS_LOOKED_MAX: Final = 500
-"""Topics looked at in one turn, whether or not they have something: about a millisecond. A new reader may have thousands."""
+"""Topics examined in one turn, whether or not they have entries: about a millisecond. A new reader may have thousands."""
 
 FORMER_MAX: Final = 64
 """Superseded readers of an epoch that are remembered: Spark tries a task a few times."""
@@ -58,8 +59,8 @@ TASKS_MAX: Final = 16
 
 SPACING_MS_MIN: Final = 2
 SPACING_MS_MAX: Final = 8
-"""Between two answers under load: each costs a fixed amount in five processes. The spacing follows the number of entries in an
-answer, so a message that comes alone does not wait."""
+"""Least and largest spacing of answers under load: each answer costs a fixed amount in five processes. The spacing follows the
+number of entries in an answer, so a message that comes alone does not wait."""
 
 SPACING_ENTRIES: Final = 4
 """An answer of more entries makes the spacing larger, one of fewer makes it smaller."""
@@ -125,9 +126,9 @@ class FetchSession:
         bytes_max: of an answer's entries, whatever the reader asks for; the last entry may go beyond it.
 
     Attributes:
-        pipeline: whose it is: which has the link's lease; "" before the first.
+        pipeline: name of the pipeline that has the link's lease; "" before the first.
         grants: by topic.
-        totals: what all tasks confirmed since the broker's start.
+        totals: messages, bytes and duplicates that all tasks confirmed since the broker's start.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class FetchSession:
         self.totals = pb.GeoFetchTotals(task=0, messages=0, bytes=0, duplicates=0)
         self._tasks: dict[int, pb.GeoFetchTotals] = {}
         self._numbers: dict[str, int] = {}
-        """The last grant of each topic, also when it is over: what comes late must not bring one back."""
+        """The number of the last grant of each topic, also when it is over: a late message must not bring one back."""
         self._ended: dict[str, Ended] = {}
         self._reader = _NO_READER
         self._former: dict[int, None] = {}
@@ -180,7 +181,7 @@ class FetchSession:
     # ------------------------------------------------------------------------------------------------------------ grants
 
     def hand_to(self, pipeline: str) -> None:
-        """A pipeline took, or kept, the link's lease. What another one was granted is over: this one compares next."""
+        """A pipeline took, or kept, the link's lease. The grants of another one are over: this one compares first."""
         if pipeline == self.pipeline:
             return
         self.pipeline = pipeline
@@ -194,7 +195,7 @@ class FetchSession:
         self._former.clear()
 
     def grant(self, pipeline: str, grant: pb.GeoGrant) -> bool:
-        """Let a topic's entries be handed out; whether the grant is about the topic as it is now, and no old one."""
+        """Allow a topic's entries to be handed out; whether the grant is about the topic as it is now, and not outdated."""
         state = self._topics.get(grant.topic)
         if not pipeline or pipeline != self.pipeline:
             return False
@@ -245,7 +246,7 @@ class FetchSession:
     # ---------------------------------------------------------------------------------------------------- what happened
 
     def changed(self, state: LinkTopic) -> bool:
-        """Something of a topic changed; returns whether its grant holds, so that the pipeline need not hear of it at once."""
+        """A topic changed; returns whether its grant holds, so that the pipeline need not learn of the change at once."""
         granted = self.grants.get(state.name)
         if granted is None:
             return False
@@ -283,7 +284,7 @@ class FetchSession:
             self._throttle = TokenBucket(rate, 1000, self._outbox.now_ms) if rate else None
 
     def add_totals(self, totals: pb.GeoFetchTotals) -> bool:
-        """Take what a task confirmed since it began; returns whether it lost its destination once more."""
+        """Take the totals that a task confirmed since it began; returns whether it lost its destination once more."""
         before = self._tasks.pop(totals.task, None) or pb.GeoFetchTotals()
         self._tasks[totals.task] = totals
         if len(self._tasks) > TASKS_MAX:
@@ -308,10 +309,10 @@ class FetchSession:
     # ------------------------------------------------------------------------------------------------------------- fetch
 
     def fetch(self, connection: int, request: pb.CommandGeoFetch, reply: FetchReply, refusal: Refusal) -> None:
-        """Answer with the next entries, at once or when there are some, at the latest after `wait_ms`; then empty.
+        """Answer with the next entries, at once or when there are some; after `wait_ms` the answer is empty.
 
         Args:
-            connection, request, reply: of the asker.
+            connection, request, reply: of the reader.
             refusal: why it may not have a topic, "" if it may; asked each time, because permissions change.
         """
         self.pipeline = self.pipeline or request.pipeline  # after a start, a task may come before its pipeline does
@@ -332,7 +333,7 @@ class FetchSession:
         self._go_on()
 
     def _begin(self, reader: _Reader, window_bytes: int) -> None:
-        """Another reader: what was handed out to the one before is handed out again, unless it is committed."""
+        """Another reader: entries that the one before got are handed out again, unless they are committed."""
         for former in self._questions():
             former.reply(self._response(former.request, superseded=True), ())
         if reader.epoch != self._reader.epoch:
@@ -351,7 +352,7 @@ class FetchSession:
         self._follow_rate()
 
     def _questions(self) -> list[_Held]:
-        """Take all questions; what was collected for one of them is worth nothing."""
+        """Take all questions; the entries collected for one of them are discarded."""
         asked, held = self._asked, self._held
         self._asked, self._held = None, deque()
         self._collection += 1
@@ -377,7 +378,7 @@ class FetchSession:
     # --------------------------------------------------------------------------------------------------------- handing out
 
     def _go_on(self) -> None:
-        """Hand out what there is, unless something is in the way that comes back by itself."""
+        """Begin the next answer, if a question is held, entries are ready and no limit delays it; changes of these call it."""
         if self._asked or not (self._held and self._ready):
             return
         if self._stopped() or self._under_way_bytes >= self._window_bytes:
@@ -485,7 +486,7 @@ class FetchSession:
         if self._throttle is not None:
             self._throttle.take(sum(map(len, buffers)))
         if self._ready and self._throttle is None:
-            self._spacing_ms = 0  # there is more: nothing is won by waiting
+            self._spacing_ms = 0  # there is more: waiting has no benefit
         else:
             step = 1 if len(buffers) > SPACING_ENTRIES else -1
             self._spacing_ms = min(max(self._spacing_ms + step, SPACING_MS_MIN), SPACING_MS_MAX)
