@@ -1,1 +1,1 @@
-"""The pipeline: one Spark streaming query that carries entries between all clusters (`magnetar replicate`)."""
+"""The pipeline: Spark streaming queries that carry the entries between all clusters (`magnetar replicate`)."""

@@ -3,7 +3,7 @@
     closed --failure--> open --after the pause--> half-open --probe works--> closed
                          ^                            |
                          +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
-                            or is left without a word
+                            or gets no answer
 
 Nothing is planned from or to a cluster whose breaker is not closed. The coordinator's own threads make the probes, never a
 batch. A successful probe closes the breaker but does not reset the count of failures: a cluster that answers probes and stalls

@@ -88,7 +88,7 @@ class PipelineCoordinator:
         return self
 
     def stop(self) -> None:
-        """End the threads; what is owed to sources is sent first, if they answer."""
+        """End the threads; reports that are owed to sources are sent first, if they answer."""
         self.settle(self._limits.answer_ms)
         self._shared.stop()
         for thread in self._threads:
@@ -118,7 +118,7 @@ class PipelineCoordinator:
             )
 
     def _supersede(self, timeout_ms: int) -> None:
-        """End the long batch that runs: a question of a later epoch supersedes its readers; one that is heard is enough."""
+        """End the long batch that runs: a question of a later epoch supersedes its readers; one such question is enough."""
         with self._changed:
             self._turns.epoch += 1
             epoch = self._turns.epoch
@@ -148,7 +148,7 @@ class PipelineCoordinator:
         """Present another token from now on; connections that presented the one before are given up."""
         self._shared.present(token)
 
-    # --------------------------------------------------------------------------------------- what Spark's workers ask
+    # ------------------------------------------------------------------------------------ requests of Spark's workers
 
     def warm(self, queries: Iterable[str]) -> None:
         """Let each query's first batch be an empty one, at once.
@@ -219,7 +219,7 @@ class PipelineCoordinator:
         )
 
     def committed(self, query: str, reports: Sequence[m.TaskReport]) -> None:
-        """Take what the tasks of a query's batch confirmed."""
+        """Take the confirmations of the tasks of a query's batch."""
         with self._shared.changing() as pipeline_state:
             if query in LONG:
                 self._turns.over(query)
@@ -229,9 +229,9 @@ class PipelineCoordinator:
             self._cold.discard(query)
 
     def query_ended(self, query: str) -> None:
-        """Take a query's last batch as over: what it did not report by now is not waited for, and not believed later.
+        """Treat a query's last batch as over: its missing reports are not waited for, and are ignored if they come later.
 
-        Else it would be in flight until the query's next plan, which may wait for what cannot happen while it is: a handshake.
+        Else it would be in flight until the query's next plan. That plan may wait for a handshake, which cannot happen meanwhile.
         """
         with self._shared.changing() as pipeline_state:
             if query in LONG:
@@ -255,7 +255,7 @@ class PipelineCoordinator:
             yield self.state
 
     def troubles(self) -> dict[str, str]:
-        """Every trouble there is, in words."""
+        """All present troubles, in words."""
         return self._shared.troubles()
 
     def status(self) -> dict[str, Any]:

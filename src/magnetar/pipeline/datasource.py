@@ -111,7 +111,7 @@ class EntriesReader(DataSourceStreamReader):
         return offsets.offset(offsets.counter(start))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition a task, planned from the cursors as they are now."""
+        """One partition per task, planned from the cursors as they are now."""
         if offsets.counter(start) == offsets.counter(end):
             return []
         return [TaskPartition(task) for task in rpc.request(self._coordinator, "plan", self._query)]
@@ -155,7 +155,7 @@ class EntriesWriter(DataSourceStreamArrowWriter):
         self._tell(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Some task failed for good; what the others had confirmed is confirmed all the same."""
+        """A task failed for good; the confirmations of the others count all the same."""
         self._tell(messages)
 
     def _tell(self, messages: list[WriterCommitMessage | None]) -> None:

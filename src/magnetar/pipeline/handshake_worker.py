@@ -33,7 +33,7 @@ class HandshakeWorker:
                     self._shared.sleep(TICK_MS)
 
     def _shake_hands(self, channel: LinkChannel | None) -> LinkChannel | None:
-        """Ask what is to be asked now, or wait a while for something; returns the connection to keep."""
+        """Send the questions that are due, or wait a while for one; returns the connection to keep."""
         target = self._target
         with self._shared.changed:
             broken = not self._shared.state.breakers[target].closed

@@ -9,7 +9,7 @@ from magnetar.pipeline.planner import RANGE_BYTES_MIN
 from magnetar.wire import pulsar_pb2 as pb
 
 LONG_AGO_MS: Final = -(1 << 40)
-"""Before any clock: what was never done is due."""
+"""A time before any clock: a step that was never done is due."""
 
 PACE_BYTES_MIN: Final = RANGE_BYTES_MIN
 """Bytes that a throttling destination still gets in one batch."""
@@ -37,9 +37,9 @@ class Handshake(NamedTuple):
     """One GEO_WATERMARKS to be sent; `topics` may be empty (compare the counters only).
 
     Attributes:
-        link, uuid, counter: what is asked, in whose name.
-        topics: what is asked of each topic.
-        gens: of each topic the generation that the answer is about: a source may rewind while it is on its way.
+        link, uuid, counter: the link, its source's uuid, and the known change counter.
+        topics: the question about each topic.
+        gens: of each topic the generation that the answer is about: a source may rewind while the answer is on its way.
     """
 
     link: Link
@@ -131,7 +131,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class LinkState:
-    """One link, its topics, and what is owed to its source."""
+    """One link, its topics, and the reports that are owed to its source."""
 
     link: Link
     uuid: str = ""
@@ -170,7 +170,7 @@ class LinkState:
         return any(self.in_flight.values())
 
     def figures(self, now_ms: int) -> dict[str, int | str | bool]:
-        """This link in figures: totals since the start, and what is pending by the sources' last reports."""
+        """This link in figures: totals since the start, and the backlog by the sources' last reports."""
         topics = [self.topics[name] for name in self.pending]
         oldest = min((topic.oldest_ms for topic in topics if topic.oldest_ms), default=0)
         return {

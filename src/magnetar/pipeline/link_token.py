@@ -12,7 +12,7 @@ from magnetar.core.errors import ConfigError
 from magnetar.core.secret_file import file_state, read_link_token
 
 LOOK_MS: Final = 1_000
-"""How often the file is looked at, as brokers look at theirs: a `stat` costs nothing."""
+"""How often the file is checked, as brokers check theirs: a `stat` costs nothing."""
 
 
 class LinkToken:
@@ -20,11 +20,11 @@ class LinkToken:
 
     Args:
         path: of the file.
-        value: what it held when the pipeline read it.
+        value: its content when the pipeline read it.
         on_line: gets one line for the operator when it changed.
 
     Attributes:
-        value: what to present.
+        value: the token to present.
     """
 
     def __init__(self, path: Path, value: str, on_line: Callable[[str], None]) -> None:
@@ -33,7 +33,7 @@ class LinkToken:
         self.value = value
 
     def changed(self) -> bool:
-        """Look at the file once; whether there is another token. A file that is wrong leaves what was in force."""
+        """Check the file once; whether there is another token. A file that is wrong changes nothing."""
         now = file_state(self._path)
         if now == self._seen:
             return False

@@ -79,9 +79,9 @@ class LongBatch(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         epoch: of the batch.
-        length_ms: the next batch begins a little before that; after it and `GRACE_MS` the task ends by itself.
+        length_ms: the next batch begins a little before that; after it and `GRACE_MS` the task ends in any case.
         pipeline: its name, for the sources.
-        window_bytes: ceiling of what is under way on one link.
+        window_bytes: ceiling of the bytes under way on one link.
     """
 
     epoch: int
@@ -91,7 +91,7 @@ class LongBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """The ranges of one Spark task, or what it fetches, and the routes of their links."""
+    """The ranges of one Spark task, or the settings of one that fetches, and the routes of their links."""
 
     routes: tuple[Route, ...]
     ranges: tuple[Range, ...]
@@ -102,7 +102,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     """The bytes of the control row before a range's first entry.
 
     Attributes:
-        route, range: whose entries follow.
+        route, range: of the entries that follow.
         schema_numbering: the numbering that their versions belong to, as the source reported.
     """
 
@@ -116,7 +116,7 @@ class Fetched(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         topic, incarnation, grant, gen, schema_numbering: as the source answered.
-        p: what the first entry comes after; None: the entry before it in this task.
+        p: the position sent before the first entry; None: the entry before it in this task.
     """
 
     topic: str

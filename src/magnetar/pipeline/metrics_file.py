@@ -56,7 +56,7 @@ class MetricsFile:
         if 0 < size > METRICS_BYTES_MAX - len(line):
             self._rotate()
             size = os.fstat(self._file.fileno()).st_size
-        # Unbuffered: what could not be written would come with the next line, or when the file is closed.
+        # Unbuffered: else an unwritten line would come with the next one, or when the file is closed.
         if self._file.write(line) < len(line):
             self._file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

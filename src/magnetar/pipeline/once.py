@@ -63,14 +63,14 @@ class Once:
         return sorted([*stuck, *self._reasons(waiting)])
 
     def _reasons(self, waiting: Iterable[int]) -> list[str]:
-        """Why nothing moves: what ails whole clusters and links, or else which links they are."""
+        """Why nothing moves: the troubles of whole clusters and links, or else the links that do not move."""
         lines = [f"{what}: {why}" for what, why in self._coordinator.troubles().items() if "blocked: " not in why]
         names = {link.number: str(link) for link in self._coordinator.pipeline.links}
         return lines or [f"link {names[number]}: does not move" for number in sorted(set(waiting))]
 
 
 def _stuck(state: LinkState, topic: TopicState) -> str:
-    """Why a topic will not move by itself; "": it may."""
+    """Why a topic will not move until an operator acts; "": it may."""
     if topic.blocked:
         return f"blocked: {topic.blocked}: {topic.reason}"
     if topic.paused or state.paused:

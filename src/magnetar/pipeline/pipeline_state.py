@@ -98,10 +98,10 @@ class PipelineState:
         numbers = count(first_grant)
         self.grants = {link.number: LinkGrants(numbers) for link in links} if first_grant else {}
 
-    # ------------------------------------------------------------------------------------------- what sources report
+    # -------------------------------------------------------------------------------------------- reports of sources
 
     def source_reported(self, number: int, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
-        """Fold one answer of GEO_TOPICS."""
+        """Apply one answer of GEO_TOPICS."""
         state = self.links[number]
         state.reported = True
         if response.uuid != state.uuid:
@@ -138,7 +138,7 @@ class PipelineState:
             topic = state.topics[name] = TopicState(name, reported.incarnation)
             state.unready.add(name)
         elif topic.partitions != reported.partitions:
-            state.unready.add(name)  # the destination must hear of the new partitions
+            state.unready.add(name)  # the destination must learn of the new partitions
         cursor = LinkCursor(
             position_from_proto(reported.cursor.c), position_from_proto(reported.cursor.s), reported.cursor.gen
         )
@@ -204,7 +204,7 @@ class PipelineState:
         return Wanted(0, topic.incarnation, topic.cursor.gen)
 
     def _grant_reported(self, state: LinkState, reported: pb.GeoTopicState, counter: int, now_ms: int) -> None:
-        """A source said whether a topic has its grant, and why not."""
+        """A source reported whether a topic has its grant, and why not."""
         topic = state.topics.get(reported.topic)
         if topic is None:
             return
@@ -225,7 +225,7 @@ class PipelineState:
                 state.unready.add(topic.topic)  # a destination may want to shake hands first
 
     def _totals_reported(self, state: LinkState, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
-        """A source said what long batches confirmed in all since its start."""
+        """A source reported the totals that long batches have confirmed since its start."""
         totals, before = response.totals, state.totals
         if before is None or response.boot != state.boot:
             state.totals, state.boot = totals, response.boot
@@ -242,7 +242,7 @@ class PipelineState:
             self.breakers[state.link.target].failed(now_ms, self._rng, totals.down)
 
     def next_grant_ms(self, source: str) -> int:
-        """When a source's grants have to be looked at again if nothing changes; 0: never."""
+        """When a source's grants have to be checked again if nothing changes; 0: never."""
         times = (
             self.grants[state.link.number].next_ms() for state in self.links.values() if state.link.source == source
         )
@@ -297,7 +297,7 @@ class PipelineState:
         )  # fmt: skip
 
     def handshake_answered(self, asked: Handshake, response: pb.CommandGeoWatermarksResponse, now_ms: int) -> None:
-        """Fold a destination's answer; what the source must learn of it is owed to it from now on."""
+        """Apply a destination's answer; its watermarks are owed to the source from now on."""
         state = self.links[asked.link.number]
         state.blocked, state.reason = response.blocked, response.reason
         if response.blocked:
@@ -358,7 +358,7 @@ class PipelineState:
             topic.retry_at_ms = now_ms + AWAIT_MS_MAX
 
     def listens(self, target: str) -> list[Handshake]:
-        """In whose name to ask a destination for the end of what it refuses; nothing while it refuses nothing."""
+        """The question to a destination about the end of its refusals; empty while it refuses nothing."""
         for state in self.links.values():
             asks = state.link.target == target and state.target_uuid and not state.blocked and state.lease
             if asks and any(state.topics[name].blocked in REFUSALS for name in state.troubled if name in state.topics):
@@ -366,7 +366,7 @@ class PipelineState:
         return []
 
     def refusals_changed(self, target: str) -> None:
-        """A destination may let in topics that it refused: compare them now, not after their pause."""
+        """A destination may accept topics that it refused: compare them now, not after their pause."""
         for state in self.links.values():
             if state.link.target == target:
                 for name in state.troubled & state.unready:
@@ -408,7 +408,7 @@ class PipelineState:
         return works, wake
 
     def open(self, state: LinkState) -> bool:
-        """Whether a link may carry anything at all now."""
+        """Whether a link may carry entries now."""
         link = state.link
         ready = state.reported and state.lease and not state.paused and not state.blocked
         return ready and self.breakers[link.source].closed and self.breakers[link.target].closed
@@ -419,7 +419,7 @@ class PipelineState:
         return until if until > now_ms else 0
 
     def plan(self, query: str, routes: dict[int, tuple[str, str]], now_ms: int) -> list[m.Task]:
-        """Plan one batch of a query. What the query's last batch did not report by now is taken as over.
+        """Plan one batch of a query. The query's last batch counts as over: its missing reports are not waited for.
 
         Args:
             query: `TAIL`, `BULK` or `ALL`.
@@ -501,7 +501,7 @@ class PipelineState:
     # ----------------------------------------------------------------------------------------------- reports of tasks
 
     def batch_over(self, query: str) -> None:
-        """A query's query ended: what its last batch did not report by now is over, and counts no more should it come."""
+        """A query's streaming query ended: its last batch counts as over, and later reports of it are ignored."""
         self._query_generations[query] = self._query_generations.get(query, 0) + 1
         self._landed(query)
 
@@ -511,7 +511,7 @@ class PipelineState:
             self._touch(state, state.in_flight.pop(query, ()))
 
     def batch_reported(self, query: str, reports: Sequence[m.TaskReport], now_ms: int) -> None:
-        """Fold what the tasks of a query's batch reported."""
+        """Apply the reports of the tasks of a query's batch."""
         query_generation = self._query_generations.get(query, 0)
         late = [one for report in reports for one in report.ranges if one.query_generation != query_generation]
         for one in late:
@@ -549,7 +549,7 @@ class PipelineState:
             self.breakers[state.link.target].failed(now_ms, self._rng, report.reason)
         topic = state.topics.get(report.topic)
         if topic is None or (topic.incarnation, topic.cursor.gen) != (report.incarnation, report.gen):
-            return  # a late report of what was rewound or deleted since (docs/design/links.md#generation)
+            return  # a late report: the topic was rewound or deleted since (docs/design/links.md#generation)
         moved = report.c is not None and m.position(report.c) > topic.cursor.c
         if moved and report.c is not None:
             topic.cursor = LinkCursor(m.position(report.c), max(topic.cursor.s, m.position(report.s)), report.gen)
@@ -635,14 +635,14 @@ class PipelineState:
         return Trouble(state.blocked, state.reason, throttled)
 
     def trouble_reported(self, link: Link, trouble: Trouble) -> None:
-        """A source was sent what ails a link."""
+        """A source was sent the trouble of a link."""
         self.links[link.number].reported_trouble = trouble
 
     def commit_answered(self, owed: Owed, ignored: Sequence[str], counter: int, now_ms: int) -> None:
         """A source answered a GEO_COMMIT. What changed since it was sent stays owed.
 
         Args:
-            owed: what it was sent.
+            owed: the reports that it was sent.
             ignored: topics whose commit or grant was about another generation or incarnation.
             counter: its change counter after that.
             now_ms: the clock.

@@ -32,7 +32,7 @@ RANGE_BYTES_MIN: Final = 256 << 10
 
 
 class Work(NamedTuple):
-    """One topic of one link that has something to send.
+    """One topic of one link that has entries to send.
 
     Attributes:
         link: number of the link.
@@ -61,10 +61,10 @@ def query_of(pending_bytes: int) -> str:
 
 
 def share(wants: Sequence[int], budget: int, least: int = RANGE_BYTES_MIN) -> list[int]:
-    """Divide a budget fairly: no share is larger than what is wanted, small wants are met whole, and the rest is shared evenly.
+    """Divide a budget fairly: no share is larger than its demand, small demands are met whole, and the rest is shared evenly.
 
-    Each share is at least `least` (or what is wanted, if less), even where the budget does not reach: an entry is never
-    divided, so progress needs some room.
+    Each share is at least `least` (or its demand, if less), even where the budget is too small: an entry is never divided, so
+    progress needs some room.
     """
     shares = [0] * len(wants)
     left = budget
@@ -105,7 +105,7 @@ def plan(
     link_bytes_max: dict[int, int] | None = None,
     ranges_max: int = RANGES_MAX,
 ) -> list[list[Grant]]:
-    """Divide a batch among what is pending.
+    """Divide a batch among the pending topics.
 
     Args:
         works: what may be sent now, all of one query.

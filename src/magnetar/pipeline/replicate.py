@@ -193,7 +193,7 @@ def begin_query(
 ) -> "StreamingQuery":
     """Start a query; a second time, with a new checkpoint, if that fails.
 
-    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is worth nothing anyway. And
+    A kill in the wrong moment leaves a checkpoint that Spark takes for damaged, for ever; it is not needed anyway. And
     the first try after a killed Python daemon only finds out that it is gone.
 
     Raises:
@@ -272,7 +272,7 @@ class Queries:
                 self._pause(name, f"ended: {session.first_line(error) if error else 'no reason'}; restarting")
             elif now >= self._again_at[name]:
                 self._again_at[name] = 0.0
-                # Whatever was wrong with the checkpoint, it is worth nothing.
+                # The checkpoint is not needed, so it is deleted whatever was wrong with it.
                 shutil.rmtree(self._checkpoint / name, ignore_errors=True)
                 try:
                     self.running[name] = begin_query(self._spark, self._coordinator, name, self._checkpoint)

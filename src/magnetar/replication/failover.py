@@ -1,4 +1,4 @@
-"""The fence of one subscription in one cluster: what a planned failover does to it, step by step.
+"""The fence of one subscription in one cluster: the steps of a planned failover.
 
 A failover from A to B is four steps of the command, each of them durable before it is answered and harmless when repeated:
 
@@ -19,11 +19,11 @@ A failover from A to B is four steps of the command, each of them durable before
     call off   fencing, fenced (same token)                    -> active      at the source, when `fence` was not answered:
                any other                                       -> the same    the token can begin nothing here from now on
 
-Nothing is fenced except by a failover, and a fence has no other end than those three. The *token* (hybrid time, cluster of the
-fence) gives failovers of one subscription an order, whichever cluster they start in: a step that comes late, or twice, or from a
-command that another one has overtaken, is recognised by it (docs/design/failover.md#token).
+Only a failover makes a fence, and only the steps above end it. The *token* (hybrid time, cluster of the fence) gives the
+failovers of one subscription an order, in whichever cluster they start. It identifies a step that comes late, or twice, or from a
+command that a later one has overtaken (docs/design/failover.md#token).
 
-States are values: a step gives the next one, the caller stores it and only then goes by it. No clock: `now_ms` comes in.
+States are values: a step returns the next state; the caller stores it and uses it only then. The caller gives the time, `now_ms`.
 """
 
 from enum import StrEnum
@@ -42,7 +42,7 @@ VERSION: Final = 1
 
 
 class Phase(StrEnum):
-    """Where a subscription stands; only an active one dispatches."""
+    """The phase of a subscription; only an active one dispatches."""
 
     ACTIVE = "active"
     FENCING = "fencing"
@@ -98,7 +98,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         token: of the last failover that changed it.
         target: the cluster that it moves or moved to; "" when active.
         since_ms: wall clock of the last change of phase.
-        final: where the final state stands in the topic here, once it is durable.
+        final: position of the final state in the topic here, once it is durable.
         left: messages that had been sent and were not acknowledged when the grace period ended. The final state lacks them, so
             the target delivers them again, unless an acknowledgement still made it there.
         end: how the last failover ended, when active.
@@ -116,7 +116,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     given_up: Token = NO_TOKEN
 
     def __post_init__(self) -> None:
-        """Check what must always hold."""
+        """Check the rules that always hold."""
         active = self.phase is Phase.ACTIVE
         assert active == (not self.target), f"{self.phase} with target {self.target!r}"
         assert self.final is None or self.phase in {Phase.FENCED, Phase.MOVED}, f"a final state while {self.phase}"

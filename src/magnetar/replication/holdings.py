@@ -1,4 +1,4 @@
-"""Which messages of an origin a topic holds, as runs of origin indexes: the origin index map, summed up.
+"""The messages of an origin that a topic holds, as runs of origin indexes: a summary of the origin index map.
 
 Runs are `(first, end)`, end exclusive, ascending, disjoint, not touching. A cluster's own messages are under its own name,
 whether they were published in this incarnation of the topic or came back from a peer (`replication.restore`).

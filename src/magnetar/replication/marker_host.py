@@ -3,9 +3,9 @@
     broker.replicated_subscriptions (the host)  --- events --->  acked_sets (exact mode), snapshots (PIP-33)
                                                   <-- requests ---
 
-One machine of each mode per topic that any link concerns. Both always understand what comes in; the namespace's mode says
-which one writes. Every call happens inside one event of the broker, and nothing is re-entered: a host must not report to a
-machine the effects of that machine's own requests (`apply`, `rebuild`).
+Each topic that has links has one machine of each mode. Both always read incoming markers; the namespace's mode decides which one
+writes. Every call happens inside one event of the broker, and nothing is re-entered: a host must not report to a machine the
+effects of that machine's own requests (`apply`, `rebuild`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -110,14 +110,14 @@ class MarkerHost(Protocol):
         ...
 
     def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
-        """Snapshot mode did what an update says: exact mode's set is to have it, too.
+        """Snapshot mode has applied an update: exact mode's set has to include its acknowledgements, too.
 
         Args:
-            subscription: which.
-            at: where the update stands.
-            writer: whose it is.
-            acked: what is acknowledged, by its word.
-            base: what the writer's starting point skipped; None: it does not say.
+            subscription: its name.
+            at: position of the update.
+            writer: the cluster that wrote it.
+            acked: the messages that it reports as acknowledged.
+            base: the messages that the writer's starting point skipped; None: not stated.
         """
         ...
 
@@ -191,15 +191,15 @@ class Machine(Protocol):
         ...
 
     def unreplicated(self, subscription: str) -> None:
-        """A subscription that stays here was switched to not replicated. What it was when it was still replicated may be kept for
-        the time when it is again.
+        """A subscription that stays here was switched to not replicated. Its state may be kept for the time when it is replicated
+        again.
         """
         ...
 
     def deleted(self, subscription: str) -> None:
         """A subscription was deleted here.
 
-        `encode` then gives a small mark, which the host keeps without a cursor and hands to `load` at the next start (b"":
+        `encode` then gives a small record, which the host keeps without a cursor and gives to `load` at the next start (b"":
         nothing to keep): markers of other clusters do not bring the subscription back until `created` is called again.
         """
         ...

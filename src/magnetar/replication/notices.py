@@ -1,4 +1,4 @@
-"""Counters of one topic's machine, and lines for the broker's log that are not repeated."""
+"""Counters of one topic's machine, and lines for the broker's log, each of which is written once."""
 
 from collections import Counter
 from collections.abc import Iterable

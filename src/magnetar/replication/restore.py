@@ -76,7 +76,7 @@ class RestoreHost(TopicHost, Protocol):
     """The broker, as restoring sees it."""
 
     def forgotten(self, topic: str) -> dict[int, Runs]:
-        """By incarnation: what came back and was deleted by retention since."""
+        """By incarnation: messages that came back and that retention has deleted since."""
         ...
 
 
@@ -216,7 +216,7 @@ class Restorer:
     def _open(
         self, request: pb.CommandGeoRestore, name: TopicName, response: pb.CommandGeoRestoreResponse, reply: Reply
     ) -> None:
-        """Create the topic if it is missing; answer what is here."""
+        """Create the topic if it is missing; answer the messages that are here."""
         partitions = request.partitions
         base = name.base if partitions else name
         here = self._host.partitions(base)
@@ -484,7 +484,7 @@ class Restorer:
             del self._topics[name]
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone, and its answers with it. What it sent is stored all the same, except for what waits."""
+        """A connection is gone, and its answers with it. Its appends are stored all the same, except for those that wait."""
         self.schemas.disconnected(connection)
         for state in self._topics.values():
             state.waiting = [one for one in state.waiting if one.connection != connection]

@@ -1,8 +1,8 @@
 """Turns the broker's effects into I/O, and the results of I/O into events.
 
 One driver belongs to one broker and one event loop; everything here runs on that loop's thread except the callbacks of
-the log and the store, which hop to it. The broker's machines are only ever entered through `Driver.run`, one event at a
-time: that is what makes them single-threaded without a lock.
+the log and the store, which schedule their work on it. The broker's machines are only called through `Driver.run`, one event
+at a time: so they are single-threaded and need no lock.
 
 The order in which work is handled:
 
@@ -62,7 +62,7 @@ TURN_S: Final = 0.0002
 event, in which each read of recent entries asks for the next one. An event that is begun is finished; most take about as long."""
 
 RECEIPTS_BYTES_MAX: Final = 4096
-"""A hundred receipts, which is what one report brings for a producer."""
+"""A hundred receipts, the number that one report has for a producer."""
 
 LEAST_PART: Final = 0.05
 """Timers and answers get at least this share of the time that sockets and reports took. With hundreds of busy sockets, one
@@ -83,7 +83,7 @@ class Peer(Protocol):
         """Write a buffer after those written before, at once if the socket takes it."""
 
     def close(self, reason: str) -> None:
-        """Close after what was written."""
+        """Close when all bytes have been written."""
 
     def hold(self, hold: bool) -> None:
         """Pause or resume reading."""
@@ -260,9 +260,9 @@ class Driver:
     def _perform(self, effects: list[Any], *, at_once: bool) -> None:
         """Carry out effects, in order; `at_once`: those of one of the log's reports, while a turn is due.
 
-        Receipts are one small buffer each, few, and waited for: for what the turn would do before the loop writes, half a
-        millisecond in a burst, they need not be. Messages go the usual way. Without a turn the loop writes as soon, and
-        together, which costs less.
+        Receipts are small, few, and clients wait for them: without `at_once` they would wait for the turn, half a millisecond in
+        a burst, before the loop writes. Messages go the usual way. Without a turn the loop writes just as soon, and several
+        buffers together, which costs less.
         """
         for effect in effects:
             kind = type(effect)
@@ -347,7 +347,7 @@ class Driver:
             self._in_turn(effect.then, entries, "")
 
     def _read_now(self, effect: Read, spans: Sequence[Span]) -> None:
-        """Read here what is in the system's memory: two threads that wait for each other at every step are slower. The rest is
+        """Read entries here that are in the system's memory: two threads that alternate at each step are slower. The rest is
         for a reader's thread.
         """
         entries = None

@@ -264,7 +264,7 @@ class FetchReader:
             known = self._numbers.get(key)
             p: m.Pair | None = (part.p.ledger, part.p.entry) if part.HasField("p") else None
             if known is None:
-                # A number stands for one topic under one grant with one meaning of its schemas' versions.
+                # A number identifies one topic under one grant with one meaning of its schemas' versions.
                 known = self._numbers[key] = FetchedPart(link, len(self._numbers), part.topic)
             head = m.Fetched(part.topic, part.incarnation, part.grant, part.gen, read.schema_numbering, p)
             self._assembler.row(FETCHED, link, known.number, m.encode(head), response.uuid.encode())

@@ -113,7 +113,7 @@ class FetchedTopic:
             self.link.dirty[self.topic] = self
 
     def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry in the middle blocks: what came before it is stored, and settled."""
+        """An entry in the middle blocks: the entries before it are stored, and settled."""
         if answer.HasField("position"):
             self.at = (answer.position.ledger, answer.position.entry)
         if answer.HasField("conflict"):
@@ -194,7 +194,7 @@ class FetchSink:
                 self._looked(topic, Position(int(rows.ledger[begin]), int(rows.entry[begin])))
 
     def _row(self, kind: int, link: int, lists: memoryview, data: memoryview) -> None:
-        """A row that stands for itself."""
+        """Handle a row that is not an entry."""
         if kind == ANSWER:
             self._answer(self._links[link], pb.CommandGeoFetchResponse.FromString(bytes(lists)), data)
         elif kind == ROUTE:

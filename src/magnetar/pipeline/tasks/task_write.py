@@ -90,7 +90,7 @@ class RangeProgress:
         self.oldest_publish_ms = min(known or append.oldest_publish_ms, append.oldest_publish_ms)
 
     def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry in the middle blocks: what came before it is stored, and settled."""
+        """An entry in the middle blocks: the entries before it are stored, and settled."""
         if answer.HasField("position"):
             self.at = (answer.position.ledger, answer.position.entry)
         if answer.HasField("conflict"):
@@ -100,7 +100,7 @@ class RangeProgress:
             self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
 
     def fail(self, trouble: str, reason: str, kind: str = "") -> None:
-        """Note the first trouble; what follows from it is not news."""
+        """Note the first trouble; later ones follow from it."""
         if not self.trouble:
             self.trouble, self.reason, self.kind = trouble, reason, kind
 
@@ -149,7 +149,7 @@ class LinkSink:
         self._began_ms = clock_ms()
 
     def feed(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch, send what goes, wait only if far too much is held back.
+        """Take the rows of a batch, send as much as possible, wait only if far too many bytes are held back.
 
         Raises:
             ValueError: an entry comes without its range's opening row: a control row was dropped.

@@ -1,7 +1,7 @@
-"""Between a topic's log here and sets of messages, which mean the same in every cluster.
+"""Converts positions of a topic's log here to sets of messages, which mean the same in every cluster, and back.
 
-Everything goes by the runs of the log's origin index map (`storage.ledger`): within a run an index is the run's first plus
-the messages in between. So nothing loops over messages, and only what was acknowledged entry by entry loops over entries.
+All conversions use the runs of the log's origin index map (`storage.ledger`): within a run an index is the run's first plus
+the messages in between. So nothing loops over messages, and only single acknowledgements need a loop over entries.
 """
 
 from bisect import bisect_right

@@ -1,12 +1,13 @@
-"""Which clusters are linked, and below which marks no cluster needs a bit (docs/design/acknowledged-sets.md#forgetting).
+"""The linked clusters, and the marks below which no cluster needs a bit (docs/design/acknowledged-sets.md#forgetting).
 
-    linked from c    c has a link to it
-    sources of c     c, and everything from which links lead to c, by any way
-    peers of c       its sources that are reached from it in turn, and c
+    linked from c    clusters to which c has a link
+    sources of c     c, and all clusters from which links lead to c, directly or over others
+    peers of c       the sources of c to which links lead from c, too, and c
 
 A bit about a message of origin o is forgotten below the minimum of: the low-water marks for o of all peers that have a link
 from o (a cluster that never gets markers of this one cannot be waited for), and the first own index that o retains. A cluster
-without a known mark counts as 0. A mark claims nothing about acknowledgement: below it no message is held or can still come.
+without a known mark counts as 0. A mark of a cluster says that it holds no message below, and that none can still come. It does
+not say that those messages were acknowledged.
 """
 
 from collections.abc import Collection, Iterable

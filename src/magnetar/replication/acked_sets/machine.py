@@ -11,13 +11,13 @@
     restart        the persisted state, markers stored since, then a full state                          #recovery
     link begins again, links change: full states of all                                                  #full-states
     trimmed, low-water marks: bits that no cluster can need are forgotten                                #forgetting
-    deleted        a mark stands against later markers                                                   #unsubscribe
+    deleted        a record of the deletion makes later markers without effect                           #unsubscribe
 
-The anchors are those of docs/design/acknowledged-sets.md. Nothing to write: no timer, no marker. Nothing is re-entered: the
-host does not report what is asked of it here.
+The anchors are those of docs/design/acknowledged-sets.md. When there is nothing to write, there is no timer and no marker.
+Nothing is re-entered: the host does not report the effects of requests that this machine makes.
 
-Data flows one way: entry -> `MarkerReader` (checked, merged into `TopicState`) -> this machine (what follows for the cursor,
-and what has to be written) -> `MarkerWriter` (when, in which markers) -> the topic.
+Data flows one way: entry -> `MarkerReader` (checks it, merges it into `TopicState`) -> this machine (changes the cursor, decides
+what has to be written) -> `MarkerWriter` (decides when, and in which markers) -> the topic.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -237,10 +237,10 @@ class AckedSets:
             self.writer.write([subscription])
 
     def _resume(self, subscription: str, state: SubscriptionState) -> None:
-        """It is replicated again: what was acknowledged here in between is an acknowledgement, and no starting point.
+        """It is replicated again: messages that were acknowledged here meanwhile count as acknowledged, not as a starting point.
 
-        As a starting point it would be intersected with those of other clusters, and be delivered again here. What expired is no
-        acknowledgement (docs/design/acknowledged-sets.md#expiry-is-local).
+        A starting point would be intersected with those of other clusters, and its messages delivered again here. Expiry is not
+        an acknowledgement (docs/design/acknowledged-sets.md#expiry-is-local).
         """
         self.topic.states[subscription] = state
         state.begin_again("replicated again" if self.writer.writes else "")
@@ -324,11 +324,11 @@ class AckedSets:
         return subscription in self.topic.gone
 
     def pauses(self, subscription: str) -> bool:
-        """Whether it may be replicated again, with what was acknowledged meanwhile."""
+        """Whether it may be replicated again, with the acknowledgements made meanwhile."""
         return subscription in self.topic.paused
 
     def deleted(self, subscription: str) -> None:
-        """Deleted here: a mark stands against later markers (docs/design/acknowledged-sets.md#unsubscribe)."""
+        """Deleted here: the record of that makes later markers without effect (docs/design/acknowledged-sets.md#unsubscribe)."""
         self.topic.states.pop(subscription, None)
         self.topic.paused.pop(subscription, None)
         self.topic.gone.add(subscription)
@@ -391,7 +391,7 @@ class AckedSets:
             )
         merged = state.merge(Reported(state.epoch, learnt.messages, None, {}), self.topic.needed)
         if base is not None and not state.epoch.kind:
-            # In snapshot mode a starting point speaks of whatever its writer holds; of what is left out nothing is stated, for
+            # In snapshot mode a starting point covers all that its writer holds; about omitted messages nothing is stated, as
             # a base with holes says that they are not consumed.
             began = learn(base, MessageSet())
             floor = {cluster: began.cut.get(cluster, (0, 0)) for cluster in self.topic.routing.clusters}

@@ -14,7 +14,7 @@ MARKER_BYTES_MAX: Final = 1 << 20
 """Above this a marker is split: well below the smallest limit on messages that links meet (5 MiB by default)."""
 
 ROOM_MIN: Final = 4096
-"""However much of a marker its low-water marks take: what is left for sets; else no split would end."""
+"""The part of a marker that remains for sets, however much its low-water marks take; without it no split would end."""
 
 
 class Parts(NamedTuple):

@@ -82,7 +82,7 @@ class MarkerReader:
         return marker
 
     def _check_times(self, marker: AckedSetsMarker) -> None:
-        """See to it that seeks and failovers here can be later than what it names.
+        """Make sure that seeks and failovers here can be later than the times that it names.
 
         Raises:
             ProtocolError: they could not.

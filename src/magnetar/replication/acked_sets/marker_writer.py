@@ -5,7 +5,7 @@ something new                         a timer, after the interval
 the timer                             a moment from the pacer; then everything that waits, in as few markers as hold it
 a creation, a seek, a failover        at once
 no writing now (storage, deletion)    kept; tried again at the next event
-a failed write                        a full state is due: what was lost is not known by then
+a failed write                        a full state is due: the lost changes are not known by then
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -228,7 +228,7 @@ class MarkerWriter:
         self.send_requests()
 
     def send_requests(self) -> None:
-        """Write what was to be requested and could not be written before."""
+        """Write the requests that could not be written before."""
         if self._topic.loading or not self.writes:
             return
         while self._to_request:

@@ -1,6 +1,7 @@
 """Sets of messages by their identity: per (origin, topic incarnation) a compressed bitmap of origin indexes.
 
-A consumer in order costs a few bytes, whatever it acknowledged; no operation makes an object per message.
+A consumer that acknowledges in order costs a few bytes, however many messages it acknowledged. No operation makes an object per
+message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -106,7 +107,7 @@ class MessageSet:
         return self
 
     def difference_update(self, other: "MessageSet") -> None:
-        """Remove what is in another."""
+        """Remove the messages of another set."""
         for key in self.origins.keys() & other.origins.keys():
             mine = self.origins[key]
             mine -= other.origins[key]

@@ -1,4 +1,4 @@
-"""How many markers a broker writes a second, all topics together: above that the intervals stretch."""
+"""Limits the markers that a broker writes per second, all topics together: at the limit the topics' intervals become longer."""
 
 from typing import Final
 

@@ -1,12 +1,12 @@
 """The state of one subscription, and how a marker's part is merged into it. No log, no clock, no I/O.
 
-    consumed = base + acks        base: what the epoch's starting point takes for consumed
-                                  acks: what was acknowledged since
+    consumed = base + acks        base: the messages that the epoch's starting point takes for consumed
+                                  acks: the messages that were acknowledged since
 
     lower epoch      ignored
     same epoch       acks: union; bases: intersection, where both state something
-    higher epoch     base, floor, acks are the marker's; old bits that its base does not state stay, as acks
-    what was forgotten below a low-water mark does not come back, unless its message is here
+    higher epoch     base, floor, acks are the marker's; old bits about which its base states nothing stay, as acks
+    bits that were forgotten below a low-water mark do not come back, unless their messages are here
 
 So the order, repetition and delay of markers do not matter. The reasons: docs/design/acknowledged-sets.md.
 """
@@ -103,14 +103,14 @@ class SubscriptionState:
         base: None: not known. A subscription known by a delta only is bound by nothing, and has consumed nothing by it.
         floor: per cluster, below which `base` states nothing; about clusters not named it states nothing at all.
         acks: acknowledged in this epoch, here or elsewhere.
-        dirty: of these, what was not written yet.
+        dirty: those of them that were not written yet.
         full: why the next marker must be a full state; "" when a delta will do.
         in_flight: markers of it that are written and not durable.
         opened: the epoch of the last full state written since the start; None: none was.
         deltas: written since the last full state.
         forgot: per cluster, below which bits were dropped because no cluster needs them.
         fence: the latest stage of a failover that is known.
-        left_out: origins that there was no room for (`too_many`), not yet noted. What was acknowledged of them comes again.
+        left_out: origins for which there was no room (`too_many`), not yet noted. Their acknowledged messages come again.
     """
 
     epoch: Epoch = CREATION
@@ -152,7 +152,7 @@ class SubscriptionState:
         return bool(self.full) or bool(self.dirty) or self.in_flight > 0
 
     def _leave_out(self, messages: MessageSet, known: MessageSet) -> None:
-        """Take away from messages what a set with the known ones has no room for."""
+        """Remove the messages for which a set with the known ones has no room."""
         if len(messages.origins) + len(known.origins) > ORIGINS_MAX:
             over = too_many(messages.origins, known.origins)
             for key in over:
@@ -324,7 +324,7 @@ class SubscriptionState:
 def merge_bases(
     left: MessageSet, left_floor: Marks, right: MessageSet, right_floor: Marks
 ) -> tuple[MessageSet, dict[str, tuple[int, int]]]:
-    """Two bases of one epoch: consumed is what both call so. What one does not state is taken from the other; the floor of
+    """Merge two bases of one epoch: consumed are the messages of both. Where one states nothing, the other counts; the floor of
     the result is the lower one (docs/design/acknowledged-sets.md#base-floor).
     """
     both = left & right

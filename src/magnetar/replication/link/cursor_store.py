@@ -16,8 +16,8 @@ from magnetar.replication.link.link_topics import LinkTopics
 from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key, link_cursors
 
 FLUSH_MS: Final = 100
-"""Cursors that moved are stored together this often: a crash sends again at most what was confirmed meanwhile, and the
-destination knows it. Retention waits for the stored ones."""
+"""Cursors that moved are stored together this often: after a crash, entries confirmed meanwhile are sent again, and the
+destination recognises them as duplicates. Retention waits for the stored cursors."""
 
 RETRY_MS: Final = 500
 """After a store that failed."""
@@ -156,8 +156,8 @@ class LinkCursorStore:
 
         Args:
             state: of the topic.
-            target: the cursor to come.
-            record: what has to be durable before.
+            target: the new cursor.
+            record: the record that has to be durable before.
             apply: uses it.
             stored: called after `apply`, with what went wrong.
         """

@@ -1,10 +1,10 @@
 """The destination side of all links that lead here.
 
     handshake  GEO_WATERMARKS, see `replication.link.handshakes`
-    append     GEO_APPEND: identity, policy, chain rule, every entry checked and stamped with where it came from; answered
-               when the disk has it, and a duplicate when the disk has the first copy
+    append     GEO_APPEND: checks identity, policy, chain rule and every entry, and adds the origin to each entry. It is answered
+               when the disk has the entries; a duplicate is answered when the disk has the first copy
                (docs/design/links.md#persisted-answers)
-    failure    a failed append: everything in flight for that topic is answered `retry`, the pushed watermark falls back
+    failure    a failed append: everything in flight for that topic is answered `retry`, the pushed watermark is set back
 
 The watermarks themselves are in the topic's log, which moves them with the entries. They may go *back* at a start, a failed
 append and a deleted topic; handshakes show that.
@@ -372,7 +372,7 @@ class LinkDestination:
         return True
 
     def _persisted(self, topic: str, source: str, watermark: Position) -> None:
-        """Answer what is durable now."""
+        """Answer the appends that are durable now."""
         waiting = self._waiting.get((topic, source))
         if not waiting:
             return
@@ -399,7 +399,7 @@ class LinkDestination:
                 one.reply(one.response)
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone, and its answers with it. What it sent is stored all the same, except for what waits."""
+        """A connection is gone, and its answers with it. Its appends are stored all the same, except for those that wait."""
         self.schemas.disconnected(connection)
         self.refusals.disconnected(connection)
         for key in list(self._waiting):

@@ -230,7 +230,7 @@ class FetchSession:
         return granted is not None and granted.number == number
 
     def describe(self, report: pb.GeoTopicState) -> None:
-        """Put a topic's grant, or why the last one ended, into the pipeline's news."""
+        """Put a topic's grant, or the reason why the last one ended, into the pipeline's news."""
         granted = self.grants.get(report.topic)
         if granted is not None:
             report.grant = granted.number
@@ -450,7 +450,7 @@ class FetchSession:
     def _read(self, asked: _Held, state: LinkTopic, granted: Granted) -> None:
         collection, after, p = self._collection, _after(granted, state), None
         if granted.sent is None or granted.sent < state.cursor.c:
-            # The next entries do not follow the last ones of this reader: the part says what they come after.
+            # The next entries do not follow the last ones of this reader: the part names the position before them.
             p = position_to_proto(state.cursor.s)
 
         def got(read: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:

@@ -168,7 +168,7 @@ class Handshakes:
         return name
 
     def _all_above(self, request: pb.CommandGeoWatermarks) -> bool:
-        """Whether everything that the new cluster will send lies above what is known here under its name.
+        """Whether all positions that the new cluster will send are above the known ones under its name.
 
         One that names no topic has shown nothing yet, and is not accepted for it.
         """

@@ -1,13 +1,13 @@
-"""Which uuid owns a cluster's name (destination side of a link). The uuid is made with the cluster's data folder.
+"""Decides which uuid owns a cluster's name (destination side of a link). The uuid is made with the cluster's data folder.
 
-    unknown name                      accepted, durably, before anything of it is stored
+    unknown name                      accepted, durably, before any entry of the cluster is stored
     known uuid                        accepted
-    a uuid that had the name before   refused for ever: what it sends is superseded
-    a new uuid                        a wiped cluster, accepted if the old one was silent for a while *and* all that it will
-                                      send lies above what is known of the old one; else a second cluster of the same name
+    a uuid that had the name before   refused for ever: its messages are superseded
+    a new uuid                        a wiped cluster, accepted if the old one was silent for a while *and* all positions that it
+                                      will send are above the known ones of the old one; else a second cluster of the same name
 
-Which cluster owns a name concerns all links. So only links that may replicate everything can claim a name, or keep an old uuid
-from being silent; other links are accepted under a known uuid.
+The owner of a name matters to all links. So only links that may replicate everything can claim a name, and only they count when
+an old uuid is checked for silence; other links are accepted under a known uuid.
 
 The second condition keeps the new cluster's messages from being taken for duplicates of the old one's. A source that gets a
 watermark above its own end continues in a ledger above it (docs/design/links.md#ledger-ids-grow); the next handshake then

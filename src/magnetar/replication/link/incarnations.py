@@ -7,7 +7,7 @@ class SourceIncarnations:
     """Cluster uuid and topic incarnation, by topic and source, as handshakes and appends since this broker's start showed them.
 
     Args:
-        host: the broker; gets to know when one of them is new.
+        host: the broker; it is notified when one of them is new.
     """
 
     def __init__(self, host: DestinationHost) -> None:

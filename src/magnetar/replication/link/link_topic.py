@@ -67,8 +67,8 @@ class LinkTopic:
     Attributes:
         name, log: of the topic.
         cursor: volatile.
-        durable: what the store has; None while it has nothing (being created).
-        rewinding: what is being stored; None when no rewind is under way.
+        durable: the cursor in the store; None while there is none (being created).
+        rewinding: the cursor that is being stored; None when no rewind is under way.
         start: where the link began.
         index: origin index of the first message after `cursor.c`.
         gap, skipped: messages that were deleted before they could be sent, and that an operator gave up.
@@ -247,7 +247,7 @@ class LinkTopic:
             self.marks[-1] = (c.ledger, c.entry, self.index)
 
     def learn(self, watermark: Position) -> LinkCursor | None:
-        """The destination reported its persisted watermark; the cursor to rewind to, if it lost what it had."""
+        """The destination reported its persisted watermark; returns the cursor to rewind to, if it lost entries."""
         return chain.learn(self.coming, watermark, self.start)
 
     def stored(self, cursor: LinkCursor) -> None:
@@ -265,7 +265,7 @@ class LinkTopic:
         self.index = self._index_at(cursor.c)
         self.marks = [mark for mark in self.marks if (mark[0], mark[1]) <= cursor.c] or self.marks[:1]
         self.cursor = cursor
-        self.paced_to = cursor.c  # what is sent again counts again
+        self.paced_to = cursor.c  # entries that are sent again count again
         if self.rewinding == cursor:
             self.rewinding = None
         return self.note_trimmed()
@@ -278,7 +278,7 @@ class LinkTopic:
         return max((index for ledger, entry, index in self.marks if (ledger, entry) <= c), default=0)
 
     def note_trimmed(self) -> int:
-        """Ledgers were deleted: what was not settled is lost to this link. C jumps over it, S stays.
+        """Ledgers were deleted: entries that were not settled are lost to this link. C jumps over them, S stays.
 
         See docs/design/links.md#gaps.
 

@@ -81,7 +81,7 @@ class LinkTopics:
         gone = self.by_name.pop(topic, None)
         if gone is not None:
             self._lost_before = (self._lost_before[0] + gone.lost[0], self._lost_before[1] + gone.lost[1])
-            gone.loaded = (gone.gap, gone.skipped)  # it may come back, and what it lost is counted already
+            gone.loaded = (gone.gap, gone.skipped)  # it may come back, and its lost messages are counted already
             self._sessions.removed(topic)
             self.changes.touch(topic)
             self.polls.news()

@@ -1,14 +1,14 @@
-"""Which entries of which topics go to which clusters.
+"""Decides which entries of which topics are sent to which clusters.
 
     topic   its effective clusters are those of its namespace
     link    a cluster gets a topic when it is an effective cluster, is not this one, and a link leads there
-    entry   | published here, no `replicate_to`       | goes
-            | published here, `replicate_to` has names | goes to those; the name `__local__` is no cluster's
-            | has `replicated_from`                    | never: every message comes straight from its origin
-            | marker                                   | as a message; a marker for here alone names this cluster
-            | metadata cannot be parsed                | goes: the destination says what is wrong with it
+    entry   | published here, no `replicate_to`        | is sent
+            | published here, `replicate_to` has names | is sent to those clusters; no cluster has the name `__local__`
+            | has `replicated_from`                    | is never sent: every message comes directly from its origin
+            | marker                                   | like a message; a marker for this cluster alone names this cluster
+            | metadata cannot be parsed                | is sent: the destination reports the error
 
-So two-way, one-way and no replication between two clusters are all said by who lists whom, and a mesh has no loops.
+So the lists of clusters decide whether replication between two clusters is two-way, one-way or absent, and a mesh has no loops.
 """
 
 from collections.abc import Collection, Iterable

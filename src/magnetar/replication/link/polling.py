@@ -248,7 +248,7 @@ class Leases:
         return self._narrow[narrow]
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone, and with it, soon, what was leased over it."""
+        """A connection is gone, and with it, soon, its leases."""
         for lease in (self.whole, *self._narrow.values()):
             if lease.connection == connection:
                 lease.left()

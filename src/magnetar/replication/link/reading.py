@@ -25,7 +25,7 @@ ENTRIES_MAX: Final = 20_000
 """Entries in one answer: about 45 bytes of lists each, so that the command stays below a megabyte."""
 
 LOOKED_MAX: Final = 200_000
-"""Entries looked at for one answer: a log full of others' entries must not hold up the broker's loop (about 1 ms)."""
+"""Entries examined for one answer: a log full of other clusters' entries must not block the broker's loop (about 1 ms)."""
 
 BRIDGE: Final = 32
 """Unwanted entries in a row that are read all the same: a read more would cost more than reading them."""
@@ -95,7 +95,7 @@ class Reading:
         self._outbox.put(Read(self._log.name, first, count, self._left, got))
 
     def _next_chunk(self) -> tuple[Position, int] | None:
-        """The next run worth reading, within one ledger; moves the end over what is not for the link."""
+        """The next run worth reading, within one ledger; moves the end past entries that are not for the link."""
         while self._end < self._limit and self._looked < LOOKED_MAX:
             begin = self._log.next_after(self._end)
             if begin is None or begin > self._limit:

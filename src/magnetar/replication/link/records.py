@@ -41,7 +41,7 @@ class LinkTopicRecord(_Record, kw_only=True):
     """The cursor of a link in one topic, named as Pulsar's replicators name theirs.
 
     Attributes:
-        incarnation: of the topic; a record of another incarnation is worth nothing.
+        incarnation: of the topic; a record of another incarnation is ignored.
         c, s, gen: the cursor, see `replication.link.chain`.
         start: where the link began; nothing at or below is sent.
         index: origin index of the first message after c.

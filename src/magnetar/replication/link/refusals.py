@@ -1,9 +1,9 @@
 """The topics that this cluster has refused to links, so that their pipelines learn at once when the reason may be gone.
 
-A blocked topic is tried again after pauses that grow to a minute. What blocks it at its destination (a deletion, a policy, a
-topic of another form) ends by something that an operator does there. A pipeline with a blocked topic asks for that
-(GEO_WATERMARKS without topics, `wait_ms`). It is answered when one of the refused topics would be let in: `news` is another
-number then. It names no topic; the next handshake does.
+A blocked topic is tried again after pauses that grow to a minute. The reason at its destination (a deletion, a policy, a
+topic of another form) ends when an operator changes something there. A pipeline with a blocked topic waits for that in a long
+poll (GEO_WATERMARKS without topics, `wait_ms`). The poll is answered when one of the refused topics would be accepted: `news` is
+another number then. The answer names no topic; the next handshake does.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class Refusals:
             del self._known[next(iter(self._known))]
 
     def changed(self) -> None:
-        """Something may have changed what is refused: a topic came, a policy changed, what was deleted was created again."""
+        """A change may end refusals: a topic was created or created again, or a policy changed."""
         if self._known and not self._settling:
             self._settling = True
             self._outbox.put(Timer(self._outbox.now_ms + SETTLE_MS, self._settled))

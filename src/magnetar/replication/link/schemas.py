@@ -19,9 +19,8 @@ restart, and asked for again; a registry that gets a schema twice answers with t
 
     a pair is known by    source cluster and its uuid, topic (without partition), numbering of its schemas there, the version
 
-The *numbering* is what `GEO_READ` answered (docs/design/schemas.md#numbering): numbers begin at 0 again when an operator deletes
-a topic's schemas there by force.
-When they are forgotten here, the pairs are no longer valid: `forgotten`.
+The *numbering* is a value that `GEO_READ` answers (docs/design/schemas.md#numbering): numbers begin at 0 again when an operator
+deletes a topic's schemas at the source by force. When schemas are deleted here, the pairs are no longer valid: `forgotten`.
 
 An invalid number, or one that the source itself cannot explain, is left out of the entry: consumers then see a message without
 a version, never one with a number that means another schema here. That is counted and logged.
@@ -65,7 +64,7 @@ Key = tuple[str, str]
 
 Ask = Callable[[pb.CommandGeoSchemasWanted], None]
 Suffixes = dict[bytes, bytes]
-"""Version bytes at the source -> what is appended to the metadata here."""
+"""Version bytes at the source -> the field appended to the metadata here."""
 
 
 class Refusal(NamedTuple):
@@ -107,10 +106,10 @@ class Translation:
     """The versions of one request's entries.
 
     Attributes:
-        key, uuid, name, numbering: whose they are.
-        suffixes: what is known; shared with other requests.
-        missing: numbers that the source cannot explain; for this request only, for it may give them tomorrow.
-        refused: numbers whose schema may not stand here, as of this attempt.
+        key, uuid, name, numbering: their source cluster and topic.
+        suffixes: the known pairs; shared with other requests.
+        missing: numbers that the source cannot explain; for this request only, as the source may give them later.
+        refused: numbers whose schema is not allowed here, as of this attempt.
         trouble: why the request has to be tried again later.
         dropped: entries whose version was left out.
     """
@@ -126,7 +125,7 @@ class Translation:
     dropped: int = 0
 
     def number(self, version: bytes) -> int | None:
-        """The number that bytes stand for; None when the source cannot say what they mean."""
+        """The number in these bytes; None when the source cannot explain them."""
         try:
             number = decode_version(version)
         except SchemaInvalid:
@@ -365,7 +364,7 @@ class SchemaTranslator:
     # --------------------------------------------------------------------------------------------------------- ending
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone: what it sent and still waits is not stored, and gets no answer."""
+        """A connection is gone: its requests that still wait are not stored, and get no answer."""
         self._leave(lambda parked: parked.connection == connection)
 
     def removed(self, topic: str) -> None:

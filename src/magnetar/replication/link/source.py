@@ -1,16 +1,16 @@
-"""The source side of a link: the broker from which entries go to one other cluster.
+"""The source side of a link: the broker that sends entries to one other cluster.
 
-    creation   the topic's transaction holds the link's cursor, so nothing published can be missed
-    poll       GEO_TOPICS: cursors, what is pending, what is blocked; as changes since a counter
-    read       GEO_READ: what is for the link
-    fetch      GEO_FETCH: the same for batches that last, see `replication.link.fetching`
+    creation   the topic's transaction has the link's cursor, so no published message can be missed
+    poll       GEO_TOPICS: cursors, backlogs and blocked topics, as changes since a counter
+    read       GEO_READ: the entries for the link
+    fetch      GEO_FETCH: the same for long batches, see `replication.link.fetching`
     commit     GEO_COMMIT: progress (volatile at once, durable soon) and the destination's watermarks; a watermark below
-               S is a rewind, which is used only when it is durable
-    trimming   retention asks `durable_low`; what was deleted past the link is counted
+               S causes a rewind, which is used only when it is durable
+    trimming   retention asks `durable_low`; messages that were deleted before the link sent them are counted
     operating  pause, resume, throttle, skip
     ending     a cursor without link or policy is an orphan: it holds its data for `orphan_ms`, or until deleted by name
 
-The machine has no clock and no I/O: it puts effects into the outbox; what the store has is known when it says so.
+The machine has no clock and no I/O: it puts effects into the outbox, and learns from events when the store has a record.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -192,7 +192,7 @@ class LinkSource:
         """A policy changes: whether this topic's entries go to the target.
 
         Returns:
-            What the transaction of the change has to hold, and what to call when it is durable.
+            The records for the transaction of the change, and the function to call when it is durable.
         """
         before = self.topics.get(topic)
         if before is None:

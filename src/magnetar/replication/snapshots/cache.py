@@ -23,7 +23,7 @@ class CachedSnapshot:
     """A snapshot.
 
     Attributes:
-        local: everything at or below is what it speaks of.
+        local: it covers every entry at or below this position.
         clusters: position in each cluster that answered.
         held: the messages of the log at `local`; shared, not to be changed.
     """

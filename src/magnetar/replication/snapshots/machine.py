@@ -12,21 +12,21 @@
     news       an update is written only when something was acknowledged *here* since the last one (or a peer of ours is
                out of the writer's reach), so clusters never answer each other's updates
 
-PIP-33 as written loses messages (docs/design/snapshots.md#what-positions-lose): a position says "everything at or
-below", also what never reached the writer. Here the receiver acknowledges the messages of the claim, by identity,
-wherever they stand and also when they come later; positions are only for peers that know no claims (Apache Pulsar),
-which are treated as PIP-33 says. That leaves nothing to the order in which clusters exchange messages: one round,
-missing answers, wiped clusters, late joiners, restricted and filtered messages are all the same case
+PIP-33 as written loses messages (docs/design/snapshots.md#what-positions-lose): a position acknowledges every message at or
+below, also those that never reached the writer. Here the receiver acknowledges the messages of the claim, by identity, at
+whatever position they are and also when they come later. Positions are only for peers that do not know claims (Apache Pulsar),
+which are treated as PIP-33 says. So the order in which clusters exchange messages does not matter: one round, missing answers,
+wiped clusters, clusters that join late, restricted and filtered messages are all the same case
 (docs/design/snapshots.md#one-round).
 
-A seek writes a marker (111). Updates name the latest seek in each cluster that their writer knows of; one that was
-written before its writer knew of a seek here is ignored here (docs/design/snapshots.md#seeks). No clocks are compared
-across clusters. A cluster that learns of a foreign seek forgets what it had not reported yet: it would undo the seek. Its
-own cursor does not move back.
+A seek writes a marker (111). Updates name the latest seek in each cluster that their writer knows; an update that was
+written before its writer knew a seek here is ignored here (docs/design/snapshots.md#seeks). No clocks are compared
+across clusters. A cluster that learns of a foreign seek forgets the acknowledgements that it had not reported yet: they would
+undo the seek. Its own cursor does not move back.
 
 A subscription created at Latest has acknowledged nothing: its base is not claimed, and bases of creations that happened
 at the same time in several clusters merge by intersection, as in exact mode
-(docs/design/acknowledged-sets.md#base-and-acks). What is received is in update_reader.py.
+(docs/design/acknowledged-sets.md#base-and-acks). update_reader.py handles the updates that are received.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -119,7 +119,7 @@ class Snapshots:
     # ------------------------------------------------------------------------------------------------------- beginning
 
     def load(self, subscription: str, state: bytes | None) -> Position:
-        """See `replication.marker_host.Machine`. A state that is damaged is as good as none: what was acknowledged before is not
+        """See `replication.marker_host.Machine`. A damaged state counts as none: messages that were acknowledged before are not
         claimed.
         """
         stored = self._decode(subscription, state)
@@ -510,7 +510,7 @@ class Snapshots:
         self._work()
 
     def _remembers(self, state: State, cluster: str) -> bool:
-        """Whether a cluster sought in the present incarnation of its topic: what was acknowledged before would undo that."""
+        """Whether a cluster sought in the present incarnation of its topic: earlier acknowledgements would undo that."""
         seek = state.seeks.get(cluster)
         return seek is not None and seek.incarnation >= self._host.incarnation_of(cluster)
 

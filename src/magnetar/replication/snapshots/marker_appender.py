@@ -34,7 +34,7 @@ class MarkerAppender:
         """Append a marker.
 
         Args:
-            marker: what it says.
+            marker: its content.
             replicate_to: clusters that it may go to; empty for all.
             done: called once, with its position when it is durable, or with what went wrong.
 
@@ -65,7 +65,7 @@ class MarkerAppender:
         self.blocked = False
 
     def healed(self) -> None:
-        """The storage takes writes again: what was not reported as durable never was."""
+        """The storage takes writes again: markers that were not reported as durable were lost."""
         self.blocked = False
         lost, self._under_way = self._under_way, {}
         for done in lost.values():

@@ -99,7 +99,7 @@ class MessageRuns:
         return found
 
     def common(self, other: "MessageRuns") -> "MessageRuns":
-        """A new set of what is in both."""
+        """A new set of the messages that are in both."""
         return self.minus(self.minus(other))
 
     def copy(self) -> "MessageRuns":

@@ -6,11 +6,11 @@
     asked     | time is up                   | complete with those that answered and know claims; dropped when there are none
     asked     | answer of another round, of a cluster that answered before, of another snapshot: nothing
 
-With claims (what a snapshot says by identity) one round suffices and missing answers do no harm
-(docs/design/snapshots.md#one-round). A peer without them takes positions at their word: it needs PIP-33's second round
+With claims (a snapshot names messages by identity) one round is enough and missing answers do no harm
+(docs/design/snapshots.md#one-round). A peer that does not know claims relies on positions: it needs PIP-33's second round
 and all answers, or messages that the others exchanged meanwhile are lost (docs/design/snapshots.md#rounds). The
-positions are those of the *first* round; the second is a barrier. Each round has an id of its own, which also a peer
-that knows nothing of rounds repeats in its answer: a late answer to the first never passes for one to the second.
+positions are those of the *first* round; the second is a barrier. Each round has an id of its own, which even a peer
+that does not know rounds repeats in its answer: a late answer to the first is never taken for one to the second.
 """
 
 from collections.abc import Collection

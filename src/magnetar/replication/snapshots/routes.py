@@ -26,10 +26,10 @@ def partners(routes: Collection[Route], here: str) -> frozenset[str]:
 
 
 def audience(routes: Collection[Route], here: str) -> frozenset[str]:
-    """Clusters that what is written here goes to."""
+    """Clusters that get the entries written here."""
     return frozenset(other for source, other in routes if source == here)
 
 
 def sources(routes: Collection[Route], here: str) -> frozenset[str]:
-    """Clusters of which something can come here."""
+    """Clusters whose entries can come here."""
     return frozenset(source for source, other in routes if other == here)

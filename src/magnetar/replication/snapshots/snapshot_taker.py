@@ -1,11 +1,11 @@
-"""Taking snapshots, and answering those that others take.
+"""Takes snapshots, and answers those that other clusters take.
 
     nothing -> REQUEST written, `pending` -> answers (pending_snapshot.py) -> SNAPSHOT written, `completing` -> read back: nothing
 
 The next one begins `interval_ms` after the beginning of the last, if there is still a reason (`wanted`, asked of the
 machine); without a reason there is no timer, and an idle topic writes nothing. A snapshot that was dropped because no cluster
-answered is tried again when there are new messages or when something comes from a peer: the request that waits in the log
-makes it answer as soon as the link is back, and that answer is something.
+answered is tried again when there are new messages or when any entry of a peer comes. The request is still in the log: the peer
+answers it as soon as the link is back, and that answer is such an entry.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ class SnapshotTaker:
     # ---------------------------------------------------------------------------------------------------------- taking
 
     def tick(self) -> None:
-        """Do what is due, and ask for a timer if something will be."""
+        """Take the steps that are due, and ask for a timer for the next one."""
         now_ms = self._host.now_ms
         if self.pending is not None and now_ms >= self.pending.deadline_ms:
             self._timed_out(self.pending)
@@ -192,7 +192,7 @@ class SnapshotTaker:
         }
 
     def answer(self) -> None:
-        """Answer what was asked and not answered yet, with the newest position as it is now."""
+        """Answer the requests that are not answered yet, with the newest position as it is now."""
         for asker, request in list(self._asked.items()):
             here = self._host.cluster
             response = SnapshotResponse(request.snapshot_id, here, self._host.log.last, request.round)
@@ -206,7 +206,7 @@ class SnapshotTaker:
             self._notices.count("responses")
             self._asked.pop(asker, None)
 
-    # ------------------------------------------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------------------------------------- reports of the log
 
     def taken(self, local: Position) -> None:
         """Our own SNAPSHOT is in the log."""
@@ -217,13 +217,13 @@ class SnapshotTaker:
         self._stalled = False
 
     def received_from(self, cluster: str) -> None:
-        """Something came from a cluster."""
+        """An entry of a cluster came."""
         self._stalled = False
         if self.missing.pop(cluster, None) is not None:
             self._host.note("info", f"{self._host.log.name}: {cluster} is back")
 
     def rebased(self, cluster: str) -> None:
-        """A cluster may have forgotten what it was asked, or what it answered."""
+        """A cluster may have forgotten a request that it got, or an answer that it gave."""
         self.pending = None
         self.missing.pop(cluster, None)
         self.knowing.discard(cluster)

@@ -43,10 +43,10 @@ class State:
         repeat_for: clusters to which everything is reported again: they are new, or forgot. To them only: what was reported
             before may undo a seek that others made since.
         announce: the subscription's existence has to be announced.
-        base: what its starting point took for consumed although no consumer acknowledged it; never reported as acknowledged.
+        base: messages that its starting point took for consumed although no consumer acknowledged them; never reported as such.
         based: whether `base` is known to be that, and can be reported to others.
-        expired: what expiry passed; never reported as acknowledged either.
-        claims: what others said is acknowledged; held against messages that come later.
+        expired: messages that expiry passed; never reported as acknowledged either.
+        claims: messages that others reported as acknowledged; applied to messages that come later.
         since: when a consumer or operator made it here, the end of the log then. Earlier reports of others were ignored, and are
             ignored again when the markers are read after a restart.
         seeks: per cluster its latest seek of this subscription, as far as known here.

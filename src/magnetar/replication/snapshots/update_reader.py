@@ -121,7 +121,7 @@ class UpdateReader:
             self._plain(entry, update, name)
             return
         for seek in update.claim.seeks:
-            # Others may learn of a seek sooner than we do, and what they write may be here first.
+            # Others may learn of a seek sooner than we do, and their updates may be here first.
             if state.learn_seek(seek) and seek.cluster != self._host.cluster:
                 self._drop_unreported(state)
         if self._written_before_our_seek(name, update.claim, state):
@@ -348,6 +348,6 @@ class UpdateReader:
             self._host.dirty(marker.subscription)
 
     def _drop_unreported(self, state: State) -> None:
-        """Another cluster sought: what was not reported yet must not undo that."""
+        """Another cluster sought: acknowledgements that were not reported yet must not undo that."""
         state.restart()
         self._notices.count("seeks_heard")

@@ -19,7 +19,7 @@ from magnetar.wire.markers import RANGES_MAX, Claim, Update
 
 
 class UpdateWriter:
-    """Writes what the others have to know.
+    """Writes the markers of one topic.
 
     Args:
         host: the topic.
@@ -27,7 +27,7 @@ class UpdateWriter:
         notices: counters.
 
     Attributes:
-        audience: clusters that what is written here goes to.
+        audience: clusters that get the markers written here.
     """
 
     def __init__(self, host: MarkerHost, appender: MarkerAppender, notices: Notices) -> None:

@@ -28,14 +28,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 PATIENCE_S: Final = 0.0003
-"""After the log's last step; about what a fast disk's sync takes."""
+"""Time after the log's last step; about as long as a fast disk's sync."""
 
 PATIENCE_GROWTH: Final = 1.1
 """Factor by which each pause without progress of the log delays the next one: with a disk that takes 10 ms they are sixteen, a
 millisecond."""
 
 PAUSE_S: Final = 1e-6
-"""Becomes some 60 us by what the kernel adds: enough for a thread to wake up."""
+"""With the kernel's own delay it becomes some 60 us: enough for a thread to wake up."""
 
 PAUSES_MAX: Final = 8
 """Pauses for the interpreter, one after the other: half a millisecond."""

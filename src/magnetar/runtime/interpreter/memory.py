@@ -1,4 +1,4 @@
-"""How much memory the process has, and how the C library treats what was freed.
+"""The memory of the process: its size, and the treatment of freed blocks by the C library.
 
 By default glibc gives large blocks back to the system as soon as they are free, and takes them again, page by page and
 zeroed, for the next message. Measured here: a fresh buffer costs 0.56 s of processor time per GB, a copy into one that was
@@ -19,7 +19,7 @@ MMAP_BYTES_MIN: Final = 32 << 20
 """Blocks below this come from the heap; the most that glibc accepts."""
 
 KEPT_BYTES_MAX: Final = 64 << 20
-"""Free memory at the heap's end that is kept: a few of the largest reads and the group commit under way. What a burst took
+"""Free memory at the heap's end that is kept: a few of the largest reads and the group commit under way. Memory of a burst
 beyond it goes back to the system."""
 
 

@@ -81,7 +81,7 @@ class OsFile:
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def renew(self, offset: int, end: int) -> None:
-        """Make the pages dirty again, by what they hold."""
+        """Make the pages dirty again, by writing their own content."""
         while offset < end:
             data = os.pread(self._descriptor, min(RENEW_BYTES, end - offset), offset)
             offset += os.pwrite(self._descriptor, data, offset)
@@ -91,7 +91,7 @@ class OsFile:
         return os.pread(self._descriptor, size, offset)
 
     def pread_now(self, offset: int, size: int) -> bytearray:
-        """Read at an offset what is in memory."""
+        """Read at an offset the bytes that are in memory."""
         if not READ_NOW:
             raise BlockingIOError(errno.EAGAIN, "this system does not report it")
         data = bytearray(size)

@@ -94,7 +94,7 @@ class FolderLock:
             raise
 
     def add(self, folder: Path) -> None:
-        """Lock a folder that lies in the data folder.
+        """Lock a folder inside the data folder.
 
         Raises:
             StorageError: another broker has it.

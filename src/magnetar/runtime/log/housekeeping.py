@@ -102,7 +102,7 @@ class Housekeeping:
             if self._scanner is None:
                 number, end = self._log.closed.pop(0)
                 self._scanned = self._files.open(self._folder / segment_name(number))
-                # This process wrote it a moment ago; checksums are for what comes back from a disk.
+                # This process wrote it a moment ago; checksums are for bytes that come back from a disk.
                 self._scanner = Scanner(number, self._scanned.pread, end, verify=False)
             self._scanner.step(SCAN_BYTES)
         except OSError as error:

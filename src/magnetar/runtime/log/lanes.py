@@ -61,8 +61,8 @@ class Lanes:
     Args:
         files: the file system.
         folder: of the segments.
-        config: see `LogThread`. Only with `fsync = "always"` the large lane is used: else what is answered may be lost with the
-            power, and of a topic that was in both lanes the earlier part could be.
+        config: see `LogThread`. Only with `fsync = "always"` the large lane is used: else a power cut may lose answered appends,
+            and for a topic that was in both lanes it could be the earlier ones.
         on_appended, on_failed, on_healed: see `LogThread`; called on either thread.
         ledgers: see `LogThread`.
         more: what else both are made with.
@@ -108,11 +108,11 @@ class Lanes:
     def start(self, check: Callable[[Recovered], None] = lambda _recovered: None) -> Recovered:
         """Recover, open a new segment for each lane, start the threads.
 
-        Every start begins both, also where one is not used: recovery takes the last segment of each lane for one that a crash
-        may have torn, and what is older for whole. May be called again when it failed.
+        Every start begins both, even if only one is used: recovery assumes that a crash can tear only the last segment of each
+        lane, and that older ones are whole. May be called again when it failed.
 
         Args:
-            check: is given what was recovered, before anything is begun; what it raises is raised.
+            check: gets the recovered content before anything is begun; its exceptions are raised.
 
         Raises:
             StorageError: the log cannot be read, or no new segment can be made.

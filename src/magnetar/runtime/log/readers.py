@@ -1,4 +1,4 @@
-"""Reading entries back from the segments, from any thread."""
+"""Reads entries from the segments, from any thread."""
 
 import errno
 import threading
@@ -19,7 +19,7 @@ from magnetar.storage.recovery import segment_name
 from magnetar.storage.topiclog import Span
 
 READ_GAP_BYTES: Final = 64 * 1024
-"""Records this near to each other are read in one go, with what lies between."""
+"""Records this near to each other are read in one call, with the bytes between them."""
 
 READ_BLOCK_BYTES: Final = 8 * 1024 * 1024
 """A ceiling on one such read."""
@@ -31,7 +31,7 @@ NOW_ENTRIES_MAX: Final = 64
 """Entries that the calling thread reads if memory has them: some 0.25 ms; larger reads are for a reader's thread."""
 
 NOW_BYTES_MAX: Final = 256 * 1024
-"""The same in bytes, with what lies between: some 0.1 ms of copying."""
+"""The same in bytes, with those between the records: some 0.1 ms of copying."""
 
 BREATH_ENTRIES: Final = 16
 """Entries that are read, in some 0.15 ms, before the thread releases the interpreter to others: its many short system calls keep

@@ -167,7 +167,7 @@ class LogThread:
         return recovered
 
     def recover(self) -> Recovered:
-        """Read what is there.
+        """Read the segments.
 
         Raises:
             StorageError: it cannot be read.
@@ -229,9 +229,9 @@ class LogThread:
                 self._wake.notify()
 
     def sync(self, then: Callable[[str], None]) -> None:
-        """Make everything durable that was submitted so far, also what was answered without; `then("")` follows its reports.
+        """Make all submitted appends durable, also those that were answered before a sync; `then("")` follows their reports.
 
-        `then` is called on this thread, or with what went wrong: nothing is known of what was not synced, then.
+        `then` is called on this thread, with the error if there was one: the state of unsynced appends is unknown then.
         """
         with self._wake:
             self._barriers.append(then)

@@ -125,7 +125,7 @@ class LinkClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what is in flight is forgotten here."""
+        """Close the connection; requests in flight are forgotten here."""
         self._connection.close()
 
     @property

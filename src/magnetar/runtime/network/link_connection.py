@@ -94,7 +94,7 @@ class LinkConnection:
         self._schemas = schemas
 
     def close(self) -> None:
-        """Close the socket; what is in flight is forgotten here."""
+        """Close the socket; requests in flight are forgotten here."""
         if self._dead is None:
             self._dead = LinkDown(f"{self._address}: the connection was closed here")
         self._socket.close()
@@ -105,7 +105,7 @@ class LinkConnection:
             raise self._dead
 
     def die(self, reason: str) -> LinkDown:
-        """Close because of what the peer did; the error to raise. Responses that came before can still be taken."""
+        """Close because of an error of the peer; returns the error to raise. Responses that came before can still be taken."""
         if self._dead is None:
             self._dead = LinkDown(f"{self._address}: {reason}")
             self.close()
@@ -178,7 +178,7 @@ class LinkConnection:
         return max(first, self._moved_at + self._timeout_s)
 
     def turn(self, until: float) -> None:
-        """Send and receive what goes; if nothing does, wait for the socket, but not beyond `until`.
+        """Send and receive as much as possible; if nothing moves, wait for the socket, but not beyond `until`.
 
         Raises:
             LinkDown: also when a request is overdue.

@@ -24,7 +24,7 @@ BACKLOG: Final = 1024
 """Connections that the kernel keeps for us: thousands of clients come at once after a start."""
 
 HANDSHAKE_S: Final = 10.0
-"""For a handshake of TLS: three round trips and what the client's user is asked."""
+"""Time for a handshake of TLS: three round trips and the questions to the client's user."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 """Before the next try when connections cannot be accepted, such as without descriptors: it would fail again at once."""
@@ -59,7 +59,7 @@ TIMEOUT: Final = "TIMEOUT"
 
 
 def shown(address: object) -> str:
-    """A peer's address as it stands in lines of the log."""
+    """A peer's address as written in lines of the log."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
 

@@ -48,11 +48,11 @@ TURN_FRAMES_MAX = 40
 a pause would delay all others by many milliseconds."""
 
 TURN_S = 0.00025
-"""The same in time, as far as frames are there at once: acknowledgements, the dearest of what comes often, take more than
-twice as long as publishes, and it is these that become slower when they come in smaller portions."""
+"""The same in time, for frames that are there at once: acknowledgements, the most expensive of the frequent commands, take more
+than twice as long as publishes, and they become slower when they come in smaller portions."""
 
 RUN_FRAMES_MAX = 20
-"""Frames that are one event: in between the log's reports are handled, its thread is let by, and the time is looked at."""
+"""Frames that are one event: between events the log's reports are handled, its thread gets the GIL, and the time is checked."""
 
 TURN_BYTES_MAX = 1024 * 1024
 """The same in bytes."""
@@ -148,8 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         """One event; whether the connection is still to be read. One that acknowledges much takes several
         (`runtime.network.frame_slices`).
 
-        Whole frames in front of a fault count as if they had come in a read of their own: how the kernel cuts the bytes must not
-        decide whether a request was heard.
+        Whole frames before a fault count as if they had come in a read of their own: the way in which the kernel cuts the bytes
+        must not decide whether a request is handled.
         """
         waiting = self._portions
         fault = self._decode(nbytes) if nbytes or not waiting else ""
@@ -236,8 +236,8 @@ class Connection(asyncio.BufferedProtocol):
     def send_now(self, buffer: bytes | memoryview) -> None:
         """Write a buffer, in order; at once, if nothing waits in front of it.
 
-        What the socket does not take goes the usual way, and so does what it refuses: the transport finds that out, too, and
-        ends the connection.
+        Bytes that the socket does not take go the usual way, and so do those that it refuses: the transport gets the same error,
+        and ends the connection.
         """
         transport = self._transport
         if transport is None:
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(buffer)
 
     def close(self, reason: str) -> None:
-        """Close after what was written; the reason, if any, is logged."""
+        """Close when all bytes have been written; the reason, if any, is logged."""
         if self._transport is None or self._transport.is_closing():
             return
         line = f"closed the connection of {self._peer}: {reason}"
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._heard = True
         if self._more:
-            self._end_turn()  # what was read before the pause comes first
+            self._end_turn()  # frames read before the pause come first
         elif not self._turn_over:
             self._transport.resume_reading()
 

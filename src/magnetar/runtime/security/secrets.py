@@ -1,4 +1,4 @@
-"""Secrets come from files and the environment, and stay here: no error, log line or process list shows one.
+"""Reads secrets from files and the environment, and keeps them: no error, log line or process list shows one.
 
 Files that hold a secret are refused when others can read them. A file is read again when it changes: keys and certificates are
 replaced while brokers run.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("magnetar.broker")
 
 LOOK_S: Final = 1.0
-"""How often files are looked at for changes: a few `stat` calls a second cost nothing, and work on every file system."""
+"""How often files are checked for changes: a few `stat` calls per second cost nothing, and work on every file system."""
 
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 

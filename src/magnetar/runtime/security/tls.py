@@ -1,8 +1,8 @@
 """TLS: contexts of listeners and of clients, and a socket for callers that poll sockets themselves.
 
-A listener's certificate can change while it runs: each handshake takes the context that is current at its begin. Python
-lets a server choose the context when the client's first message is there (`sni_callback`), which OpenSSL asks for also
-when the client names no server.
+A listener's certificate can change while it runs: each handshake takes the context that is current when it begins. Python
+lets a server choose the context when the client's first message has come (`sni_callback`). OpenSSL calls that even when the
+client names no server.
 """
 
 import socket
@@ -115,7 +115,7 @@ def target_of(address: str) -> Target:
 
 
 def shown(address: str) -> str:
-    """An address without what is only for the connection: for errors and tables."""
+    """An address without the parameters of the connection: for errors and tables."""
     return address.partition("?")[0].removeprefix("pulsar://")
 
 

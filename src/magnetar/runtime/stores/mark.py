@@ -104,7 +104,7 @@ class StoreMark:
         self._turn = 1 - self._turn
 
     def close(self) -> None:
-        """Make it durable and let go."""
+        """Make it durable and close the file."""
         try:
             os.fsync(self._file)
         except OSError as error:

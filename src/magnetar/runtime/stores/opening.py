@@ -1,4 +1,4 @@
-"""Opening the metadata store that the configuration names."""
+"""Opens the metadata store that the configuration names."""
 
 from collections.abc import Callable
 from pathlib import Path

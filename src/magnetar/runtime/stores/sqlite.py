@@ -32,7 +32,7 @@ def checksum_of(key: str, value: bytes, version: int) -> int:
 
 
 def is_whole(key: object, value: object, version: object, checksum: object) -> bool:
-    """Whether a record is what was written."""
+    """Whether a record is intact, by its checksum."""
     whole = isinstance(key, str) and isinstance(value, bytes) and isinstance(version, int)
     return whole and checksum == checksum_of(cast("str", key), cast("bytes", value), cast("int", version))
 
@@ -161,7 +161,7 @@ class SqliteStore:
         return lambda: self._watchers.remove(item) if item in self._watchers else None
 
     def close(self) -> None:
-        """Finish what was submitted, then let go."""
+        """Finish the submitted writes, then close the file."""
         self._queue.put(None)
         self._thread.join()
 

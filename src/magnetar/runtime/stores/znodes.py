@@ -50,7 +50,7 @@ class Write:
 
 
 def number(version: int) -> bytes:
-    """A version as it stands in a node."""
+    """A version as stored in a node."""
     return version.to_bytes(8, "big")
 
 

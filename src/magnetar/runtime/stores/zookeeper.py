@@ -71,7 +71,7 @@ LOAD_ATTEMPTS: Final = 100
 _CONFLICT: Final = "version conflict: "
 
 _LOST = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError)
-"""Whether what was asked happened is open."""
+"""Errors after which it is unknown whether the request was carried out."""
 
 
 class _Closed(StorageError):
@@ -201,7 +201,7 @@ class ZooKeeperStore:
         return lambda: self._watchers.remove(item) if item in self._watchers else None
 
     def close(self) -> None:
-        """Finish what was submitted, then let go; without a connection what waits is reported as not stored."""
+        """Finish the submitted writes, then close; without a connection the waiting ones are reported as not stored."""
         self._queue.put(self._stop)
         with self._state:
             self._closing = True
