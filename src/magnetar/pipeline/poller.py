@@ -17,7 +17,7 @@ POLL_MS: Final = 10_000
 """A long poll's length; also how late a counter that was missed is noticed."""
 
 POLL_PAUSE_MS: Final = 25
-"""Between two polls of one link: a busy topic changes all the time, a batch every 160 ms."""
+"""Pause between two polls of one link: a busy topic changes all the time, a batch every 160 ms."""
 
 
 @dataclass(slots=True)

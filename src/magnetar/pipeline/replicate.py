@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT_FILE: Final = "magnetar-format"
-"""In the checkpoint folder: which offset format its files have."""
+"""File in the checkpoint folder that names the offset format of its files."""
 
 FORMAT: Final = f"entries {offsets.VERSION} spark 4"
 
@@ -63,7 +63,7 @@ LONG_SETTINGS: Final = {
 """Spark's settings for the queries of long batches alone."""
 
 METRICS_MS: Final = 1_000
-"""Between two lines of the metrics file."""
+"""Time between two lines of the metrics file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def check_filters(spark: "SparkSession", pipeline: Pipeline) -> None:
     """Analyse every link's filter on its own, so that the error names the link.
 
     Raises:
-        ConfigError: a filter is no SQL condition over the columns of an entry.
+        ConfigError: a filter is not an SQL condition over the columns of an entry.
     """
     from pyspark.errors import PySparkException
 

@@ -106,7 +106,7 @@ class Assembler:
     def row(
         self, kind: int, link: int, number: int, body: bytes | memoryview, lists: bytes = b"", at: Position = NONE
     ) -> None:
-        """Add a row that is no entry."""
+        """Add a row that is not an entry."""
         head = (kind, link, number, *at, -1, 0, 0, 0)
         for index, value in enumerate(head):
             one: Int = np.full(1, value, DTYPES[index])

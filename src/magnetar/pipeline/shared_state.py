@@ -114,7 +114,7 @@ class SharedState:
             self.changed.notify_all()
 
     def connection(self, cluster: str, kept: LinkChannel | None = None) -> LinkChannel:
-        """The kept connection, or a new one when there is none or what it presented is out of date. Raises LinkDown."""
+        """The kept connection, or a new one when there is none or its token is outdated. Raises LinkDown."""
         if kept is not None:
             if kept.presented == self.presented:
                 return kept

@@ -250,7 +250,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.phase} (to {self.target}, failover {self.token})"
 
     def encode(self) -> bytes:
-        """As stored."""
+        """The bytes that are stored."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -271,7 +271,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
     def plain(self) -> dict[str, object]:
-        """As plain values."""
+        """Plain values, for answers to the administrator."""
         return {
             "phase": str(self.phase),
             "token": str(self.token),

@@ -9,7 +9,7 @@ JUMP_MS: Final = 60_000
 """A clock that is set ahead by more than this at once jumps. Corrections of clocks that are kept by NTP are far smaller."""
 
 BELIEVED_MS: Final = 300_000
-"""How long a jump has to stand before it is believed: time to see the line in the log, and to set the clock right, before
+"""How long a jump has to last before it is believed: time to see the line in the log, and to set the clock right, before
 anything expires by it."""
 
 _NS: Final = 1_000_000

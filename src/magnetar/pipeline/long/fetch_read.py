@@ -154,7 +154,7 @@ class FetchReader:
         return full
 
     def _put(self, kind: int, link: int, data: bytes | memoryview, lists: bytes = b"") -> None:
-        """Gather a row that is no entry."""
+        """Gather a row that is not an entry."""
         if self._decoded:  # all rows have the further columns
             self._assembler.row(kind, link, 0, data, lists)
             return

@@ -99,10 +99,10 @@ class LinkChannel:
         self._client.send(command)
 
     def pump(self, readable: bool, writable: bool) -> list[Response | Push]:
-        """Send and receive what goes without waiting.
+        """Send and receive as much as possible without waiting.
 
         Raises:
-            LinkDown: the connection failed, was closed, or what came is no answer of a broker that accepts this link.
+            LinkDown: the connection failed, was closed, or the peer is not a broker that accepts this link.
         """
         try:
             if writable:

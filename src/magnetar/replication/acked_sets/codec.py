@@ -46,8 +46,10 @@ class Stored:
 
 
 def encode(subscription: str, stored: Stored) -> bytes:
-    """As stored. Acknowledgements that were not written into the topic yet are in it; that they were not, is not: after
-    every start a full state is written.
+    """The bytes that are stored.
+
+    They include acknowledgements that were not written into the topic yet, but no note of that: after every start a full state
+    is written.
     """
     message = pb.GeoAckState(
         covered=pb.GeoPosition(ledger=stored.covered.ledger, entry=stored.covered.entry),

@@ -141,7 +141,7 @@ class LogIndex:
     # ------------------------------------------------------------------------------------------------- messages -> log
 
     def held_of(self, messages: MessageSet) -> MessageSet:
-        """Those of some messages that are here."""
+        """The messages of a set that are in this log."""
         found = MessageSet()
         for _, _, _, origin, _, piece in self._meets(messages):
             mine = found.origins.get(origin)
@@ -152,7 +152,7 @@ class LogIndex:
         return found
 
     def locate(self, messages: MessageSet) -> Located:
-        """Where some messages stand here; those that are not here are left out."""
+        """The positions of some messages in this log; those that are not here are left out."""
         ledgers: dict[int, BitMap] = {}
         partial: dict[Position, int] = {}
         for ledger, start, stop, _, first, piece in self._meets(messages):

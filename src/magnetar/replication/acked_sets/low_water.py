@@ -125,7 +125,7 @@ class LowWaterMarks:
     def begin_incarnation(self, cluster: str, incarnation: int) -> None:
         """A peer's topic is in this incarnation (0: unknown): its marks of a former one are void.
 
-        A list without marks stands for that: it has this incarnation and is older than everything that the peer will write in it.
+        A list without marks says so: it has this incarnation and is older than everything that the peer will write in it.
         It travels on like any other list. So clusters without a link to the peer also stop using its former marks, and recognise
         them as old if a cluster that does not know yet sends them again.
         """

@@ -39,7 +39,7 @@ def to_marks(marks: Marks) -> tuple[Mark, ...]:
 
 
 def unstated(messages: MessageSet, floor: Marks) -> MessageSet:
-    """Those messages about which a base with this floor states nothing."""
+    """The messages about which a base with this floor states nothing."""
     result = messages.below(floor)
     for key, bitmap in messages.origins.items():
         if key.cluster not in floor:
@@ -133,14 +133,14 @@ class SubscriptionState:
         return self.acks | self.base if self.base is not None else self.acks.copy()
 
     def without_consumed(self, messages: MessageSet) -> MessageSet:
-        """Those messages that are not consumed."""
+        """The messages that are not consumed."""
         left = messages - self.acks
         if self.base is not None and left:
             left -= self.base
         return left
 
     def consumed_of(self, messages: MessageSet) -> MessageSet:
-        """Those messages that are consumed."""
+        """The messages that are consumed."""
         found = messages & self.acks
         if self.base is not None:
             found |= messages & self.base

@@ -20,7 +20,7 @@ FLUSH_MS: Final = 100
 destination recognises them as duplicates. Retention waits for the stored cursors."""
 
 RETRY_MS: Final = 500
-"""After a store that failed."""
+"""Pause after a store that failed."""
 
 Done = Callable[[str], None]
 

@@ -57,7 +57,7 @@ class FetchSessions:
         return chain((self.whole,), self._narrow.values())
 
     def changed(self, state: LinkTopic) -> bool:
-        """Something of a topic changed; whether the pipeline of the whole link has a grant for it, and need not hear at once.
+        """A topic changed; whether the pipeline of the whole link has a grant for it, and need not learn of it at once.
 
         A role that may replicate some topics takes nothing from that pipeline: its grants keep no news back.
         """

@@ -223,7 +223,7 @@ class Handshakes:
         return bool(partitions) and (self._host.partitions(name.base) or 0) < partitions
 
     def _conflict(self, name: TopicName, source: str, partitions: int) -> str | None:
-        """Partitioned there and not here, or the other way round. More partitions here are none: counts only grow.
+        """The error when it is partitioned only there, or only here; else None. More partitions here are fine: counts only grow.
 
         A partition whose topic is not partitioned there was made by an earlier version. Where it does not exist, it is not made.
         """

@@ -178,7 +178,7 @@ def translated(seen: Inspected, translation: Translation, stamp: bytes) -> bytes
 
 
 def refused(translation: Translation, number: int, position: Position) -> BlockedEntry:
-    """The entry whose schema may not stand here."""
+    """The entry whose schema is not allowed here."""
     refusal = translation.refused[number]
     return BlockedEntry("schema", f"message {position} {refusal.reason}", position, refusal.conflict)
 

@@ -134,7 +134,7 @@ class LinkTopic:
         )  # fmt: skip
 
     def record(self, cursor: LinkCursor | None = None) -> LinkTopicRecord:
-        """As it has to be stored; a rewind under way comes before everything else."""
+        """The record to store; a rewind under way has precedence."""
         c, s, gen = cursor or self.coming
         return LinkTopicRecord(
             incarnation=self.log.incarnation, c=(c[0], c[1]), s=(s[0], s[1]), gen=gen, start=(self.start[0], self.start[1]),

@@ -168,7 +168,7 @@ class Polls:
 
 
 class Lease:
-    """Which pipeline works on a link.
+    """The lease of a link: the pipeline that works on it.
 
     Args:
         outbox: the broker's, for the clock.

@@ -21,7 +21,7 @@ class _Record(msgspec.Struct, kw_only=True):
     """Unknown fields of newer versions are ignored, missing ones take their defaults."""
 
     def encode(self) -> bytes:
-        """As stored."""
+        """The bytes that are stored."""
         return msgspec.json.encode(self)
 
     @classmethod

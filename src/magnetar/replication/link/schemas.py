@@ -68,7 +68,7 @@ Suffixes = dict[bytes, bytes]
 
 
 class Refusal(NamedTuple):
-    """Why a schema may not stand here.
+    """Why a schema is not allowed here.
 
     Attributes:
         reason: one line, without the message's position.

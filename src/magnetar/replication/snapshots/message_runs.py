@@ -147,7 +147,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(log: TopicLog, here: str, after: Position, up_to: Position) -> Iterator[_Piece]:
-    """The entries with after < p <= up_to, without those that damage took; markers lie in between."""
+    """The entries with after < p <= up_to, without those that damage took; markers may be among them."""
     own = OriginKey(here, log.incarnation)
     for ledger in log.ledger_infos():
         if not after.ledger <= ledger.ledger <= up_to.ledger:

@@ -299,7 +299,7 @@ class UpdateReader:
     # ----------------------------------------------------------------------------------------------------- positions
 
     def _plain(self, entry: StoredEntry, update: Update, name: str) -> None:
-        """As PIP-33 says: cumulative, because its writer knows no claims."""
+        """Acknowledge cumulatively, as PIP-33 says, because the writer of the update does not know claims."""
         position = update.clusters.get(self._host.cluster)
         cursor = self._host.cursor(name)
         if position is None or cursor is None:

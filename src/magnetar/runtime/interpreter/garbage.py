@@ -22,7 +22,7 @@ from typing import Final
 from magnetar.runtime.interpreter.memory import resident_bytes
 
 CHECK_S: Final = 10.0
-"""Between two looks at the memory."""
+"""Time between two checks of the memory."""
 
 GROWN_BYTES: Final = 64 * 1024 * 1024
 """Growth since the last complete collection that may be cycles: more than an allocator's noise, too little to be missed."""

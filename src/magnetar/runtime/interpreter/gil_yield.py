@@ -128,7 +128,7 @@ class GiveWay:
     """Decides when to pause.
 
     Args:
-        other: the thread that is let by.
+        other: the thread that gets the interpreter.
         clock: seconds, with a resolution of microseconds.
         pause: lets it have the interpreter.
     """

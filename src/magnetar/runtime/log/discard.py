@@ -21,7 +21,7 @@ PIECE_BYTES: Final = 16 << 20
 """Cut off at once: some 3 ms of work for the file system."""
 
 PAUSE_S: Final = 0.02
-"""Between two pieces, so that most of the time belongs to the others: 700 MB are given back in a second."""
+"""Pause between two pieces, so that most of the time is for other writes: 700 MB are freed per second."""
 
 
 class Discarder:

@@ -210,7 +210,7 @@ class Housekeeping:
     # ----------------------------------------------------------------------------------------------------------- deleting
 
     def release(self, ledgers: Iterable[int]) -> None:
-        """These ledgers are no longer needed."""
+        """Forget ledgers that are no longer needed."""
         for number in self._log.release(ledgers):
             self._remove(number)
         self.look_for_rewrites()

@@ -42,7 +42,7 @@ class Health:
         self._broken: set[str] = set()
 
     def failed(self, lane: str, batch: list[Append], error: str) -> None:
-        """These appends of a lane never were."""
+        """Report that these appends of a lane failed."""
         with self._lock:  # the report, too: a healing reported after this failure must not be one from before it
             self._broken.add(lane)
             self._on_failed(batch, error)
@@ -152,7 +152,7 @@ class Lanes:
         self._usual.sync(usual_done)
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """These ledgers are no longer needed; see `LogThread.drop`."""
+        """Forget ledgers that are no longer needed; see `LogThread.drop`."""
         gone = list(ledgers)
         self._usual.drop(gone)
         self._large.drop(gone)

@@ -198,7 +198,7 @@ class SegmentReaders:
         return file.pread_now(offset, size)
 
     def moved(self, segment: int, places: Mapping[int, Location]) -> None:
-        """Records of a segment lie elsewhere from now on.
+        """Records of a segment are at other locations from now on.
 
         Args:
             segment: that is about to be deleted.
@@ -231,7 +231,7 @@ class SegmentReaders:
         return copies
 
     def _lead(self, segment: int, ways: Mapping[int, int]) -> None:
-        """From records of a segment, by offset ascending, to where they are now."""
+        """Lead from records of a segment, by offset ascending, to their present locations."""
         if ways:
             self._targets[segment] = {place >> SEGMENT_SHIFT for place in ways.values()}
             self._moved[segment] = array("Q", ways.keys()), array("Q", ways.values())

@@ -55,7 +55,7 @@ STORE_ID_KEY: Final = "broker/store"
 MARK_FILE: Final = "store.mark"
 LEDGER_FILE: Final = "ledgers"
 EVERYTHING: Final = "all"
-"""As the name of a topic: each of them."""
+"""Given as the name of a topic, it means all of them."""
 
 SUBSCRIPTION: Final = "recovered"
 """Subscription of a topic that came back without any: it holds the messages, which retention would delete otherwise."""
@@ -177,7 +177,7 @@ class Findings:
 
 
 class Recovering:
-    """A data folder whose broker is stopped, opened to be looked at and put in order.
+    """A data folder whose broker is stopped, opened to be examined and repaired.
 
     Args:
         config: the whole configuration.

@@ -23,10 +23,10 @@ PART_BYTES: Final = 512 << 10
 """Bytes released at a time: the program that filled the disk takes space that is not used at once."""
 
 FREE_BYTES_MIN: Final = 4 * RESERVE_BYTES
-"""With less room the reserve is not made larger: it must not be what fills the disk."""
+"""With less free space the reserve is not made larger: it must not fill the disk itself."""
 
 LOOK_S: Final = 10.0
-"""Between two attempts to make it as large as it was."""
+"""Time between two attempts to make it as large as it was."""
 
 _WRONG: Final = frozenset({errno.ELOOP, errno.EINVAL, errno.EMLINK, errno.EISDIR, errno.EACCES, errno.EPERM})
 """Errors which show that the file with the reserve's name is not a reserve. They are logged; a full disk is not."""

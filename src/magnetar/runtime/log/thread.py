@@ -238,7 +238,7 @@ class LogThread:
             self._wake.notify()
 
     def drop(self, ledgers: Iterable[int]) -> None:
-        """These ledgers are no longer needed; segments that hold nothing else are deleted, mostly dead ones rewritten."""
+        """Forget ledgers that are no longer needed; segments that hold nothing else are deleted, mostly dead ones rewritten."""
         with self._wake:
             self._dropped.extend(ledgers)
             self._wake.notify()

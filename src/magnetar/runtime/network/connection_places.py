@@ -102,7 +102,7 @@ class _Crowds:
         return next(iter(self._sizes[self._most])) if self._most else ""
 
     def of(self, address: str) -> dict[Hashable, _Place]:
-        """Those of an address, in the order of their coming."""
+        """The strangers of an address, in the order of their arrival."""
         return self._by_address.get(address, {})
 
 

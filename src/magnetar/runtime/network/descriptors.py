@@ -4,7 +4,7 @@ import contextlib
 from typing import Final
 
 BESIDE: Final = 100
-"""Descriptors of a broker that are no connections: its log, its store, its listeners, the event loop."""
+"""Descriptors of a broker that are not connections: its log, its store, its listeners, the event loop."""
 
 
 def raise_file_limit() -> int | None:

@@ -90,7 +90,7 @@ class LinkConnection:
         self._dead: LinkDown | None = None
 
     def answer_schemas(self, schemas: Callable[[pb.CommandGeoSchemasWanted], pb.CommandGeoSchemasBrought]) -> None:
-        """From now on answer the broker's GEO_SCHEMAS_WANTED so, instead of refusing them."""
+        """Set the function that answers the broker's GEO_SCHEMAS_WANTED from now on; without one they are refused."""
         self._schemas = schemas
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class LinkConnection:
         return response
 
     def deadline(self) -> float:
-        """When the first request may be overdue; far away if there is none."""
+        """When the first request may be overdue; a time far away if there is no request."""
         first = min(self._due.values(), default=math.inf)
         return max(first, self._moved_at + self._timeout_s)
 

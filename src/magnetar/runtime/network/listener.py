@@ -27,7 +27,7 @@ HANDSHAKE_S: Final = 10.0
 """Time for a handshake of TLS: three round trips and the questions to the client's user."""
 
 ACCEPT_PAUSE_S: Final = 1.0
-"""Before the next try when connections cannot be accepted, such as without descriptors: it would fail again at once."""
+"""Pause after a connection could not be accepted, such as without descriptors: the next try would fail at once, too."""
 
 Failed = Callable[[str, str], None]
 """Takes a handshake that failed: the client's address, and OpenSSL's own name of the reason (`HTTP_REQUEST`)."""
@@ -37,7 +37,7 @@ class Handshakes(Protocol):
     """Counts the handshakes under way: each takes a socket and some 100 KiB, for a client that has proved nothing yet."""
 
     def begin(self, connection: asyncio.BaseProtocol, peer: str, drop: Callable[[], None]) -> bool:
-        """Count in one that is to become this connection, unless there is no room for that; `drop` ends it."""
+        """Add the handshake of this connection, unless the limit is reached; `drop` ends it."""
 
     def end(self, connection: asyncio.BaseProtocol) -> None:
         """Remove one, however it ended. A connection that was made counts for itself, in the slot of its handshake."""

@@ -47,7 +47,7 @@ class Urls(NamedTuple):
     https: str = ""
 
     def of(self, *keys: str) -> str:
-        """Those that there are, for a sentence."""
+        """The addresses that exist, for a sentence."""
         return " and ".join(url for key in keys if (url := getattr(self, key)))
 
 

@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            with contextlib.suppress(OSError):  # one that is gone already; it is heard of in a moment
+            with contextlib.suppress(OSError):  # one that is gone already; the event of that comes in a moment
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if not self._tls:
                 self._descriptor = sock.fileno()

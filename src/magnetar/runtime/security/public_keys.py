@@ -15,7 +15,7 @@ def parse_public(data: bytes, where: str) -> PublicKey:
     """A public key, PEM or DER.
 
     Raises:
-        ConfigError: it is none, or of a kind that tokens do not know.
+        ConfigError: it is not a key, or of a kind that tokens do not know.
     """
     try:
         key = load_pem_public_key(data) if b"-----BEGIN" in data else load_der_public_key(data)

@@ -73,7 +73,7 @@ class StoreMark:
         self.damaged = bool(data) and not whole
 
     def begin(self, store: str, version: int) -> None:
-        """From now on the folder belongs to this store, which is at this transaction; durable when it returns.
+        """Bind the folder to this store, which is at this transaction; durable when it returns.
 
         Raises:
             StorageError: it cannot be written.

@@ -136,5 +136,5 @@ class ZNodes:
         return latest
 
     def read_some(self, keys: Iterable[str]) -> dict[str, tuple[bytes, int]]:
-        """These keys, as far as they are there: key -> (value, version)."""
+        """The given keys that exist: key -> (value, version)."""
         return self._read([f"{self._root}/entries/{place_of(key)}" for key in keys])
