@@ -33,7 +33,7 @@ def counter(value: Any) -> int:
 
 
 def following(value: Any) -> Offset:
-    """The offset that says "there is more" after this one."""
+    """The offset after this one, which signals that there is more."""
     return offset(counter(value) + 1)
 
 

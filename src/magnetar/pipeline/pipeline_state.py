@@ -51,7 +51,7 @@ BLOCKED_MS_MIN: Final = 1000
 """First pause of a blocked topic; the longest is `ReplicationLimits.blocked_retry_ms_max`."""
 
 REFUSALS: Final = frozenset({"policy", "partitions"})
-"""Blocks of which the destination says when they may be over."""
+"""Kinds of blocks for which the destination reports when they may be over."""
 
 BLOCKED_SCHEMA_MS_MAX: Final = 3_000
 """The longest pause of a topic that is blocked by a schema: when an operator makes it compatible, it continues soon."""
@@ -150,7 +150,7 @@ class PipelineState:
         topic.pending_entries, topic.pending_bytes = reported.pending_entries, reported.pending_bytes
         topic.oldest_ms, topic.gap, topic.paused = reported.oldest_ms, reported.gap, reported.paused
         topic.retained = tuple(reported.retained)
-        if name not in state.owed and name not in state.learned:  # else what the source says is older than what we know
+        if name not in state.owed and name not in state.learned:  # else the source's report is older than our state
             self._set_blocked(state, topic, reported.blocked, reported.reason)
         self._note_pending(state, topic)
 
@@ -600,7 +600,7 @@ class PipelineState:
         topic.failures += 1
         topic.retry_at_ms = now_ms + backoff_ms(topic.failures, self._rng, RETRY_MS_MIN, RETRY_MS_MAX)
 
-    # --------------------------------------------------------------------------------------------- what is owed to sources
+    # -------------------------------------------------------------------------------------------- reports owed to sources
 
     def owed(self, source: str, now_ms: int) -> list[Owed]:
         """The reports for a source, a GEO_COMMIT for each link; they stay owed until `commit_answered`."""

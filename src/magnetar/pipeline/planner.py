@@ -108,7 +108,7 @@ def plan(
     """Divide a batch among the pending topics.
 
     Args:
-        works: what may be sent now, all of one query.
+        works: the topics that may be sent now, all of one query.
         cores: tasks that can run at once (>= 1).
         batch_bytes_max: for the whole batch.
         link_bytes_max: what single links may send now (throttle, pace of the destination); absent: no bound.

@@ -305,7 +305,7 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
     """Run the pipeline until it is stopped, or until everything is there.
 
     Args:
-        options: what was asked for.
+        options: the arguments of the command.
         on_line: gets one line for the user at a time.
 
     Returns:
@@ -357,7 +357,7 @@ def _watch(
     metrics: Path,
     on_line: Callable[[str], None],
 ) -> int:
-    """Tend the queries until `options.stop`; with `once`, until what is there is replicated."""
+    """Supervise the queries until `options.stop`; with `once`, until everything that is there is replicated."""
     once = Once(coordinator) if options.once else None
     token = LinkToken(options.config.replication.token_file, coordinator.pipeline.token, on_line)
     written = looked = 0.0

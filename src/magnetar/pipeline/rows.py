@@ -190,7 +190,7 @@ class Assembler:
         return self._rows
 
     def flush(self) -> list[pa.RecordBatch]:
-        """The batch of what was gathered, if anything was."""
+        """The batch of the gathered rows, in a list; an empty list without rows."""
         if not self._rows:
             return []
         rows = self._rows

@@ -16,7 +16,7 @@ from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.tasks.link_channel import LinkChannel
 
 TICK_MS: Final = 250
-"""How often a sleeping thread looks at its breaker."""
+"""How often a sleeping thread checks its breaker."""
 
 _GRANT_SHIFT: Final = 20
 """A million grants per millisecond of a run, before its numbers could meet those of the next one."""
@@ -54,8 +54,8 @@ class SharedState:
     """The state of a pipeline, and the lock that guards it. No thread holds the lock while it talks to a broker.
 
     Attributes:
-        pipeline: what it is made of.
-        state: what is known of all links.
+        pipeline: its setup.
+        state: the state of all links.
         changed: the lock; notified after each change.
         stopping: whether the threads are to end.
         presented: the token of the links that is presented now.

@@ -217,7 +217,7 @@ class Machine(Protocol):
         ...
 
     def healed(self) -> None:
-        """The storage takes writes again: what was being written did not happen unless `then` said so."""
+        """The storage takes writes again: writes under way did not happen unless `then` said so."""
         ...
 
     def encode(self, subscription: str) -> bytes:

@@ -366,7 +366,7 @@ class Restorer:
     def _made(
         self, coming: _Coming, data: bytes, position: Position, count: int, index: int
     ) -> NewEntry | BlockedEntry | int:
-        """An entry of our own; what is in its way; or the schema version that means nothing here yet."""
+        """An entry of our own; or the obstacle to it; or the schema version that is not known here yet."""
         request = coming.request
         what = f"message {index} of {request.topic} ({request.incarnation}) from {request.peer}"
         try:

@@ -225,7 +225,7 @@ class Driver:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The loop is closed: the broker is gone, and what was durable stays durable.
+            # The loop is closed: the broker is gone, and its durable state stays durable.
             return
 
     def _in_turn(self, event: Callable[..., None], *arguments: Any) -> None:

@@ -42,7 +42,7 @@ COMMIT_S: Final = 0.01
 """Confirmations are collected this long: the window at the source is large, and each commit costs its broker some 50 us."""
 
 WAIT_S: Final = 0.5
-"""The loop looks at its clocks at least this often."""
+"""The loop checks its clocks at least this often."""
 
 END_S: Final = 2.0
 """How long the last confirmations may take to reach their sources at the end of a batch."""

@@ -122,7 +122,7 @@ class LinkGrants:
         self._revoking[topic] = None
 
     def next_ms(self) -> int:
-        """When to look again if nothing changes; 0: never."""
+        """When to decide again if nothing changes; 0: never."""
         return min(self._later.values(), default=0)
 
     def owed(self) -> tuple[list[pb.GeoGrant], list[str]]:
@@ -156,7 +156,7 @@ class LinkGrants:
                 self._taken[topic] = counter
 
     def reported(self, topic: str, number: int, counter: int) -> bool:
-        """The source said which grant a topic has (0: none); returns whether ours has ended there.
+        """The source has reported which grant a topic has (0: none); returns whether ours has ended there.
 
         A grant of another run of this pipeline is revoked before the topic is compared.
         """

@@ -635,7 +635,7 @@ class AckedSets:
         }
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
-        """The part of `describe` that says what is not written yet."""
+        """The part of `describe` about changes that are not written yet."""
         state = self.topic.states.get(subscription)
         if state is None:
             return {}

@@ -202,7 +202,7 @@ class FetchSession:
         if state is None or not _valid(state, grant.incarnation, grant.gen):
             return False
         if grant.number <= self._numbers.get(grant.topic, 0):
-            return self.counts(grant.topic, grant.number)  # said twice: it continues
+            return self.counts(grant.topic, grant.number)  # a repeated message: the grant continues
         self._forget(grant.topic)
         self._numbers[grant.topic] = grant.number
         self.grants[grant.topic] = Granted(grant.number, grant.incarnation, grant.gen)
@@ -211,7 +211,7 @@ class FetchSession:
         return True
 
     def revoke(self, pipeline: str, topic: str) -> None:
-        """End a grant because its pipeline says so."""
+        """End a grant that its pipeline has revoked."""
         if pipeline == self.pipeline:
             self._forget(topic)
             self._ended.pop(topic, None)

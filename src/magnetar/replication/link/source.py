@@ -644,7 +644,7 @@ class LinkSource:
     # ----------------------------------------------------------------------------------------------------------- status
 
     def status(self, request_id: int = 0) -> pb.CommandGeoStatusResponse:
-        """GEO_STATUS: what is blocked and why."""
+        """GEO_STATUS: the blocked topics, and the reasons."""
         response = pb.CommandGeoStatusResponse(request_id=request_id, gap=sum(s.gap for s in self.topics.values()))
         for state in self.topics.values():
             if (stop := state.blocked) is not None:

@@ -635,7 +635,7 @@ class Snapshots:
         }
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
-        """The part of `describe` that says whether something is not reported yet."""
+        """The part of `describe` about acknowledgements that are not reported yet."""
         state = self.states.get(subscription)
         return {} if state is None else {"toTell": state.has_news}
 

@@ -72,7 +72,7 @@ class UpdateReader:
         return stale
 
     def known(self, entry: StoredEntry, marker: Marker | None) -> bool:
-        """Whether a marker comes from where it says, over a link of this topic."""
+        """Whether a marker comes from the cluster that it names, over a link of this topic."""
         match marker:
             case SnapshotRequest():
                 said = marker.source_cluster

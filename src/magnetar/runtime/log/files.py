@@ -18,7 +18,7 @@ WRITE_THROUGH: Final[int] = getattr(os, "RWF_DSYNC", 0)
 load it waits for it: one is better than two."""
 
 READ_NOW: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-"""Linux: this read takes what is in memory and waits for nothing (preadv2(2))."""
+"""Linux: this read takes the bytes that are in memory and does not wait for the disk (preadv2(2))."""
 
 UNKNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """Errors of a system that has the call, or the flag, only in its headers (an old kernel, a sandbox). Nothing was written."""
@@ -65,7 +65,7 @@ class OsFile:
         return total
 
     def _finish(self, buffers: Sequence[bytes], written: int) -> int:
-        """Write what one call has not taken; the bytes in all."""
+        """Write the bytes that one call has not taken; returns the bytes in all."""
         size = sum(map(len, buffers))
         if written < size:
             rest = memoryview(b"".join(buffers))[written:]

@@ -84,7 +84,7 @@ class Portions:
 
 
 def _divisible(ack: pb.CommandAck) -> bool:
-    """Whether it is nothing but acknowledgements of single messages: what is refused is refused once."""
+    """Whether it only acknowledges single messages. Other commands stay whole: if the broker refuses one, it does so once."""
     return ack.ack_type == _SINGLE and not ack.HasField("txnid_most_bits") and not ack.HasField("txnid_least_bits")
 
 

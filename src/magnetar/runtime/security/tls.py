@@ -66,7 +66,7 @@ class Listening:
         """Read the files again.
 
         Raises:
-            ConfigError: they are wrong; what was in force stays.
+            ConfigError: they are wrong; the former context stays in use.
         """
         self._current = server_context(self._config)
 

@@ -106,7 +106,7 @@ class ZNodes:
         return int.from_bytes(data, "big"), stat.version
 
     def read_all(self) -> dict[str, tuple[bytes, int]]:
-        """Every key; what is written meanwhile may be in it or not."""
+        """Every key; keys that are written meanwhile may be in it or not."""
         folders = [f"{self._root}/entries/{bucket:02x}" for bucket in range(BUCKETS)]
         listed = [self._client.get_children_async(folder) for folder in folders]
         paths = [f"{folder}/{name}" for folder, names in zip(folders, listed, strict=True) for name in names.get()]

@@ -435,7 +435,7 @@ class ZooKeeperStore:
                 raise VersionConflict(f"{key} has version {present}, not {wanted}")
 
     def _sent(self, version: int, node: int, puts: dict[str, bytes], gone: list[str]) -> bool:
-        """Whether a transaction happened; False: what is known here is not what ZooKeeper has."""
+        """Whether a transaction was committed; False: the known version is not the one in ZooKeeper."""
         transaction = self._client.transaction()
         if self._exclusive:
             transaction.check(f"{self._root}/owner", 0)
