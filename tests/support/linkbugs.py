@@ -45,7 +45,7 @@ class AnswersPushed(LinkDestination):
         topic = self._host.find(request.topic)
         if topic is not None and self.peers.known().get("a", ("",))[0] == request.uuid:
             positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
-            pushed = topic.log.watermark_staged("a")
+            pushed = topic.log.watermark_pushed("a")
             if _judge(pushed, position_from_proto(request.p), positions).first_new is None:
                 response = pb.CommandGeoAppendResponse(request_id=request.request_id)
                 response.persisted.ledger, response.persisted.entry = pushed
@@ -59,7 +59,7 @@ class RefusesPushed(LinkDestination):
 
     def append(self, connection: int, request: Any, payload: bytes, reply: Any, ask: Any) -> None:
         topic = self._host.find(request.topic)
-        pushed = topic.log.watermark_staged("a") if topic is not None else NONE
+        pushed = topic.log.watermark_pushed("a") if topic is not None else NONE
 
         def refused(response: Any) -> None:
             if response.refused:

@@ -558,7 +558,6 @@ class Broker:
         """Bytes are on their way to the disk; too many stop their publisher's socket (`pending_publish_bytes_max`)."""
         append.connection = connection.number
         append.client_bytes = size
-        connection.pending_bytes += size
         self._pending_bytes += size
         if self._pending_bytes > self.config.pending_publish_bytes_max and connection.number not in self._held:
             connection.hold(True)
@@ -570,9 +569,6 @@ class Broker:
         if not size:
             return False
         self._pending_bytes -= size
-        session = self.sessions.get(append.connection)
-        if session is not None:
-            session.connection.pending_bytes -= size
         if self._held and self._pending_bytes <= self.config.pending_publish_bytes_max // 2:
             for number in self._held:
                 self.sessions[number].connection.hold(False)

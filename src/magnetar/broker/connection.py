@@ -35,7 +35,6 @@ class Connection:
         closed: nothing more is sent: the connection was refused, or is gone.
         writable: whether the socket accepts bytes.
         held: whether reading the socket is stopped.
-        pending_bytes: published bytes in flight to the disk.
         answered_bytes: bytes of the answers to the current event.
     """
 
@@ -63,7 +62,6 @@ class Connection:
         self.closed = False
         self.writable = True
         self.held = False
-        self.pending_bytes = 0
         self.answered_bytes = 0
         self._access = access
         self._migrates_cpp = context.config.topic_migrated_to_cpp

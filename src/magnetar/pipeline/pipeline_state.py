@@ -432,9 +432,9 @@ class PipelineState:
         tasks = self._tasks(query, works, bounds)
         number, query_generation = 0, self._query_generations.get(query, 0)
         planned = []
-        for grants in tasks:
+        for portions in tasks:
             ranges = []
-            for link, name, size in grants:
+            for link, name, size in portions:
                 state = self.links[link]
                 topic = state.topics[name]
                 topic.planned_ms, topic.planned = now_ms, True
@@ -496,7 +496,7 @@ class PipelineState:
             planned = (
                 planned + catching_up if len(planned) < self._cores else [*planned[:-1], planned[-1] + catching_up[0]]
             )
-        return [[(grant.link, grant.topic, grant.bytes_max) for grant in task] for task in planned]
+        return [[(portion.link, portion.topic, portion.bytes_max) for portion in task] for task in planned]
 
     # ----------------------------------------------------------------------------------------------- reports of tasks
 

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 TAIL: Final = "tail"
 BULK: Final = "bulk"
-LANES: Final = (TAIL, BULK)
 LONG: Final = ("tail-a", "tail-b")
 """The queries of long batches, which take turns: the next batch begins before the last one ends."""
 
@@ -47,7 +46,7 @@ class Work(NamedTuple):
     waiting_since_ms: int = 0
 
 
-class Grant(NamedTuple):
+class Portion(NamedTuple):
     """The part of one topic that a batch may read."""
 
     link: int
@@ -104,7 +103,7 @@ def plan(
     batch_bytes_max: int,
     link_bytes_max: dict[int, int] | None = None,
     ranges_max: int = RANGES_MAX,
-) -> list[list[Grant]]:
+) -> list[list[Portion]]:
     """Divide a batch among the pending topics.
 
     Args:
@@ -115,7 +114,7 @@ def plan(
         ranges_max: topics in one batch.
 
     Returns:
-        The grants of each task; no task is empty.
+        The portions of each task; no task is empty.
     """
     chosen = sorted(works, key=lambda work: work.waiting_since_ms)[:ranges_max]
     bounds = link_bytes_max or {}
@@ -124,9 +123,9 @@ def plan(
         mine = [index for index, work in enumerate(chosen) if work.link == link]
         for index, bound in zip(mine, share([wants[i] for i in mine], bounds[link], least=1), strict=True):
             wants[index] = bound
-    grants = [
-        Grant(work.link, work.topic, max(1, size))
+    portions = [
+        Portion(work.link, work.topic, max(1, size))
         for work, size in zip(chosen, share(wants, batch_bytes_max), strict=True)
     ]
-    sizes = [grant.bytes_max for grant in grants]
-    return [[grants[i] for i in indexes] for indexes in pack(sizes, tasks_for(sum(sizes), len(sizes), cores))]
+    sizes = [portion.bytes_max for portion in portions]
+    return [[portions[i] for i in indexes] for indexes in pack(sizes, tasks_for(sum(sizes), len(sizes), cores))]

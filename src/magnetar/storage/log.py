@@ -4,10 +4,10 @@ No thread and no clock: `runtime.log.thread` calls it from the thread that owns 
 segment matter:
 
     checked <= synced <= offset      written and recorded as durable / durable / written
-    answered                         reported as stored
+    reported                         reported as stored
 
-With `fsync = "always"` nothing is reported as stored before it is synced. Otherwise `answered` may be ahead of
-`synced`; after a failure the seal is then put at `answered`, not at `synced`: only the disk may lose entries that were
+With `fsync = "always"` nothing is reported as stored before it is synced. Otherwise `reported` may be ahead of
+`synced`; after a failure the seal is then put at `reported`, not at `synced`: only the disk may lose entries that were
 reported as stored, the broker does not discard them.
 
 A log may have two *lanes*, each with an open segment of its own: one for large appends and one for all others, so that
@@ -132,13 +132,13 @@ class SegmentLog:
         self.offset = 0
         self.synced = 0
         self.checked = 0
-        self.answered = 0
+        self.reported = 0
         self.failures = 0
         self.ledger_high = -1
         self._seals: dict[int, int] = {}
         self._keepers: set[int] = set()
         self._pinned: set[int] = set()
-        self._unanswered: list[tuple[int, int]] = []
+        self._unreported: list[tuple[int, int]] = []
         self._ledgers = ledgers
         self._written: dict[int, tuple[int, int]] = {}
         self._opened: list[bytes] = []
@@ -220,7 +220,7 @@ class SegmentLog:
                 buffers.extend(records)
             ledger = append.entries[0].ledger
             live[ledger] = live.get(ledger, 0) + append.bytes_total
-            self._unanswered.append((ledger, append.bytes_total))
+            self._unreported.append((ledger, append.bytes_total))
             newest[ledger] = append
             if append.preamble:
                 opened.append(records[0])
@@ -329,10 +329,10 @@ class SegmentLog:
             self._marks = {}
             self._openings = []
 
-    def answer(self) -> None:
+    def mark_reported(self) -> None:
         """Whatever is written is about to be relied on: reported as stored, or an original is deleted."""
-        self.answered = self.offset
-        self._unanswered.clear()
+        self.reported = self.offset
+        self._unreported.clear()
 
     def _next_segment(self) -> None:
         """Begin the next segment, with the seals that are due, durably.
@@ -359,7 +359,7 @@ class SegmentLog:
         self._file = file
         self._salt = salt
         self.segment = number
-        self.offset = self.synced = self.checked = self.answered = self.sizes[number] = len(head)
+        self.offset = self.synced = self.checked = self.reported = self.sizes[number] = len(head)
         self._live.setdefault(number, {})
         sealed, self._seals = self._seals, {}
         for bad, good in sealed.items():
@@ -397,14 +397,14 @@ class SegmentLog:
         """
         self.failures += 1
         held = self._live.setdefault(self.segment, {})
-        for ledger, size in self._unanswered:
+        for ledger, size in self._unreported:
             held[ledger] -= size
             if held[ledger] <= 0:
                 del held[ledger]
-        self._unanswered.clear()
+        self._unreported.clear()
         self._written.clear()
         self._opened.clear()
-        good = self.answered
+        good = self.reported
         if self._file is not None:
             if good > self.synced and not sync_failed:
                 # If this fails: the operator chose with `fsync` that entries are reported as stored before they are

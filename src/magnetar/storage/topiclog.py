@@ -646,7 +646,7 @@ class TopicLog:
         """The highest position of a source cluster that is durable here ("persisted"), or NONE."""
         return self._watermarks.get(source, NONE)
 
-    def watermark_staged(self, source: str) -> Position:
+    def watermark_pushed(self, source: str) -> Position:
         """The highest position of a source cluster that is on its way or durable ("pushed"), or NONE."""
         return self._staged_marks.get(source, NONE)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.planner import BULK, TAIL, Grant, Work, pack, plan, query_of, share, tasks_for
+from magnetar.pipeline.planner import BULK, TAIL, Portion, Work, pack, plan, query_of, share, tasks_for
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -74,19 +74,19 @@ def works(*sizes: int, link: int = 0) -> list[Work]:
     ("given_works", "cores", "budget", "bounds", "tasks"),
     [
         ([], 2, 16 * MB, {}, []),
-        (works(10), 2, 16 * MB, {}, [[Grant(0, "t0", 10)]]),
-        (works(10, 20), 2, 16 * MB, {}, [[Grant(0, "t0", 10), Grant(0, "t1", 20)]]),
-        (works(8 * MB, 2 * MB), 2, 16 * MB, {}, [[Grant(0, "t0", 8 * MB)], [Grant(0, "t1", 2 * MB)]]),
-        (works(90 * MB), 2, 16 * MB, {}, [[Grant(0, "t0", 16 * MB)]]),
-        (works(90 * MB, 1 * KB), 2, 16 * MB, {}, [[Grant(0, "t0", 16 * MB - KB)], [Grant(0, "t1", KB)]]),
+        (works(10), 2, 16 * MB, {}, [[Portion(0, "t0", 10)]]),
+        (works(10, 20), 2, 16 * MB, {}, [[Portion(0, "t0", 10), Portion(0, "t1", 20)]]),
+        (works(8 * MB, 2 * MB), 2, 16 * MB, {}, [[Portion(0, "t0", 8 * MB)], [Portion(0, "t1", 2 * MB)]]),
+        (works(90 * MB), 2, 16 * MB, {}, [[Portion(0, "t0", 16 * MB)]]),
+        (works(90 * MB, 1 * KB), 2, 16 * MB, {}, [[Portion(0, "t0", 16 * MB - KB)], [Portion(0, "t1", KB)]]),
         # A throttled link's allowance is shared by its topics; the other links do not notice.
         ([*works(9 * KB, 9 * KB), Work(1, "u", 50)], 2, 16 * MB, {0: 10},
-         [[Grant(0, "t0", 5), Grant(0, "t1", 5), Grant(1, "u", 50)]]),
-        (works(10), 2, 16 * MB, {0: 0}, [[Grant(0, "t0", 1)]]),  # in no case nothing: an entry is never divided
+         [[Portion(0, "t0", 5), Portion(0, "t1", 5), Portion(1, "u", 50)]]),
+        (works(10), 2, 16 * MB, {0: 0}, [[Portion(0, "t0", 1)]]),  # in no case nothing: an entry is never divided
     ],
 )  # fmt: skip
 def test_plan(
-    given_works: list[Work], cores: int, budget: int, bounds: dict[int, int], tasks: list[list[Grant]]
+    given_works: list[Work], cores: int, budget: int, bounds: dict[int, int], tasks: list[list[Portion]]
 ) -> None:
     assert plan(given_works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds) == tasks
 
@@ -94,7 +94,7 @@ def test_plan(
 def test_the_longest_waiting_topics_go_first() -> None:
     many = [Work(0, f"t{number}", 10, waiting_since_ms=100 - number) for number in range(10)]
     [task] = plan(many, cores=2, batch_bytes_max=MB, ranges_max=3)
-    assert [grant.topic for grant in task] == ["t9", "t8", "t7"]
+    assert [portion.topic for portion in task] == ["t9", "t8", "t7"]
 
 
 def dumb_share(wants: list[int], budget: int) -> list[int]:
@@ -124,16 +124,18 @@ def test_share_is_fair_like_its_dumb_twin(wants: list[int], budget: int) -> None
 def test_plan_keeps_its_promises(sizes: list[tuple[int, int]], cores: int, budget: int, bounds: dict[int, int]) -> None:
     given_works = [Work(link, f"t{number}", size) for number, (link, size) in enumerate(sizes)]
     tasks = plan(given_works, cores=cores, batch_bytes_max=budget, link_bytes_max=bounds)
-    grants = [grant for task in tasks for grant in task]
+    portions = [portion for task in tasks for portion in task]
     assert len(tasks) <= cores
     assert all(tasks)
-    assert sorted(grant.topic for grant in grants) == sorted(work.topic for work in given_works)  # each in one task
+    assert sorted(portion.topic for portion in portions) == sorted(
+        work.topic for work in given_works
+    )  # each in one task
     pending = {work.topic: work.pending_bytes for work in given_works}
-    assert all(1 <= grant.bytes_max <= pending[grant.topic] for grant in grants)
-    least = 256 * KB * len(grants)
-    assert sum(grant.bytes_max for grant in grants) <= max(budget, least)
+    assert all(1 <= portion.bytes_max <= pending[portion.topic] for portion in portions)
+    least = 256 * KB * len(portions)
+    assert sum(portion.bytes_max for portion in portions) <= max(budget, least)
     for link, bound in bounds.items():
-        mine = [grant.bytes_max for grant in grants if grant.link == link]
+        mine = [portion.bytes_max for portion in portions if portion.link == link]
         assert sum(mine) <= max(bound, len(mine))
-    if sum(grant.bytes_max for grant in grants) <= 4 * MB:
+    if sum(portion.bytes_max for portion in portions) <= 4 * MB:
         assert len(tasks) <= 1

@@ -40,7 +40,7 @@ def _answers_pushed(
     topic = self._host.find(request.topic)
     if topic is not None and self.peers.known().get(request.source, ("",))[0] == request.uuid:
         positions = [Position(*pair) for pair in zip(request.ledgers, request.entries, strict=True)]
-        pushed = topic.log.watermark_staged(request.source)
+        pushed = topic.log.watermark_pushed(request.source)
         if (
             _judge(pushed, position_from_proto(request.p), positions).first_new is None
             and position_from_proto(request.p) <= pushed
@@ -59,7 +59,7 @@ def _refuses_pushed(
 
     def refused(response: Any) -> None:
         if response.refused and topic is not None:
-            response.persisted.ledger, response.persisted.entry = topic.log.watermark_staged(request.source)
+            response.persisted.ledger, response.persisted.entry = topic.log.watermark_pushed(request.source)
         reply(response)
 
     _append(self, connection, request, payload, refused, ask, **more)

@@ -213,7 +213,7 @@ class LinkDestination:
             response.refused = True
             coming.reply(response)
             return
-        verdict = chain.judge(log.watermark_staged(request.source), position_from_proto(request.p), positions)
+        verdict = chain.judge(log.watermark_pushed(request.source), position_from_proto(request.p), positions)
         if coming.duplicates is None:
             coming.duplicates = verdict.duplicates
         response.duplicates = coming.duplicates

@@ -185,7 +185,7 @@ class Housekeeping:
         rewrite = self._rewrite
         assert rewrite is not None
         self._log.sync()
-        self._log.answer()
+        self._log.mark_reported()
         living = set(self._log.live_in(rewrite.number))
         copies = {
             segment: {ledger: size for ledger, size in held.items() if ledger in living}

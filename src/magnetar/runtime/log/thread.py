@@ -392,7 +392,7 @@ class LogThread:
         try:
             if at_once:
                 located = self._log.write(at_once)
-                self._log.answer()
+                self._log.mark_reported()
                 self._flying = later
                 self._on_appended(located)
             through = syncing = bool(later) and self._log.synced == self._log.offset
@@ -406,7 +406,7 @@ class LogThread:
                 self._log.sync()
             if syncing:
                 self._synced()
-                self._log.answer()
+                self._log.mark_reported()
                 self._flying = []
                 if located:
                     self._on_appended(located)
