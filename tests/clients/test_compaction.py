@@ -13,6 +13,7 @@ from tests.support.brokers import BrokerProcess, World, eventually
 
 def compact(broker: BrokerProcess, topic: str) -> None:
     path = f"/admin/v2/{topic.replace('://', '/')}/compaction"
+    eventually(lambda: broker.rest("GET", path)["status"] != "RUNNING", within_s=20)  # one by the threshold
     broker.rest("PUT", path)
     eventually(lambda: broker.rest("GET", path) == {"status": "SUCCESS", "lastError": ""}, within_s=20)
 

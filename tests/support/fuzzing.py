@@ -127,7 +127,7 @@ COMMAND_FIELDS: Final = {
 TRANSACTIONS: Final = [50, 52, 54, 56, 58, 60, 62]
 """Refused, one by one: the connection goes on."""
 
-UNKNOWN: Final = [kind for kind in range(1, 100) if kind not in COMMAND_FIELDS] + [200, 999, 1018, 5_000, (1 << 29) - 1]
+UNKNOWN: Final = [kind for kind in range(1, 100) if kind not in COMMAND_FIELDS] + [200, 999, 1990, 5_000, (1 << 29) - 1]
 """Types for which our BaseCommand has no field: all that Pulsar may give a meaning yet, and what is nobody's."""
 
 USUAL: Final = [
@@ -180,6 +180,8 @@ LINKS: Final = [
     1012,
     1014,
     1017,
+    1018,
+    1018,
     5,
     6,
     6,
@@ -532,6 +534,10 @@ class Fuzzer:
                 body.versions.extend(
                     int(self._pick([0, 1, 7, 1 << 62])) for _ in range(int(self._pick([0, 1, 3, 500])))
                 )
+            case 1018:
+                body.pipeline, body.wait_ms = self._pick(["p", "q"]), int(self._pick([0, 0, 100, 1 << 31]))
+                body.epoch, body.reader = int(self._pick([1, 2, 3, 1 << 62])), int(self._pick([0, 1, 2, 1 << 62]))
+                body.bytes_max = int(self._pick([0, 1, 1_000, 1 << 31]))
             case 1017:
                 body.ticket = self._pick(self._tickets)
                 for version in (0, 1):

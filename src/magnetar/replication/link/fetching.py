@@ -29,7 +29,7 @@ from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.core.rates import TokenBucket
 from magnetar.effects.outbox import Outbox, Timer
-from magnetar.replication.link.link_topic import LinkTopic
+from magnetar.replication.link.link_topic import Blocked, LinkTopic
 from magnetar.replication.link.reading import ENTRIES_MAX, ReadReply
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
@@ -83,6 +83,7 @@ class Granted:
 
     Attributes:
         number, incarnation, gen: as granted.
+        blocked: the block at that time: the grant is a probe, and ends with the next block.
         sent: the last position handed out to the present reader; None: nothing yet.
         under_way: (last position, bytes) of the parts that were handed out and are not committed.
     """
@@ -90,6 +91,7 @@ class Granted:
     number: int
     incarnation: int
     gen: int
+    blocked: Blocked | None = None
     sent: Position | None = None
     under_way: deque[tuple[Position, int]] = field(default_factory=deque)
 
@@ -199,13 +201,16 @@ class FetchSession:
         state = self._topics.get(grant.topic)
         if not pipeline or pipeline != self.pipeline:
             return False
-        if state is None or not _valid(state, grant.incarnation, grant.gen):
+        if state is None or (state.blocked is not None and state.blocked.retry_at_ms > self._outbox.now_ms):
+            return False
+        granted = Granted(grant.number, grant.incarnation, grant.gen, state.blocked)
+        if not _valid(state, granted):
             return False
         if grant.number <= self._numbers.get(grant.topic, 0):
             return self.counts(grant.topic, grant.number)  # a repeated message: the grant continues
         self._forget(grant.topic)
         self._numbers[grant.topic] = grant.number
-        self.grants[grant.topic] = Granted(grant.number, grant.incarnation, grant.gen)
+        self.grants[grant.topic] = granted
         self._ready[grant.topic] = None
         self._go_on()
         return True
@@ -250,7 +255,7 @@ class FetchSession:
         granted = self.grants.get(state.name)
         if granted is None:
             return False
-        valid = _valid(state, granted.incarnation, granted.gen)
+        valid = _valid(state, granted)
         if not valid:
             self._forget(state.name)
             self._ended[state.name] = Ended("blocked", state.blocked.reason) if state.blocked else Ended("gone", "")
@@ -524,14 +529,15 @@ class FetchSession:
         for name, granted in self.grants.items():
             state = self._topics[name]
             if state.rewinding is None:  # else it ends when the rewind is durable
-                assert _valid(state, granted.incarnation, granted.gen), f"{name}: the grant is about the past"
+                assert _valid(state, granted), f"{name}: the grant is about the past"
             assert not granted.under_way or state.cursor.c < granted.under_way[0][0] <= (granted.sent or NONE)
 
 
-def _valid(state: LinkTopic, incarnation: int, gen: int) -> bool:
+def _valid(state: LinkTopic, granted: Granted) -> bool:
     """Whether a grant is about the topic as it is now, and the topic may go."""
-    same = state.log.incarnation == incarnation and state.cursor.gen == gen and state.rewinding is None
-    return same and state.wanted and not state.paused and state.blocked is None
+    of_now = (state.log.incarnation, state.cursor.gen) == (granted.incarnation, granted.gen)
+    stopped = state.rewinding is not None or not state.wanted or state.paused
+    return of_now and not stopped and (state.blocked is None or state.blocked is granted.blocked)
 
 
 def _after(granted: Granted, state: LinkTopic) -> Position:

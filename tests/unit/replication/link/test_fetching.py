@@ -249,18 +249,43 @@ def test_a_grant_about_something_else_is_ignored(fields: dict[str, Any]) -> None
     assert not link.grant("persistent://public/default/none", incarnation=1, gen=1)
 
 
-def test_a_grant_of_a_paused_or_blocked_topic_is_ignored() -> None:
+def test_a_grant_of_a_paused_topic_is_ignored() -> None:
     link = Fetching(granted=False)
     link.machine.operations.pause(TOPIC, True, lambda _error: None)
     link.rig.store()
     assert not link.grant()
     link.machine.operations.pause(TOPIC, False, lambda _error: None)
     link.rig.store()
+    assert link.grant()
+
+
+def test_a_grant_of_a_blocked_topic_is_a_probe_that_ends_with_the_next_block() -> None:
+    link = Fetching(granted=False)
+    positions = link.publish("a")
     link.commit(NONE, grant=0, blocked="schema", reason="not compatible")
     assert link.state().blocked is not None
-    assert not link.grant()
-    link.state().unblock()
-    assert link.grant()
+    assert link.grant(number=1)
+    assert link.fetch().positions == positions
+    link.commit(
+        NONE, grant=1, blocked="schema", reason="not compatible", ended="blocked", ended_reason="not compatible"
+    )
+    assert ended(link) == (0, "blocked", "not compatible")
+    assert link.grant(number=2)
+    again = link.fetch(reader=9)
+    link.later(SPACING_MS_MAX)
+    assert again.positions == positions
+    assert link.commit(positions[0], grant=2)
+    assert link.state().blocked is None
+    assert ended(link) == (2, "", "")
+
+
+def test_a_topic_that_waits_for_its_own_disk_is_not_granted_before_its_pause_is_over() -> None:
+    link = Fetching(granted=False)
+    link.publish("a")
+    link.state().block("corrupt", "cannot be read", link.rig.outbox.now_ms, here=True)
+    assert not link.grant(number=1)
+    link.rig.outbox.now_ms = link.state().blocked.retry_at_ms
+    assert link.grant(number=2)
 
 
 def test_a_grant_said_twice_goes_on_and_an_old_one_brings_nothing_back() -> None:
