@@ -280,7 +280,7 @@ class TopicLog:
         return self._staged_in
 
     def confirm(self, append: Append, location: Location) -> None:
-        """The log holds an append durably; in the order of staging.
+        """The log has stored an append; in the order of staging.
 
         Args:
             append: as staged.

@@ -93,7 +93,7 @@ def check_encrypts(command: CommandProducer, limits: TopicLimits, topic: str) ->
 
 
 class AppendToken(Protocol):
-    """The sender of an append: called once with the result, "" when it is durable."""
+    """The sender of an append: called once with the result, "" when it is stored as `fsync` says."""
 
     def __call__(self, append: Append, error: str) -> None:
         """Take the outcome."""
@@ -369,7 +369,7 @@ class Topic:
         receipts: list[tuple[int, int]],
         mark: SequenceMark | None = None,
     ) -> Append:
-        """Append what a producer sent; its receipts follow when it is durable.
+        """Append what a producer sent; its receipts follow when it is stored as `fsync` says.
 
         Args:
             producer, entries, receipts: see `PublishToken`.
@@ -469,7 +469,7 @@ class Topic:
             self.outbox.put(Send(producer.connection, [buffer]))
 
     def confirm(self, append: Append, location: Location) -> None:
-        """The log has it, durably: make it readable. The answer follows (its token), then `dispatch`."""
+        """The log has stored it: make it readable. The answer follows (its token), then `dispatch`."""
         self.in_flight -= 1
         self.used_ms = self.outbox.now_ms
         self.log.confirm(append, location)

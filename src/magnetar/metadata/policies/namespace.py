@@ -269,7 +269,7 @@ class BacklogQuotaBody(Struct, rename="camel"):
     limit: Int64 = -1
 
     def quota(self) -> BacklogQuota:
-        """The retention as a value."""
+        """The backlog quota as a value."""
         size = self.limit_size if isinstance(self.limit_size, int) else self.limit
         return BacklogQuota(size, self.limit_time, self.policy)
 

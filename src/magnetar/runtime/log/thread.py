@@ -1,9 +1,10 @@
 """The thread that owns the files of the log, or of one of its lanes (`runtime.log.lanes`): group commit, failures,
 background work.
 
-    cycle:    take everything that waits -> write it -> one fdatasync -> report it as appended -> again
+    cycle:    take everything that waits -> one durable write -> report it as appended -> again
 
-While one cycle syncs, the next collects: the cycle is as long as the last sync took, and one sync serves all topics.
+While one cycle writes, the next collects: a cycle is as long as the last write took, and one write serves all topics. It goes
+through the caches (`storage.files`), or a sync follows it.
 
 A failed write or sync ends the segment: all appends in flight fail, and nothing is tried again on that file (the content that a
 failed fdatasync left on the disk is unknown). A *new* segment with a durable seal (bad segment, last good offset) is made before
