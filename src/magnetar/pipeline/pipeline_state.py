@@ -186,11 +186,13 @@ class PipelineState:
         def wanted(name: str) -> Wanted:
             return self._wanted(state, name, now_ms)
 
-        self.grants[state.link.number].update(state.topics, self.open(state), wanted, now_ms)
+        # A pause ends no grant: the source hands out nothing, and what is under way may be confirmed.
+        is_open = self._open_or_paused(state)
+        self.grants[state.link.number].update(state.topics, is_open, wanted, now_ms)
 
     def _wanted(self, state: LinkState, name: str, now_ms: int) -> Wanted:
         topic = state.topics.get(name)
-        if topic is None or name in state.unready or topic.paused:
+        if topic is None or name in state.unready:
             return Wanted(NOT_NOW)
         if topic.retry_at_ms > now_ms:
             return Wanted(topic.retry_at_ms)
@@ -409,8 +411,11 @@ class PipelineState:
 
     def open(self, state: LinkState) -> bool:
         """Whether a link may carry entries now."""
+        return not state.paused and self._open_or_paused(state)
+
+    def _open_or_paused(self, state: LinkState) -> bool:
         link = state.link
-        ready = state.reported and state.lease and not state.paused and not state.blocked
+        ready = state.reported and state.lease and not state.blocked
         return ready and self.breakers[link.source].closed and self.breakers[link.target].closed
 
     def _link_wait(self, state: LinkState, now_ms: int) -> int:

@@ -421,7 +421,7 @@ class FetchSession:
             state, granted = self._topics[name], self.grants[name]
             if refused := asked.refusal(name):
                 self._refuse_topic(state, granted, refused)
-            elif _after(granted, state) < state.last:
+            elif not state.paused and _after(granted, state) < state.last:
                 self._read(asked, state, granted)
         self._collecting = False
         if not self._reading:
@@ -536,7 +536,9 @@ class FetchSession:
 def _valid(state: LinkTopic, granted: Granted) -> bool:
     """Whether a grant is about the topic as it is now, and the topic may go."""
     of_now = (state.log.incarnation, state.cursor.gen) == (granted.incarnation, granted.gen)
-    stopped = state.rewinding is not None or not state.wanted or state.paused
+    stopped = (
+        state.rewinding is not None or not state.wanted
+    )  # a pause stops handing out, and confirmations still count
     return of_now and not stopped and (state.blocked is None or state.blocked is granted.blocked)
 
 

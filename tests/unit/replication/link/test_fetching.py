@@ -249,14 +249,22 @@ def test_a_grant_about_something_else_is_ignored(fields: dict[str, Any]) -> None
     assert not link.grant("persistent://public/default/none", incarnation=1, gen=1)
 
 
-def test_a_grant_of_a_paused_topic_is_ignored() -> None:
-    link = Fetching(granted=False)
+def test_a_pause_stops_handing_out_and_confirmations_still_count() -> None:
+    link = Fetching()
+    first = link.publish("a")
+    assert link.fetch().positions == first
     link.machine.operations.pause(TOPIC, True, lambda _error: None)
     link.rig.store()
-    assert not link.grant()
+    second = link.publish("b")
+    question = link.fetch()
+    link.later(SPACING_MS_MAX)
+    assert question.held
+    assert link.commit(first[0], grant=1)
+    assert link.state().cursor.c == first[0]
     link.machine.operations.pause(TOPIC, False, lambda _error: None)
     link.rig.store()
-    assert link.grant()
+    link.later(SPACING_MS_MAX)
+    assert question.positions == second
 
 
 def test_a_grant_of_a_blocked_topic_is_a_probe_that_ends_with_the_next_block() -> None:
