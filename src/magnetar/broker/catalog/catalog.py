@@ -51,7 +51,6 @@ from magnetar.metadata.topic_records import (
     TopicRecord,
     cursor_key,
 )
-from magnetar.schemas.types import SchemaType
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.topiclog import LedgerIds
 from magnetar.wire import commands
@@ -799,21 +798,8 @@ class Catalog:
         done: Done,
     ) -> None:
         connection = subscriber.connection
-        consumer = Consumer(
-            connection=connection.number,
-            consumer_id=command.consumer_id,
-            name=command.consumer_name or self._consumer_name(),
-            sub_type=SubType(command.subType),
-            priority=command.priority_level,
-            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
-            protocol_version=connection.handshake.protocol_version,
-            remembers=connection.remembers_migration,
-            learns_end=connection.learns_end,
-            auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
-            address=connection.address,
-            connected_ms=self._outbox.now_ms,
-            properties={pair.key: pair.value for pair in command.metadata},
-        )
+        own_name = command.consumer_name or self._consumer_name()
+        consumer = Consumer.of_command(connection, command, own_name, self._outbox.now_ms)
         topic = self._topics.get(subscription.topic)
         compacted = topic.compacted if command.read_compacted and topic is not None else None
         try:

@@ -23,7 +23,6 @@ from magnetar.broker.topics.topic import check_encrypted, check_encrypts, check_
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.names import TopicName
 from magnetar.effects.outbox import Note
-from magnetar.schemas.types import SchemaType
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
@@ -119,20 +118,9 @@ class NonPersistentDomain:
             done(error)
             return
         connection = side.connection
-        consumer = Consumer(
-            connection=connection.number,
-            consumer_id=command.consumer_id,
-            name=command.consumer_name or self._consumer_name(),
-            sub_type=SubType(command.subType),
-            priority=command.priority_level,
-            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
-            protocol_version=connection.handshake.protocol_version,
-            auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
-            address=connection.address,
-            connected_ms=self.context.outbox.now_ms,
-            properties={pair.key: pair.value for pair in command.metadata},
-            paused=not connection.writable,
-        )
+        own_name = command.consumer_name or self._consumer_name()
+        consumer = Consumer.of_command(connection, command, own_name, self.context.outbox.now_ms)
+        consumer.paused = not connection.writable
         subscription = topic.subscriptions.get(command.subscription)
         if subscription is None:
             outbox, partition = self.context.outbox, topic.name.partition

@@ -6,9 +6,12 @@ from operator import add
 from typing import Any, NamedTuple
 
 from magnetar.broker.client_bytes import NOTHING_HELD, Held
+from magnetar.broker.connection import Connection
 from magnetar.core.ids import Position
 from magnetar.core.meter import Meter
 from magnetar.core.times import iso_time
+from magnetar.schemas.types import SchemaType
+from magnetar.wire import pulsar_pb2 as pb
 
 
 class SubType(IntEnum):
@@ -136,6 +139,32 @@ class Consumer:
     auto_schema: bool = False
     held: Held = NOTHING_HELD
     meter: Meter = field(init=False)
+
+    @classmethod
+    def of_command(cls, connection: Connection, command: pb.CommandSubscribe, name: str, now_ms: int) -> "Consumer":
+        """The consumer that a SUBSCRIBE asks for.
+
+        Args:
+            connection: over which it came.
+            command: says what it wants.
+            name: of the consumer.
+            now_ms: the clock.
+        """
+        return cls(
+            connection=connection.number,
+            consumer_id=command.consumer_id,
+            name=name,
+            sub_type=SubType(command.subType),
+            priority=command.priority_level,
+            epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
+            protocol_version=connection.handshake.protocol_version,
+            remembers=connection.remembers_migration,
+            learns_end=connection.learns_end,
+            auto_schema=command.HasField("schema") and command.schema.type == SchemaType.AUTO_CONSUME,
+            address=connection.address,
+            connected_ms=now_ms,
+            properties={pair.key: pair.value for pair in command.metadata},
+        )
 
     def __post_init__(self) -> None:
         self.meter = Meter(len(Counters._fields), self.connected_ms)
