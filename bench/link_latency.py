@@ -8,7 +8,6 @@ measured in one run can be compared.
 """
 
 import argparse
-import logging
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import pulsar
 from tests.support.brokers import World
 from tests.support.pipelines import Pipeline
 
-from bench.links import busy
+from bench.links import busy, client_of
 from bench.results import Figure, store
 
 TAILS: Final = ("long-batches", "short-batches")
@@ -40,9 +39,7 @@ class Flow:
     """
 
     def __init__(self, world: World, topics: int) -> None:
-        logger = logging.getLogger("pulsar-client")
-        logger.setLevel(logging.CRITICAL)
-        self._clients = [pulsar.Client(world[name].url, logger=logger, operation_timeout_seconds=30) for name in "ab"]
+        self._clients = [client_of(world[name]) for name in "ab"]
         names = [f"persistent://public/default/latency-{number}" for number in range(topics)]
         self._producers = [
             self._clients[0].create_producer(name, batching_enabled=False, block_if_queue_full=True) for name in names
