@@ -2864,7 +2864,7 @@ class GeoCommitTopic(message.Message):
     grant: builtins.int
     """of a fetch session: counts only while it is the topic's present grant"""
     ended: builtins.str
-    """the sender gives the grant back: "refused", "retry", "restarted", "blocked" """
+    """the sender gives the grant back: "refused", "retry", "blocked" """
     ended_reason: builtins.str
     @builtins.property
     def cursor(self) -> GeoCursor:

@@ -1,10 +1,9 @@
 """The fetch sessions of one link: of the pipeline that may replicate everything, and of roles that may replicate some topics."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 
-from magnetar.effects.outbox import Outbox
-from magnetar.replication.link.fetching import FetchSession, StartReading
+from magnetar.replication.link.fetching import FetchSession
 from magnetar.replication.link.link_topic import LinkTopic
 
 
@@ -12,34 +11,15 @@ class FetchSessions:
     """The sessions of one link.
 
     Args:
-        outbox: the broker's.
-        topics: of the link, by name.
-        uuid, start, stopped, rate, wait_ms_max, bytes_max: see `FetchSession`.
+        make: makes a session.
 
     Attributes:
         whole: of the pipeline that may replicate everything.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        topics: Mapping[str, LinkTopic],
-        *,
-        uuid: str,
-        start: StartReading,
-        stopped: Callable[[], bool],
-        rate: Callable[[], int],
-        wait_ms_max: int,
-        bytes_max: int,
-    ) -> None:
-        def session() -> FetchSession:
-            return FetchSession(
-                outbox, topics, uuid=uuid, start=start, stopped=stopped, rate=rate, wait_ms_max=wait_ms_max,
-                bytes_max=bytes_max,
-            )  # fmt: skip
-
-        self._make = session
-        self.whole = session()
+    def __init__(self, make: Callable[[], FetchSession]) -> None:
+        self._make = make
+        self.whole = make()
         self._narrow: dict[str, FetchSession] = {}
         """By role. A role is let in by an administrator, so there are few."""
 

@@ -536,10 +536,9 @@ class FetchSession:
 def _valid(state: LinkTopic, granted: Granted) -> bool:
     """Whether a grant is about the topic as it is now, and the topic may go."""
     of_now = (state.log.incarnation, state.cursor.gen) == (granted.incarnation, granted.gen)
-    stopped = (
-        state.rewinding is not None or not state.wanted
-    )  # a pause stops handing out, and confirmations still count
-    return of_now and not stopped and (state.blocked is None or state.blocked is granted.blocked)
+    probing = state.blocked is None or state.blocked is granted.blocked
+    # A pause only stops the handing out: what is under way may still be confirmed.
+    return of_now and state.wanted and state.rewinding is None and probing
 
 
 def _after(granted: Granted, state: LinkTopic) -> Position:

@@ -87,17 +87,14 @@ class LinkSource:
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
         self._host = host
         self.topics: dict[str, LinkTopic] = {}
-        self._sessions = FetchSessions(
-            outbox, self.topics, uuid=uuid, start=self._start_reading, stopped=self._stopped, rate=self._link_rate,
-            wait_ms_max=poll_ms_max, bytes_max=read_bytes_max,
-        )  # fmt: skip
+        self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
+        self._sessions = FetchSessions(self._fetch_session)
         self._topics = LinkTopics(outbox, to, boot, self.topics, self._sessions)
         self.changes, self._polls = self._topics.changes, self._topics.polls
         self._leases = Leases(outbox)
         self.lease = self._leases.whole
         self._cursors = LinkCursorStore(outbox, self._topics)
         self.operations = LinkOperations(outbox, self._topics, self._cursors, self._rebased, orphan_ms)
-        self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
 
     def load(self, stored: Mapping[str, bytes]) -> None:
         """Take the metadata store's content at start; `added` follows for every topic there is.
@@ -475,6 +472,12 @@ class LinkSource:
         if holder:
             session.hand_to(holder)
         return session
+
+    def _fetch_session(self) -> FetchSession:
+        return FetchSession(
+            self.outbox, self.topics, uuid=self.uuid, start=self._start_reading, stopped=self._stopped,
+            rate=self._link_rate, wait_ms_max=self._poll_ms_max, bytes_max=self._read_bytes_max,
+        )  # fmt: skip
 
     def _stopped(self) -> bool:
         return self.record.paused or not self.linked
