@@ -29,8 +29,9 @@ from magnetar.pipeline.planner import LONG
 from magnetar.pipeline.poller import Poller
 from magnetar.pipeline.refusal_watcher import RefusalWatcher
 from magnetar.pipeline.rpc import Server
-from magnetar.pipeline.shared_state import Pipeline, SharedState, wall_ms
+from magnetar.pipeline.shared_state import Pipeline, SharedState
 from magnetar.pipeline.tasks.link_channel import call
+from magnetar.runtime.clock import wall_ms
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 

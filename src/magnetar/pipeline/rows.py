@@ -258,8 +258,8 @@ class Slices:
             setattr(self, name, batch.column(names[name]).to_numpy(zero_copy_only=False))
         if "link" in names:
             self.link = batch.column(names["link"]).to_numpy(zero_copy_only=False)
-        self.offsets, self._data = _binary(batch.column(names["data"]))
-        self._list_offsets, self._list_bytes = _binary(batch.column(names["lists"]))
+        self.offsets, self._data = binary(batch.column(names["data"]))
+        self._list_offsets, self._list_bytes = binary(batch.column(names["lists"]))
 
     kind: Int
     link: Int
@@ -309,7 +309,7 @@ class Slices:
         return cut(self.offsets, begin, end, bytes_max, max(1, entries_max))
 
 
-def _binary(column: pa.Array) -> tuple[Int, memoryview]:
+def binary(column: pa.Array) -> tuple[Int, memoryview]:
     """Offsets and bytes of a binary column."""
     _, offsets, values = column.buffers()
     wide = np.int64 if pa.types.is_large_binary(column.type) else np.int32

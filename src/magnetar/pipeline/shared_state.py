@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,11 +42,6 @@ class Pipeline:
     name: str
     limits: ReplicationLimits = m.DEFAULTS
     long: bool = False
-
-
-def wall_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
 
 
 class SharedState:

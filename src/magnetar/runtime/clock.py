@@ -18,6 +18,11 @@ _JUMP_NS: Final = JUMP_MS * _NS
 logger = logging.getLogger("magnetar.clock")
 
 
+def wall_ms() -> int:
+    """The system's wall clock as it is: milliseconds since 1970, for reports. It may go back."""
+    return time.time_ns() // _NS
+
+
 class Clock(Protocol):
     """The interface of a wall clock.
 

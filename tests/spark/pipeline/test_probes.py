@@ -11,8 +11,9 @@ from magnetar.pipeline.breaker import BreakerState
 from magnetar.pipeline.handshake_worker import HandshakeWorker
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.poller import Poller
-from magnetar.pipeline.shared_state import Pipeline, SharedState, wall_ms
+from magnetar.pipeline.shared_state import Pipeline, SharedState
 from magnetar.pipeline.tasks.link_channel import LinkChannel
+from magnetar.runtime.clock import wall_ms
 from magnetar.wire import pulsar_pb2 as pb
 from tests.spark.fakes import TOKEN, FakeCluster, eventually
 from tests.unit.pipeline.worlds import report

@@ -25,7 +25,8 @@ from magnetar.pipeline import replicate
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import ALL, Link
 from magnetar.pipeline.planner import BULK, TAIL
-from magnetar.pipeline.shared_state import Pipeline, wall_ms
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.runtime.clock import wall_ms
 from magnetar.spark_session import session
 from tests.spark.conftest import Running
 from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes, eventually

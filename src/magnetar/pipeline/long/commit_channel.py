@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from magnetar.pipeline.long.grants import TOPICS_MAX
 from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel
 from magnetar.pipeline.tasks.task_read import Connect
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response
-
-TOPICS_MAX: Final = 1_000
-"""Topics in one command: some 100 bytes each, far below any frame limit."""
 
 PAUSE_S: Final = 0.2
 """Pause before a source that could not be reached is tried again."""
@@ -55,7 +53,6 @@ class CommitChannel:
         """Send the new commits of a link, now or when the source can be reached."""
         found = self._links.setdefault(link, _Link(target, {}, totals))
         found.owed.update(commits)
-        found.totals = totals
         self._send()
 
     def ignored(self) -> Iterator[tuple[int, pb.GeoCommitTopic]]:

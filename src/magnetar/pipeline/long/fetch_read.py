@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import FrameType
 from typing import Final
 
@@ -28,7 +29,7 @@ from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
 from magnetar.pipeline.rows import Assembler
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll
 from magnetar.pipeline.tasks.link_channel import LinkChannel, open_channel
-from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.pipeline.tasks.task_read import Connect, lists_agree
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Push, Response
@@ -81,6 +82,11 @@ class SourceFetcher:
     pause_s: float = PAUSE_S_MIN
     resting: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def answer_by(self) -> float:
+        """When the oldest question must have been answered: all wait equally long, so the first is the one."""
+        return next((until for _, until in self.asked.values()), inf)
+
 
 class FetchReader:
     """Reads one long batch.
@@ -126,14 +132,13 @@ class FetchReader:
         for link, route in self._routes.items():
             self._put(ROUTE, link, m.encode(route))
         yield from self._flush()
-        poll = ChannelPoll()
+        poll: ChannelPoll[LinkChannel] = ChannelPoll()
         try:
             while not self.over and (now := self._clock()) < until:
                 for source in self._sources.values():
                     self._ask(source, now)
                 channels = {source.channel: source for source in self._sources.values() if source.channel is not None}
                 for channel, readable, writable in poll.wait(channels, self._wait_s(now)):
-                    assert isinstance(channel, LinkChannel)
                     self._pump(channels[channel], channel, readable, writable)
                 yield from self._flush()
         finally:
@@ -169,8 +174,7 @@ class FetchReader:
             if source.channel is None:
                 times.append(source.again_at)
             else:
-                times += [until for _, until in source.asked.values()]
-                times += source.resting.values()
+                times += [source.answer_by, *source.resting.values()]
         return max(0.0, min(times) - now)
 
     # --------------------------------------------------------------------------------------------------------- questions
@@ -186,7 +190,7 @@ class FetchReader:
             except LinkDown:
                 self._lost(source, now)
                 return
-        elif any(until <= now for _, until in source.asked.values()):
+        elif source.answer_by <= now:
             self._lost(source, now)
             return
         for link in [link for link, at in source.resting.items() if at <= now]:
@@ -247,7 +251,8 @@ class FetchReader:
         elif response.HasField("refused"):
             source.resting[link] = self._clock() + REFUSED_S
         elif response.parts:
-            if not all(map(_fits, response.parts)) or sum(sum(p.read.sizes) for p in response.parts) != len(payload):
+            reads = [part.read for part in response.parts]
+            if not all(map(lists_agree, reads)) or sum(sum(read.sizes) for read in reads) != len(payload):
                 return False
             if link in self._filtered:
                 self._entries(link, response, payload)
@@ -271,16 +276,6 @@ class FetchReader:
             self._full += self._assembler.entries(known, read, payload[at : at + size])
             self._assembler.row(LOOKED, link, known.number, b"", at=position_from_proto(read.end))
             at += size
-
-
-def _fits(part: pb.GeoFetched) -> bool:
-    """Whether the lists of a part agree with each other."""
-    read = part.read
-    rows = len(read.sizes)
-    return all(
-        len(values) == rows
-        for values in (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
-    )
 
 
 def flush_each_batch() -> None:

@@ -16,12 +16,13 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
@@ -30,11 +31,12 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, ROUTE
 from magnetar.pipeline.long.commit_channel import CommitChannel
 from magnetar.pipeline.long.plain_rows import plain_rows
-from magnetar.pipeline.rows import Slices
+from magnetar.pipeline.rows import Slices, cut
 from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
 from magnetar.pipeline.tasks.channel_poll import Pollable
 from magnetar.pipeline.tasks.link_channel import open_channel
 from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.runtime.clock import wall_ms
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
 
@@ -79,7 +81,6 @@ class FetchedTopic:
     c: Position = NONE
     looked: deque[tuple[Position, Position]] = field(default_factory=deque)
     """(end, last position sent at or before it) of ranges that were examined and are not settled."""
-    under_way: int = 0
     trouble: str = ""
     kind: str = ""
     reason: str = ""
@@ -87,8 +88,7 @@ class FetchedTopic:
     conflict: m.Packed = b""
 
     def left(self) -> None:
-        """One append less is under way."""
-        self.under_way -= 1
+        """One append less is under way: C says enough of that."""
 
     def throttled(self, throttle_ms: int) -> None:
         """The destination asks for a pause, which the sender makes."""
@@ -99,7 +99,7 @@ class FetchedTopic:
         totals.messages += append.messages
         totals.bytes += len(append.data)
         totals.duplicates += duplicates
-        totals.lag_ms = min(max(0, time.time_ns() // 1_000_000 - append.oldest_publish_ms), 0xFFFFFFFF)
+        totals.lag_ms = min(max(0, wall_ms() - append.oldest_publish_ms), 0xFFFFFFFF)
         self.s = max(self.s, append.last)
         self.settle()
 
@@ -112,21 +112,13 @@ class FetchedTopic:
             self.c = c
             self.link.dirty[self.topic] = self
 
-    def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry in the middle blocks: the entries before it are stored, and settled."""
-        if answer.HasField("position"):
-            self.at = (answer.position.ledger, answer.position.entry)
-        if answer.HasField("conflict"):
-            self.conflict = answer.conflict.SerializeToString()
-        stored = append.stored(persisted)
-        if stored is not None:
-            self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
-
-    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+    def fail(
+        self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
+    ) -> None:
         """Give the topic back; only the first trouble is reported, as later ones follow from it."""
         if self.trouble:
             return
-        self.trouble, self.reason, self.kind = trouble, reason, kind
+        self.trouble, self.reason, self.kind, self.at, self.conflict = trouble, reason, kind, at, conflict
         self.link.dirty[self.topic] = self
         if trouble == m.TARGET_DOWN and self.link.totals.down != reason:
             self.link.totals.down = reason
@@ -257,10 +249,14 @@ class FetchSink:
         self, topic: FetchedTopic, ledgers: list[int], entries: list[int], indexes: list[int], counts: list[int],
         sizes: list[int], published: int, data: memoryview,
     ) -> None:  # fmt: skip
-        for begin, end, at, past in _pieces(sizes):
+        if len(data) <= APPEND_BYTES_MAX and len(sizes) <= APPEND_ENTRIES_MAX:
+            self._append(topic, ledgers, entries, indexes, counts, sizes, published, data)
+            return
+        offsets = np.cumsum([0, *sizes])
+        for begin, end in cut(offsets, 0, len(sizes), APPEND_BYTES_MAX, APPEND_ENTRIES_MAX):
             self._append(
                 topic, ledgers[begin:end], entries[begin:end], indexes[begin:end], counts[begin:end], sizes[begin:end],
-                published, data[at:past],
+                published, data[int(offsets[begin]) : int(offsets[end])],
             )  # fmt: skip
 
     def _append(
@@ -272,7 +268,6 @@ class FetchSink:
             topic, topic.sent, last, ledgers, entries, indexes, counts, sizes, data, sum(counts), published
         )
         topic.sent = last
-        topic.under_way += 1
         self._sender.put(append)
 
     def _looked(self, topic: FetchedTopic, end: Position) -> None:
@@ -342,19 +337,6 @@ class FetchSink:
             commits.close()
         self._sender.close()
         return m.TaskReport((), 0)
-
-
-def _pieces(sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Cut entries into appends: (first entry, past the last, first byte, past the last)."""
-    begin = at = 0
-    past = 0
-    for number, size in enumerate(sizes):
-        if number > begin and (past + size - at > APPEND_BYTES_MAX or number - begin >= APPEND_ENTRIES_MAX):
-            yield begin, number, at, past
-            begin, at = number, past
-        past += size
-    if sizes:
-        yield begin, len(sizes), at, past
 
 
 class Wake:

@@ -1,9 +1,10 @@
 """Grants of one link: which topics its source may hand out to long batches. A pure machine.
 
-A topic is granted while a long batch may send it: it was compared with its destination, is not paused, is not waiting for a
-retry, and has no large backlog. Grants and revocations go to the source with GEO_COMMIT and are sent again until it has answered.
-While a revocation is unanswered, the source may still accept confirmations under the old grant. So the topic is compared again
-only after the answer.
+A topic is granted while a long batch may send it: it was compared with its destination, is not waiting for a retry, and has no
+large backlog. A pause does not matter here: the source hands out no entries of a paused topic.
+
+Grants and revocations go to the source with GEO_COMMIT and are sent again until it has answered. While a revocation is
+unanswered, the source may still accept confirmations under the old grant. So the topic is compared again only after the answer.
 
 The source's side of these rules is `replication.link.fetching`.
 """
@@ -18,7 +19,7 @@ NOT_NOW: Final = -1
 """Not before something changes."""
 
 TOPICS_MAX: Final = 1_000
-"""Grants, and revocations, in one command: some 100 bytes each, far below any frame limit."""
+"""Grants, revocations, or commits of topics in one command: some 100 bytes each, far below any frame limit."""
 
 IGNORED_MS: Final = 200
 """A grant that the source ignores is about another generation; its report of that one is on its way."""
@@ -56,17 +57,9 @@ class LinkGrants:
         self._later: dict[str, int] = {}
         self._open = False
 
-    def __len__(self) -> int:
-        return len(self._granted)
-
     def carries(self, topic: str) -> bool:
         """Whether confirmations of a topic may still count."""
         return topic in self._granted or topic in self._revoking
-
-    @property
-    def busy(self) -> bool:
-        """Whether any topic is granted, or its revocation not answered."""
-        return bool(self._granted or self._revoking)
 
     def touch(self, topics: Iterable[str]) -> None:
         """Look at these topics again: something that decides about them may have changed."""
@@ -94,10 +87,8 @@ class LinkGrants:
             wanted: about one topic.
             now_ms: the clock.
         """
-        if self._look_at_all or is_open != self._open:
-            names = set(topics)
-        else:
-            names, self._look = self._look, set()
+        names = set(topics) if self._look_at_all or is_open != self._open else self._look
+        self._look = set()
         if self._later:
             names |= {topic for topic, at_ms in self._later.items() if at_ms <= now_ms}
         self._look_at_all, self._open = False, is_open

@@ -5,12 +5,13 @@
 
 from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
 
 from magnetar.pipeline.columns import COLUMNS
-from magnetar.pipeline.rows import ARROW, arrow_schema
+from magnetar.pipeline.rows import ARROW, arrow_schema, binary
 
 ROWS_MAX: Final = 64
 """Rows in one Arrow batch."""
@@ -90,10 +91,5 @@ def plain_rows(batch: pa.RecordBatch, kinds: frozenset[int]) -> list[tuple[int, 
 
 
 def _slices(column: pa.Array) -> Iterator[memoryview]:
-    _, offsets, values = column.buffers()
-    raw = memoryview(offsets)
-    wide = raw.cast("q") if pa.types.is_large_binary(column.type) else raw.cast("i")
-    edges = wide[column.offset : column.offset + len(column) + 1]
-    content = memoryview(values) if values is not None else memoryview(b"")
-    for number in range(len(column)):
-        yield content[edges[number] : edges[number + 1]]
+    edges, content = binary(column)
+    return (content[begin:end] for begin, end in pairwise(edges.tolist()))

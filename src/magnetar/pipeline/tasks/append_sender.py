@@ -71,15 +71,13 @@ class Progress(Protocol):
         """The destination has persisted all of an append."""
         ...
 
-    def stopped(self, append: "AppendRequest", persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry of an append is blocked; those before it are persisted."""
-        ...
-
     def throttled(self, throttle_ms: int) -> None:
         """The destination asks for a pause of this length."""
         ...
 
-    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+    def fail(
+        self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
+    ) -> None:
         """No more entries of the topic can be sent; only the first trouble counts, as later ones follow from it."""
         ...
 
@@ -181,7 +179,7 @@ class AppendSender:
         self._heeds_throttles = heeds_throttles
         self._destinations: dict[str, DestinationChannel] = {}
         self._schema_fetcher = SchemaFetcher(token, connect=connect)
-        self._poll = ChannelPoll()
+        self._poll: ChannelPoll[Pollable] = ChannelPoll()
 
     @property
     def busy(self) -> bool:
@@ -326,15 +324,23 @@ class AppendSender:
                 destination.quiet_until = time.monotonic() + answer.throttle_ms / 1000
         persisted = Position(answer.persisted.ledger, answer.persisted.entry)
         if answer.blocked:
-            if not progress.trouble:
-                progress.stopped(append, persisted, answer)
-            progress.fail(m.BLOCKED, answer.reason, answer.blocked)
+            self._blocked(append, persisted, answer)
         elif answer.refused:
             progress.fail(m.REFUSED, f"the destination has {persisted}")
         elif answer.retry or persisted < append.last:
             progress.fail(m.RETRY, answer.reason or f"only {persisted} is persisted")
         elif not progress.trouble:
             progress.confirmed(append, answer.duplicates)
+
+    @staticmethod
+    def _blocked(append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
+        """An entry blocks: the entries before it are stored, and settled."""
+        progress, stored = append.progress, append.stored(persisted)
+        if stored is not None and not progress.trouble:
+            progress.confirmed(stored, min(answer.duplicates, len(stored.entries)))
+        at = (answer.position.ledger, answer.position.entry) if answer.HasField("position") else None
+        conflict = answer.conflict.SerializeToString() if answer.HasField("conflict") else b""
+        progress.fail(m.BLOCKED, answer.reason, answer.blocked, at, conflict)
 
     def _wanted(self, destination: DestinationChannel, wanted: pb.CommandGeoSchemasWanted) -> None:
         """The destination does not know the schemas of an append: it waits until the source has supplied them."""

@@ -2,7 +2,7 @@
 
 import selectors
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 
 class Pollable(Protocol):
@@ -18,15 +18,18 @@ class Pollable(Protocol):
         ...
 
 
-class ChannelPoll:
+P = TypeVar("P", bound=Pollable)
+
+
+class ChannelPoll(Generic[P]):
     """A selector that follows the connections it is asked to wait for."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._known: dict[Pollable, tuple[int, int]] = {}
+        self._known: dict[P, tuple[int, int]] = {}
         """Descriptor and events of each that is registered."""
 
-    def wait(self, pollables: Iterable[Pollable], timeout: float) -> list[tuple[Pollable, bool, bool]]:
+    def wait(self, pollables: Iterable[P], timeout: float) -> list[tuple[P, bool, bool]]:
         """Wait until one is ready.
 
         Args:
@@ -36,7 +39,7 @@ class ChannelPoll:
         Returns:
             (pollable, readable, writable) of each that can.
         """
-        wanted: dict[Pollable, tuple[int, int]] = {}
+        wanted: dict[P, tuple[int, int]] = {}
         for one in pollables:
             if (descriptor := one.fileno()) >= 0:
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.wants_write else 0)

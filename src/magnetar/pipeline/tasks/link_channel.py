@@ -5,13 +5,14 @@ Why not the blocking client of `runtime`: a task talks to several clusters at on
 """
 
 import os
-import selectors
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Final
 
 from magnetar.core.errors import ProtocolError
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll
 from magnetar.runtime.network.link_connection import LinkDown, link_connect
 from magnetar.runtime.security.tls import TlsSocket, shown, target_of
 from magnetar.wire import pulsar_pb2 as pb
@@ -174,15 +175,9 @@ class LinkChannel:
 
 
 def wait(channels: Iterable[LinkChannel], timeout: float) -> list[tuple[LinkChannel, bool, bool]]:
-    """Wait until one of the channels is ready; returns (channel, readable, writable) of each that is."""
-    with selectors.DefaultSelector() as selector:
-        for channel in channels:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
-            selector.register(channel, events, channel)
-        return [
-            (key.data, bool(events & selectors.EVENT_READ), bool(events & selectors.EVENT_WRITE))
-            for key, events in selector.select(timeout)
-        ]
+    """Wait once until one of the channels is ready; returns (channel, readable, writable) of each that is."""
+    with closing(ChannelPoll[LinkChannel]()) as poll:
+        return poll.wait(channels, timeout)
 
 
 def call(

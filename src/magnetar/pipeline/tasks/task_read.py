@@ -178,9 +178,14 @@ class SourceReader:
 
 def fits(read: pb.CommandGeoReadResponse, payload: memoryview) -> bool:
     """Whether the lists of an answer agree with each other and with the bytes that follow it."""
+    return lists_agree(read) and sum(read.sizes) == len(payload)
+
+
+def lists_agree(read: pb.CommandGeoReadResponse) -> bool:
+    """Whether each entry of an answer is in all of its lists."""
     rows = len(read.sizes)
     lists = (read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times)
-    return all(len(values) == rows for values in lists) and sum(read.sizes) == len(payload)
+    return all(len(values) == rows for values in lists)
 
 
 def read_task(

@@ -9,7 +9,6 @@ it. An append that is refused, blocked or unanswered ends its range: later entri
 have to refuse them.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,12 +21,7 @@ from magnetar.pipeline.rows import Slices
 from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
 from magnetar.pipeline.tasks.link_channel import open_channel
 from magnetar.pipeline.tasks.task_read import Connect
-from magnetar.wire import pulsar_pb2 as pb
-
-
-def wall_ms() -> int:
-    """The wall clock."""
-    return time.time_ns() // 1_000_000
+from magnetar.runtime.clock import wall_ms
 
 
 @dataclass(slots=True)
@@ -89,20 +83,12 @@ class RangeProgress:
         known = self.oldest_publish_ms
         self.oldest_publish_ms = min(known or append.oldest_publish_ms, append.oldest_publish_ms)
 
-    def stopped(self, append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry in the middle blocks: the entries before it are stored, and settled."""
-        if answer.HasField("position"):
-            self.at = (answer.position.ledger, answer.position.entry)
-        if answer.HasField("conflict"):
-            self.conflict = answer.conflict.SerializeToString()
-        stored = append.stored(persisted)
-        if stored is not None:
-            self.confirmed(stored, min(answer.duplicates, len(stored.entries)))
-
-    def fail(self, trouble: str, reason: str, kind: str = "") -> None:
+    def fail(
+        self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
+    ) -> None:
         """Note the first trouble; later ones follow from it."""
         if not self.trouble:
-            self.trouble, self.reason, self.kind = trouble, reason, kind
+            self.trouble, self.reason, self.kind, self.at, self.conflict = trouble, reason, kind, at, conflict
 
     def report(self) -> m.RangeReport:
         """How it ended; see the module's text for the rule."""
