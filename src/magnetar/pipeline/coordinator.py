@@ -119,7 +119,10 @@ class PipelineCoordinator:
             )
 
     def _supersede(self, timeout_ms: int) -> None:
-        """End the long batch that runs: a question of a later epoch supersedes its readers; one such question is enough."""
+        """End the long batch that runs: a question of a later epoch supersedes its readers.
+
+        The batch ends with the first answer that says so. All sources are asked, because the batch may have lost some of them.
+        """
         with self._changed:
             self._turns.epoch += 1
             epoch = self._turns.epoch

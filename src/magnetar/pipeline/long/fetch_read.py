@@ -3,11 +3,12 @@
 Each source has several questions (GEO_FETCH) under way, so that its answers do not wait for a round trip. A source that cannot be
 reached is tried again for as long as the batch lasts, and the others continue. The batch ends when a later one supersedes it.
 
-Spark delays rows at three points (PySpark 4.3, docs/design/pipeline.md#long-batches). Each has a remedy:
+Spark delays rows at four points (PySpark 4.3, docs/decisions/0051-long-batches.md). Each has a remedy:
 
     the worker's output buffer             it is flushed after each Arrow batch (`flush_each_batch`)
     the JVM waits for the following row    a filler row ends each Arrow batch
-    the JVM's batches and buffer           settings of the query (`replicate.LONG_SETTINGS`)
+    the JVM's Arrow batches are large      a setting of the query (`replicate.LONG_SETTINGS`)
+    the JVM's buffer to the writing worker likewise
 
 On a link without a filter each answer is one row. With a filter each entry of the answer is a row, between control rows.
 """
@@ -23,6 +24,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from magnetar.core.backoff import pause
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import ANSWER, FETCHED, FILLER, LOOKED, ROUTE
 from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
@@ -71,6 +73,8 @@ class SourceFetcher:
     Attributes:
         reader: named in each question; another one for each connection, because answers may have been lost with the last.
         asked: by request id the link, and until when an answer must have come.
+        failures: in a row; the next try is at `again_at`.
+        resting: links that the source refused, and when it is asked about them again.
     """
 
     address: str
@@ -79,7 +83,7 @@ class SourceFetcher:
     reader: int = 0
     asked: dict[int, tuple[int, float]] = field(default_factory=dict)
     again_at: float = 0.0
-    pause_s: float = PAUSE_S_MIN
+    failures: int = 0
     resting: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -217,8 +221,8 @@ class FetchReader:
             source.channel.close()
             source.channel = None
         source.asked.clear()
-        source.again_at = now + source.pause_s
-        source.pause_s = min(2 * source.pause_s, PAUSE_S_MAX)
+        source.failures += 1
+        source.again_at = now + pause(source.failures, PAUSE_S_MIN, PAUSE_S_MAX)
 
     # ----------------------------------------------------------------------------------------------------------- answers
 
@@ -233,7 +237,7 @@ class FetchReader:
                 self._lost(source, self._clock())
                 return
         if events:
-            source.pause_s = PAUSE_S_MIN
+            source.failures = 0
 
     def _answered(self, source: SourceFetcher, event: Response | Push) -> bool:
         """Take one answer; returns whether the connection is of use."""
