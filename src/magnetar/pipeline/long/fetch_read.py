@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
 from magnetar.pipeline.rows import Assembler
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll
 from magnetar.pipeline.tasks.link_channel import LinkChannel, open_channel
+from magnetar.pipeline.tasks.pace import Mark, Pace
 from magnetar.pipeline.tasks.task_read import Connect, lists_agree
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
@@ -38,7 +39,12 @@ from magnetar.wire.client import Push, Response
 from magnetar.wire.positions import position_from_proto
 
 FETCHES_AHEAD: Final = 16
-"""Questions under way for one link: answers come 8 ms apart under load, so that this is enough for a round trip of 130 ms."""
+"""Questions under way for one link at least: answers come 2 to 8 ms apart under load, so that they need not wait for a question
+when the link is busy again after a rest."""
+
+FETCHES_AHEAD_MAX: Final = 64
+"""Questions under way for one link at most: sources hold no more (`replication.link.fetching.HELD_MAX`). With `FETCH_BYTES_MAX`,
+16 MiB are under way in a round trip: 80 MB/s over 200 ms."""
 
 FETCH_BYTES_MAX: Final = 256 << 10
 """Size of one answer, unless a single entry is larger: larger rows cost the JVM's collector more than the rows that are saved."""
@@ -66,13 +72,22 @@ class FetchedPart:
     topic: str
 
 
+class Question(NamedTuple):
+    """A question about a link; `until`: when an answer must have come; `mark`: of the link's pace."""
+
+    link: int
+    until: float
+    mark: Mark
+
+
 @dataclass(slots=True)
 class SourceFetcher:
     """One source broker, and the links that it is asked about.
 
     Attributes:
         reader: named in each question; another one for each connection, because answers may have been lost with the last.
-        asked: by request id the link, and until when an answer must have come.
+        asked: by request id the question.
+        paces: of each link, in answers: how many questions are under way follows them (`pipeline.tasks.pace`).
         failures: in a row; the next try is at `again_at`.
         resting: links that the source refused, and when it is asked about them again.
     """
@@ -81,7 +96,8 @@ class SourceFetcher:
     routes: dict[int, m.Route]
     channel: LinkChannel | None = None
     reader: int = 0
-    asked: dict[int, tuple[int, float]] = field(default_factory=dict)
+    asked: dict[int, Question] = field(default_factory=dict)
+    paces: dict[int, Pace] = field(default_factory=dict)
     again_at: float = 0.0
     failures: int = 0
     resting: dict[int, float] = field(default_factory=dict)
@@ -89,7 +105,7 @@ class SourceFetcher:
     @property
     def answer_by(self) -> float:
         """When the oldest question must have been answered: all wait equally long, so the first is the one."""
-        return next((until for _, until in self.asked.values()), inf)
+        return next((question.until for question in self.asked.values()), inf)
 
 
 class FetchReader:
@@ -200,11 +216,13 @@ class FetchReader:
         for link in [link for link, at in source.resting.items() if at <= now]:
             del source.resting[link]
         counts = dict.fromkeys(source.routes, 0)
-        for link, _ in source.asked.values():
-            counts[link] += 1
+        for question in source.asked.values():
+            counts[question.link] += 1
         for link, count in counts.items():
             if link not in source.resting:
-                for _ in range(FETCHES_AHEAD - count):
+                pace = source.paces.setdefault(link, Pace(now))
+                ahead = pace.window(source.channel.round_trip_s, now, FETCHES_AHEAD, FETCHES_AHEAD_MAX)
+                for _ in range(ahead - count):
                     self._fetch(source, source.channel, link, now)
 
     def _fetch(self, source: SourceFetcher, channel: LinkChannel, link: int, now: float) -> None:
@@ -213,7 +231,8 @@ class FetchReader:
         fetch = command.geo_fetch
         fetch.to, fetch.pipeline, fetch.epoch, fetch.reader = route.target, long.pipeline, long.epoch, source.reader
         fetch.wait_ms, fetch.bytes_max, fetch.window_bytes = WAIT_MS, FETCH_BYTES_MAX, long.window_bytes
-        source.asked[channel.request(command)] = (link, now + (WAIT_MS + route.progress_ms) / 1000)
+        until = now + (WAIT_MS + route.progress_ms) / 1000
+        source.asked[channel.request(command)] = Question(link, until, source.paces[link].asked(now))
 
     def _lost(self, source: SourceFetcher, now: float) -> None:
         """A source cannot be reached: its questions are asked again, by another reader."""
@@ -243,9 +262,11 @@ class FetchReader:
         """Take one answer; returns whether the connection is of use."""
         if not isinstance(event, Response):
             return True
-        link, _ = source.asked.pop(event.request_id, (-1, 0.0))
-        if link < 0:
+        question = source.asked.pop(event.request_id, None)
+        if question is None:
             return True
+        link = question.link
+        source.paces[link].answered(question.mark, 1, self._clock())
         if event.command.type == pb.ERROR:
             source.resting[link] = self._clock() + REFUSED_S
             return True

@@ -1,8 +1,9 @@
 """Sends entries to several destination brokers at once, and handles their answers.
 
-Each destination has a window: a limit of bytes that were sent and not answered. The sender does not wait for one destination
-while another can take bytes. A destination without progress for half a second is given up, and the appends on their way to it
-fail. The data is sent as slices of the Arrow buffers. No behaviour of a broker makes this module raise an exception.
+Each destination has a window: a limit of bytes that were sent and not answered. It follows the destination's pace and distance
+(`pipeline.tasks.pace`). The sender does not wait for one destination while another can take bytes. A destination without progress
+for half a second is given up, and the appends on their way to it fail. The data is sent as slices of the Arrow buffers. No
+behaviour of a broker makes this module raise an exception.
 
 An append counts when the destination has answered that it is *persisted*. An append that is refused, blocked or unanswered ends
 its topic: later entries are not sent, because the destination would have to refuse them.
@@ -18,6 +19,7 @@ from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
 from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel
+from magnetar.pipeline.tasks.pace import Mark
 from magnetar.pipeline.tasks.schema_fetcher import SchemaFetcher
 from magnetar.pipeline.tasks.task_read import Connect
 from magnetar.runtime.network.link_connection import LinkDown
@@ -28,6 +30,10 @@ APPEND_BYTES_MAX: Final = 1 << 20
 """One GEO_APPEND: below the brokers' frame limit, large enough that its fixed cost vanishes."""
 
 APPEND_ENTRIES_MAX: Final = 4096
+
+WINDOW_BYTES_MIN: Final = 8 << 20
+"""The window of a destination that is near, or that is not known yet, unless its ceiling is lower: a disk that syncs for tens of
+milliseconds should not stop a link in between."""
 
 
 class Progress(Protocol):
@@ -144,9 +150,9 @@ class DestinationChannel:
     route: m.Route
     channel: LinkChannel | None = None
     queue: deque[AppendRequest] = field(default_factory=deque)
-    under_way: dict[int, AppendRequest] = field(default_factory=dict)
+    under_way: dict[int, tuple[AppendRequest, Mark]] = field(default_factory=dict)
     queued_bytes: int = 0
-    window_bytes: int = 0
+    under_way_bytes: int = 0
     down: str = ""
     silent_s: float = 0.0
     quiet_until: float = 0.0
@@ -281,29 +287,37 @@ class AppendSender:
         destination = destinations[channel]
         try:
             for event in channel.pump(readable, writable):
-                self._answered(destination, event)
+                self._answered(destination, channel, event)
         except LinkDown as down:
             if not self._reconnect(destination):
                 self._give_up(destination, str(down))
 
     def _fill_window(self, destination: DestinationChannel, now: float) -> float:
         """Send as much as the window allows; returns how long to wait at most before it is called again."""
-        assert destination.channel is not None
+        channel = destination.channel
+        assert channel is not None
         if destination.quiet_until > now:
             return destination.quiet_until - now
-        while destination.queue and (
-            destination.window_bytes < destination.route.window_bytes or not destination.under_way
-        ):
+        if not destination.queue:
+            return float("inf")
+        most = destination.route.window_bytes
+        window = channel.pace.window(channel.round_trip_s, now, WINDOW_BYTES_MIN, most)
+        while destination.queue and (destination.under_way_bytes < window or not destination.under_way):
             append = destination.queue.popleft()
             destination.queued_bytes -= len(append.data)
             if append.progress.trouble:
                 append.progress.left()
                 continue
-            destination.window_bytes += len(append.data)
-            destination.under_way[destination.channel.request(append.command(), [append.data])] = append
+            destination.under_way_bytes += len(append.data)
+            self._send(destination, channel, append, now)
         return float("inf")
 
-    def _answered(self, destination: DestinationChannel, event: Response | Push) -> None:
+    @staticmethod
+    def _send(destination: DestinationChannel, channel: LinkChannel, append: AppendRequest, now: float) -> None:
+        number = channel.request(append.command(), [append.data])
+        destination.under_way[number] = append, channel.pace.asked(now)
+
+    def _answered(self, destination: DestinationChannel, channel: LinkChannel, event: Response | Push) -> None:
         command = event.command
         if command.type == pb.ERROR:
             self._give_up(destination, command.error.message)
@@ -312,10 +326,12 @@ class AppendSender:
             self._wanted(destination, command.geo_schemas_wanted)
             return
         answer = command.geo_append_response
-        append = destination.under_way.pop(event.request_id, None) if isinstance(event, Response) else None
-        if append is None:
+        sent = destination.under_way.pop(event.request_id, None) if isinstance(event, Response) else None
+        if sent is None:
             return
-        destination.window_bytes -= len(append.data)
+        append, mark = sent
+        channel.pace.answered(mark, len(append.data), time.monotonic())
+        destination.under_way_bytes -= len(append.data)
         progress = append.progress
         progress.left()
         if answer.throttle_ms:
@@ -345,7 +361,7 @@ class AppendSender:
     def _wanted(self, destination: DestinationChannel, wanted: pb.CommandGeoSchemasWanted) -> None:
         """The destination does not know the schemas of an append: it waits until the source has supplied them."""
         channel = destination.channel
-        routes = (append.progress.route for append in destination.under_way.values())
+        routes = (append.progress.route for append, _ in destination.under_way.values())
         address = next((route.source_address for route in routes if route.source == wanted.source), "")
         if not address:
             return  # nothing of it is under way now
@@ -367,22 +383,21 @@ class AppendSender:
             return False
         destination.channel.close()
         try:
-            destination.channel = LinkChannel(destination.route.target_address, self._token)
+            channel = destination.channel = LinkChannel(destination.route.target_address, self._token)
         except LinkDown:
             return False
-        appends = list(destination.under_way.values())
-        destination.under_way = {
-            destination.channel.request(append.command(), [append.data]): append for append in appends
-        }
+        appends, destination.under_way = list(destination.under_way.values()), {}
+        for append, _ in appends:
+            self._send(destination, channel, append, time.monotonic())
         return True
 
     def _give_up(self, destination: DestinationChannel, reason: str) -> None:
         destination.down = f"{destination.route.target}: {reason}"
-        for append in [*destination.under_way.values(), *destination.queue]:
+        for append in [*(append for append, _ in destination.under_way.values()), *destination.queue]:
             append.progress.fail(m.TARGET_DOWN, destination.down)
         destination.queue.clear()
         destination.under_way.clear()
-        destination.queued_bytes = destination.window_bytes = 0
+        destination.queued_bytes = destination.under_way_bytes = 0
         if destination.channel is not None:
             destination.channel.close()
             destination.channel = None

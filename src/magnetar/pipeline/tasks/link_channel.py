@@ -13,6 +13,7 @@ from typing import Final
 
 from magnetar.core.errors import ProtocolError
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll
+from magnetar.pipeline.tasks.pace import Pace
 from magnetar.runtime.network.link_connection import LinkDown, link_connect
 from magnetar.runtime.security.tls import TlsSocket, shown, target_of
 from magnetar.wire import pulsar_pb2 as pb
@@ -37,6 +38,9 @@ class LinkChannel:
         fresh: whether it was opened for the present task, so that a failure says something about the broker.
         progress_at: when bytes last went in or out, by `clock`.
         hello: who the broker is; None until it accepted CONNECT.
+        round_trip_s: seconds from CONNECT to its answer; 0 until then.
+        pace: of the bytes that are sent over it and answered. It is kept with the connection, so that a task begins with the
+            window at which the last one ended.
 
     Raises:
         LinkDown: it cannot be begun.
@@ -47,6 +51,9 @@ class LinkChannel:
         self.hello: pb.GeoHello | None = None
         self._clock = clock
         self.progress_at = clock()
+        self.round_trip_s = 0.0
+        self.pace = Pace(self.progress_at)
+        self._greets_at = 0.0
         self._connected = False
         self._client = ClientConnection(FRAME_BYTES_MAX)
         self._received_before = 0
@@ -137,6 +144,7 @@ class LinkChannel:
             except BlockingIOError:
                 return
             self.progress_at = self._clock()
+            self._greets_at = self._greets_at or self.progress_at
             self._client.sent(sent)
 
     def _receive_some(self) -> list[Response | Push]:
@@ -167,6 +175,7 @@ class LinkChannel:
         if not greeting.HasField("geo"):
             raise LinkDown(f"{self.address}: the broker does not accept this link token (or is no Magnetar broker)")
         self.hello = greeting.geo
+        self.round_trip_s = self._clock() - self._greets_at
         self._send_some()
 
     def close(self) -> None:
