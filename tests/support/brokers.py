@@ -190,7 +190,8 @@ class World:
             tail := os.environ.get("MAGNETAR_TAIL")
         ) and "tail =" not in extra:  # `make test` with the other kind of batches
             table = f'[replication]\ntail = "{tail}"\n'
-            extra = extra.replace("[replication]\n", table) if "[replication]\n" in extra else f"{extra}\n{table}"
+            # Before the rest: tests add lines to the last table of the file.
+            extra = extra.replace("[replication]\n", table) if "[replication]\n" in extra else f"{table}\n{extra}"
         self.config.write_text("\n".join(lines) + "\n" + extra)
 
     def __getitem__(self, name: str) -> BrokerProcess:

@@ -2,14 +2,15 @@
 
     closed --failure--> open --after the pause--> half-open --probe works--> closed
                          ^                            |
-                         +------- probe fails --------+   (the pause doubles, up to a bound, with jitter)
-                            or gets no answer
+                         +------- probe fails --------+   (the same short pause each time; the pause after failures of
+                            or gets no answer    batches doubles, up to a bound; both with jitter)
 
 Nothing is planned from or to a cluster whose breaker is not closed. The coordinator's own threads make the probes, never a
 batch. A successful probe closes the breaker but does not reset the count of failures: a cluster that answers probes and stalls
 batches is tried less and less often. Only a batch that went through (`confirmed`) resets the count. One failure opens the
 breaker: a task has already waited for its deadline when it reports one, and every further attempt would cost every other link
-the same wait again.
+the same wait again. A failed probe costs only the thread that makes it. It is not counted, and the next one follows soon, however
+long the cluster was down: so a cluster that is back is used again within a second.
 """
 
 import random
@@ -23,7 +24,10 @@ PAUSE_MS_MIN: Final = 200
 """First pause after a failure: about one micro-batch, so that a broker's restart costs little."""
 
 PAUSE_MS_MAX: Final = 10_000
-"""Longest pause between probes: how long a healed cluster may stay unnoticed."""
+"""Longest pause after failures of batches: how long a cluster that answers probes and stalls batches is left alone."""
+
+PROBE_MS: Final = 400
+"""Pause between two probes: how long a cluster that is back may stay unnoticed. A probe is a connection and one question."""
 
 JITTER: Final = 0.25
 """Pauses vary by this share, so that many pipelines do not probe a restarted broker in step."""
@@ -64,10 +68,14 @@ class Breaker:
             return  # a late task reports a known failure: it must not stretch the pause
         if self.since_ms == 0:
             self.since_ms = now_ms
-        self.failures += 1
+        if self.state is BreakerState.HALF_OPEN:
+            pause_ms = backoff_ms(1, rng, PROBE_MS)
+        else:
+            self.failures += 1
+            pause_ms = backoff_ms(self.failures, rng)
         self.reason = reason
         self.state = BreakerState.OPEN
-        self.retry_at_ms = now_ms + backoff_ms(self.failures, rng)
+        self.retry_at_ms = now_ms + pause_ms
 
     def probe(self, now_ms: int) -> int:
         """Start a probe if one may start now: its number, at most one until it has failed or worked; 0: not now."""

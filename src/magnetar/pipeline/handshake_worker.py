@@ -30,7 +30,7 @@ class HandshakeWorker:
                 if may_try:
                     channel = self._shake_hands(channel)
                 else:
-                    self._shared.sleep(TICK_MS)
+                    self._shared.await_probe(self._target)
 
     def _shake_hands(self, channel: LinkChannel | None) -> LinkChannel | None:
         """Send the questions that are due, or wait a while for one; returns the connection to keep."""

@@ -58,7 +58,7 @@ class Poller:
                 if may_try:
                     self._connected(links)
                 else:
-                    self._shared.sleep(TICK_MS)
+                    self._shared.await_probe(source)
 
     def _connected(self, links: Sequence[Link]) -> None:
         """Poll all links on a new connection, for as long as it is of use."""

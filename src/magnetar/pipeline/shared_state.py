@@ -88,11 +88,14 @@ class SharedState:
             self.stopping = True
             self.changed.notify_all()
 
-    def sleep(self, ms: int) -> None:
-        """Sleep until something changes, or this time is over."""
+    def await_probe(self, cluster: str) -> None:
+        """Sleep until a broken cluster may be probed, or something changes."""
         with self.changed:
+            breaker = self.state.breakers[cluster]
+            # Half-open: another thread's probe is under way.
+            left_ms = breaker.retry_at_ms - self.clock_ms() if breaker.state is BreakerState.OPEN else TICK_MS
             if not self.stopping:
-                self.changed.wait(ms / 1000)
+                self.changed.wait(min(max(left_ms, 1), TICK_MS) / 1000)
 
     def pause(self, ms: int) -> None:
         """Sleep for this time, whatever changes, unless the pipeline stops."""

@@ -25,7 +25,12 @@ from magnetar.spark_session.worker import settle
 MODULES: Final = (
     "pyspark.worker",
     "pyspark.sql.streaming.datasource",
+    "pyspark.sql.worker.plan_data_source_read",
     "pyarrow.compute",
+    "pyarrow.pandas_compat",
+    "magnetar.pipeline.datasource",
+    "magnetar.pipeline.long.fetch_read",
+    "magnetar.pipeline.long.fetch_write",
     "magnetar.pipeline.rows",
     "magnetar.pipeline.tasks.task_read",
     "magnetar.pipeline.tasks.task_write",

@@ -23,6 +23,12 @@ def in_a_worker(_: int) -> tuple[list[str], bool, list[str]]:
 
 def test_workers_are_born_with_everything(spark: Any) -> None:
     [(modules, frozen, threads)] = spark.sparkContext.parallelize([0], 1).map(in_a_worker).collect()
-    assert {"magnetar.spark.sink", "magnetar.pipeline.tasks.task_write", "pyarrow.compute"} <= set(modules)
+    expected = {
+        "magnetar.spark.sink",
+        "magnetar.pipeline.tasks.task_write",
+        "magnetar.pipeline.long.fetch_write",
+        "pyarrow.compute",
+    }
+    assert expected <= set(modules)
     assert frozen
     assert set(threads) <= ALLOWED

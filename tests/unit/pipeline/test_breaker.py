@@ -6,7 +6,7 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, Breaker, BreakerState, backoff_ms
+from magnetar.pipeline.breaker import PAUSE_MS_MAX, PAUSE_MS_MIN, PROBE_MS, Breaker, BreakerState, backoff_ms
 from magnetar.pipeline.link_state import Throttle
 
 
@@ -40,6 +40,20 @@ def test_the_pause_grows_while_batches_fail_though_probes_work() -> None:
     breaker.confirmed()
     breaker.failed(now, rng, "silent")
     assert breaker.retry_at_ms - now <= PAUSE_MS_MIN * 1.25, "a batch that went through starts the count anew"
+
+
+def test_a_cluster_that_is_back_is_noticed_soon_however_long_it_was_down() -> None:
+    breaker, rng, now = Breaker(), random.Random(5), 0
+    breaker.failed(now, rng, "refused")
+    for _ in range(50):
+        now = breaker.retry_at_ms
+        assert breaker.probe(now)
+        breaker.failed(now, rng, "refused")
+        assert breaker.retry_at_ms - now <= PROBE_MS * 1.25
+    assert breaker.probe(breaker.retry_at_ms)
+    breaker.worked()
+    breaker.failed(now, rng, "stalled")
+    assert breaker.failures == 2, "failed probes are not failures of batches"
 
 
 def test_a_late_report_does_not_stretch_the_pause() -> None:

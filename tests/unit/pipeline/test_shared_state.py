@@ -5,7 +5,7 @@ import random
 import pytest
 
 from magnetar.pipeline.breaker import BreakerState
-from magnetar.pipeline.shared_state import Pipeline, SharedState
+from magnetar.pipeline.shared_state import TICK_MS, Pipeline, SharedState
 
 from .worlds import LINKS
 
@@ -43,11 +43,29 @@ def test_a_probe_that_is_left_without_a_word_has_failed(shared: SharedState, clo
             assert not another, "one probe at a time"
         assert shared.state.breakers["a"].state is BreakerState.HALF_OPEN
     breaker = shared.state.breakers["a"]
-    assert (breaker.state, breaker.failures, breaker.reason) == (BreakerState.OPEN, 2, "refused")
+    assert (breaker.state, breaker.probes, breaker.reason) == (BreakerState.OPEN, 1, "refused")
+    assert breaker.retry_at_ms > shared.clock_ms(), "the next probe waits for its pause"
     clock.now = breaker.retry_at_ms
     with pytest.raises(KeyError), shared.trying("a"):
         raise KeyError("a fault of ours")
     assert breaker.state is BreakerState.OPEN
+
+
+def test_a_thread_that_waits_for_a_probe_wakes_when_it_is_due(shared: SharedState, clock: Clock) -> None:
+    shared.failed("a", "refused")
+    waits: list[float | None] = []
+    shared.changed.wait = waits.append  # type: ignore[assignment, method-assign]
+    clock.now = shared.state.breakers["a"].retry_at_ms - 7
+    shared.await_probe("a")
+    clock.now += 100
+    shared.await_probe("a")
+    assert waits == [0.007, 0.001]
+    with shared.trying("a"):
+        shared.await_probe("a")
+    assert waits[2:] == [TICK_MS / 1000], "another thread's probe is under way"
+    shared.stop()
+    shared.await_probe("a")
+    assert len(waits) == 3
 
 
 def test_a_probe_that_ended_is_not_ended_again(shared: SharedState, clock: Clock) -> None:
@@ -55,7 +73,8 @@ def test_a_probe_that_ended_is_not_ended_again(shared: SharedState, clock: Clock
     breaker = shared.state.breakers["a"]
     with shared.trying("a"):
         shared.failed("a", "silent")
-    assert (breaker.failures, breaker.reason) == (2, "silent")
+        until = breaker.retry_at_ms
+    assert (breaker.state, breaker.reason, breaker.retry_at_ms) == (BreakerState.OPEN, "silent", until)
     clock.now = breaker.retry_at_ms
     with shared.trying("a"):
         shared.worked("a")
