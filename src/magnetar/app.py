@@ -52,10 +52,10 @@ from magnetar.runtime.log.recovery import (
     check_log,
     check_store,
     check_uuid,
-    place_of,
+    store_address,
 )
 from magnetar.runtime.log.reserve import Reserve
-from magnetar.runtime.network.connection_places import Places, per_address
+from magnetar.runtime.network.connection_slots import ConnectionSlots, per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
 from magnetar.runtime.network.listener import Listener
 from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed
@@ -153,7 +153,7 @@ def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str
     known = LAST_LEDGER_KEY in stored or any(key.startswith(TOPIC_PREFIX) for key in stored)
     if recovered.topics and not known:
         raise StorageError(
-            f"the metadata store ({place_of(store, folder)}) knows no topic, and {folder / 'log'} holds messages of "
+            f"the metadata store ({store_address(store, folder)}) knows no topic, and {folder / 'log'} holds messages of "
             f"{len(recovered.topics)}, such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that "
             "belongs to them ([metadata] store, a backup), or, to start again without them, move the folder away"
         )
@@ -178,7 +178,7 @@ class BrokerApp:
         self._stack.callback(self._answers.close)
         broker = config.broker
         self._connections_max, http_max = fitting(files, broker.connections_max, broker.http_connections_max)
-        self._room = Places(
+        self._room = ConnectionSlots(
             http_max,
             self._http_full,
             per_address=per_address(http_max, broker.http_connections_per_address_max),
@@ -240,13 +240,13 @@ class BrokerApp:
             discard=discarder.discard,
             ledgers=ledgers,
         )
-        place = place_of(self.config.metadata.store, folder.path)
+        store_at = store_address(self.config.metadata.store, folder.path)
         losses: list[Loss] = []
         dropped: list[int] = []
 
         def check(found: Recovered) -> None:
             check_together(stored, found, self.config.metadata.store, folder.path)
-            check_store(mark, stored, self.store.version, place, name)
+            check_store(mark, stored, self.store.version, store_at, name)
             check_uuid(folder.uuid, stored, self.config.metadata.store, folder.path, name)
             losses[:], dropped[:] = check_log(found, ledgers, stored, folder.path / "log", name)
 

@@ -29,7 +29,7 @@ def figures(broker: BrokerProcess, topic: str) -> dict[str, Any]:
     return dict(broker.rest("GET", path_of(topic) + "/stats")["idempotency"] or {"status": "off"})
 
 
-def place(one: pulsar.MessageId) -> tuple[int, int]:
+def part_number(one: pulsar.MessageId) -> tuple[int, int]:
     return one.ledger_id(), one.entry_id()
 
 
@@ -39,8 +39,8 @@ def test_a_key_is_stored_once_whoever_sends_it(own_broker: BrokerProcess) -> Non
     client = connect(own_broker)
     one, other = (client.create_producer("once", batching_enabled=False) for _ in range(2))
     first = one.send(b"1", properties={KEY: "a"})
-    assert place(other.send(b"again", properties={KEY: "a"})) == place(first)
-    assert place(one.send(b"again", properties={KEY: "a"})) == place(first)
+    assert part_number(other.send(b"again", properties={KEY: "a"})) == part_number(first)
+    assert part_number(one.send(b"again", properties={KEY: "a"})) == part_number(first)
     other.send(b"2", properties={KEY: "b"})
     one.send(b"no key", properties={"x": "a"})
     one.send(b"no key")
@@ -206,9 +206,9 @@ def test_with_numbers_too(own_broker: BrokerProcess) -> None:
     client = connect(own_broker)
     producer = client.create_producer("both", producer_name="p", batching_enabled=False)
     first = producer.send(b"1", sequence_id=1, properties={KEY: "a"})
-    assert place(producer.send(b"1", sequence_id=1, properties={KEY: "a"})) == place(first)
-    assert place(producer.send(b"1", sequence_id=2, properties={KEY: "a"})) == place(first)
-    assert place(producer.send(b"x", sequence_id=1, properties={KEY: "b"})) == (-1, -1)
+    assert part_number(producer.send(b"1", sequence_id=1, properties={KEY: "a"})) == part_number(first)
+    assert part_number(producer.send(b"1", sequence_id=2, properties={KEY: "a"})) == part_number(first)
+    assert part_number(producer.send(b"x", sequence_id=1, properties={KEY: "b"})) == (-1, -1)
     # A key that was only refused by its number is free.
     producer.send(b"2", sequence_id=3, properties={KEY: "b"})
     assert everything(client, "both") == [b"1", b"2"]

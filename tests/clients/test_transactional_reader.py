@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import text
 
-from magnetar.client import Displaced, Place, TransactionalReader
+from magnetar.client import Displaced, ReadPosition, TransactionalReader
 from magnetar.core.errors import MagnetarError
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess
@@ -146,7 +146,7 @@ def test_it_goes_on_within_a_batch(client: pulsar.Client, topic: str, engine: sq
         reader = TransactionalReader(client, topic, engine, name="r", messages_max=1)
         reader.run(note, stop=lambda stop_after=stop_after: len(seen(engine)) >= stop_after)
         assert seen(engine) == list(range(stop_after))
-        assert reader.place.batch_index == stop_after - 1
+        assert reader.position.batch_index == stop_after - 1
         reader.close()
     reader = TransactionalReader(client, topic, engine, name="r")
     assert reader.run(note, idle_ms=200) == 1
@@ -222,7 +222,7 @@ def test_partitions(broker: BrokerProcess, client: pulsar.Client, topic: str, en
     client.create_producer(part).send(b"1")
     reader = TransactionalReader(client, part, engine, name="r")
     assert reader.run(note, idle_ms=400) == 1
-    assert reader.place > Place(-1, -1, -1)
+    assert reader.position > ReadPosition(-1, -1, -1)
     reader.close()
 
 

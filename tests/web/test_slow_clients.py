@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from magnetar.admin.http.connection import IDLE_S, REQUEST_HEAD_BYTES_MAX, Connection
-from magnetar.runtime.network.connection_places import Places
+from magnetar.runtime.network.connection_slots import ConnectionSlots
 from tests.web.conftest import World, raw_answer, told
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
@@ -192,7 +192,7 @@ def test_requests_that_come_together_wait_as_bytes(monkeypatch: pytest.MonkeyPat
 
 def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -> None:
     refused: list[str] = []
-    room = Places(2, refused.append)
+    room = ConnectionSlots(2, refused.append)
 
     async def story() -> None:
         async with listening(IDLE_S, room=room) as port, asyncio.timeout(WAIT_S):
@@ -220,7 +220,7 @@ def test_connections_above_the_limit_are_closed_and_one_that_goes_makes_room() -
 
 def test_handshakes_of_tls_have_a_place_among_the_connections() -> None:
     refused: list[str] = []
-    room = Places(2, refused.append)
+    room = ConnectionSlots(2, refused.append)
     a, b, c, d = (asyncio.Protocol() for _ in "abcd")
     assert room.begin(a, "a") and room.begin(b, "b") and not room.begin(c, "c")
     assert not room.take(d, "d")
@@ -255,7 +255,7 @@ def test_a_body_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_strangers_do_not_keep_an_administrator_out(sent: bytes) -> None:
     made_room: list[str] = []
-    room = Places(40, lambda peer: None, made_room=made_room.append)
+    room = ConnectionSlots(40, lambda peer: None, made_room=made_room.append)
 
     async def refuse(_request: web.Request) -> web.Response:
         return web.Response(status=401, text="who?")

@@ -7,7 +7,7 @@
 Needs SQLAlchemy and the official client: the extra `client` of this package.
 """
 
-from magnetar.client.progress import Displaced, Place
+from magnetar.client.progress import Displaced, ReadPosition
 from magnetar.client.reader import TransactionalReader
 
-__all__ = ["Displaced", "Place", "TransactionalReader"]
+__all__ = ["Displaced", "ReadPosition", "TransactionalReader"]

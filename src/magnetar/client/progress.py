@@ -24,8 +24,8 @@ __all__ = [
     "Connection",
     "Displaced",
     "Engine",
-    "Place",
     "Progress",
+    "ReadPosition",
 ]
 
 TABLE: Final = "magnetar_progress"
@@ -40,7 +40,7 @@ class Displaced(MagnetarError):
     """Another process reads under the same name: it committed first, and nothing of this transaction was kept."""
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """A message of one topic, in this topic's order.
 
     Attributes:
@@ -53,7 +53,7 @@ class Place(NamedTuple):
     batch_index: int
 
 
-START: Final = Place(-1, -1, -1)
+START: Final = ReadPosition(-1, -1, -1)
 
 
 class Progress:
@@ -77,7 +77,7 @@ class Progress:
             Column("messages", BigInteger, nullable=False),
         )
 
-    def begin(self, name: str, topic: str) -> Place:
+    def begin(self, name: str, topic: str) -> ReadPosition:
         """The position of a reader; its row exists afterwards."""
         columns = self._table.c
         own = (columns.reader == name, columns.topic == topic)
@@ -94,7 +94,7 @@ class Progress:
                 pass  # another process made it in this moment
             with self._engine.begin() as connection:
                 row = connection.execute(query).one()
-        return Place(*row)
+        return ReadPosition(*row)
 
     def _create(self) -> None:
         try:
@@ -104,7 +104,9 @@ class Progress:
             if not inspect(self._engine).has_table(self._table.name):
                 raise
 
-    def move(self, connection: Connection, name: str, topic: str, before: Place, after: Place, messages: int) -> None:
+    def move(
+        self, connection: Connection, name: str, topic: str, before: ReadPosition, after: ReadPosition, messages: int
+    ) -> None:
         """Write a new position, in the caller's transaction.
 
         Args:

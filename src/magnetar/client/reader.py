@@ -17,8 +17,8 @@ from magnetar.client.progress import (
     TOPIC_CHARACTERS_MAX,
     Connection,
     Engine,
-    Place,
     Progress,
+    ReadPosition,
 )
 from magnetar.core.errors import MagnetarError
 
@@ -74,7 +74,7 @@ class TransactionalReader:
         partitions = list(client.get_topic_partitions(topic))
         if len(partitions) > 1 or partitions[0].endswith("-partition-0") > topic.endswith("-partition-0"):
             raise MagnetarError(f"{topic} has {len(partitions)} partitions: use a reader for each, {partitions[0]} ...")
-        self.place = START
+        self.position = START
         self._client, self._topic, self._name, self._engine = client, topic, name, engine
         self._start, self._max = start, messages_max
         self._progress = Progress(engine, table)
@@ -106,17 +106,17 @@ class TransactionalReader:
             messages = self._next(idle_ms, stop)
             if not messages:
                 return count
-            last = _place(messages[-1])
+            last = _position(messages[-1])
             try:
                 with self._engine.begin() as connection:
                     for message in messages:
                         handle(connection, message)
-                    self._progress.move(connection, self._name, self._topic, self.place, last, len(messages))
+                    self._progress.move(connection, self._name, self._topic, self.position, last, len(messages))
             except BaseException:
                 # Messages that were read and not committed have to be read again.
                 self.close()
                 raise
-            self.place = last
+            self.position = last
             count += len(messages)
         return count
 
@@ -131,9 +131,9 @@ class TransactionalReader:
     def _open(self) -> Any:
         import pulsar
 
-        self.place = self._progress.begin(self._name, self._topic)
-        if self.place != START:
-            identity = pulsar.MessageId(-1, *self.place)
+        self.position = self._progress.begin(self._name, self._topic)
+        if self.position != START:
+            identity = pulsar.MessageId(-1, *self.position)
         else:
             identity = pulsar.MessageId.earliest if self._start == "earliest" else pulsar.MessageId.latest
         return self._client.create_reader(self._topic, identity, reader_name=self._name)
@@ -144,7 +144,7 @@ class TransactionalReader:
             self._reader = self._open()
         messages: list[Any] = []
         waited = 0
-        last = self.place
+        last = self.position
         while len(messages) < self._max:
             message = self._read(MORE_MS if messages else WAIT_MS)
             if message is None:
@@ -153,8 +153,8 @@ class TransactionalReader:
                     break
                 continue
             # Clients may hand out a message again around a reconnect, and the earlier ones of a batch at the start.
-            if _place(message) > last:
-                last = _place(message)
+            if _position(message) > last:
+                last = _position(message)
                 messages.append(message)
         return messages
 
@@ -167,6 +167,6 @@ class TransactionalReader:
             return None
 
 
-def _place(message: Any) -> Place:
+def _position(message: Any) -> ReadPosition:
     identity = message.message_id()
-    return Place(identity.ledger_id(), identity.entry_id(), identity.batch_index())
+    return ReadPosition(identity.ledger_id(), identity.entry_id(), identity.batch_index())

@@ -206,12 +206,12 @@ def send_rows(
             for first, end in _pieces(columns):
                 if columns["incarnation"][first] == 0:
                     if report is not None:
-                        yield _told(report)
+                        yield _reported(report)
                     report = _open(sending, columns, first, cluster, peer)
                 elif report is not None and not report.blocked:
                     _send(sending, columns, first, end, report, cluster, peer)
         if report is not None:
-            yield _told(report)
+            yield _reported(report)
     finally:
         sending.close()
 
@@ -280,7 +280,7 @@ def _send(
         report.blocked, report.reason = answer.blocked, answer.reason
 
 
-def _told(report: Restored) -> pa.RecordBatch:
+def _reported(report: Restored) -> pa.RecordBatch:
     values = (report.topic, report.stored, report.duplicates, report.blocked, report.reason)
     arrays = [pa.array([value], kind.type) for value, kind in zip(values, _REPORT_ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_REPORT_ARROW)

@@ -288,9 +288,9 @@ def verify(
     topics = _topics(name, partitions)
     clusters = sorted(addresses)
     plan = parts([
-        Wanted(number, place, addresses[cluster], one, ledgers(cluster, one))
+        Wanted(number, topic_number, addresses[cluster], one, ledgers(cluster, one))
         for number, cluster in enumerate(clusters)
-        for place, one in enumerate(topics)
+        for topic_number, one in enumerate(topics)
     ])  # fmt: skip
     result = VerifyResult(str(name), partitions, 0, {cluster: Findings() for cluster in clusters})
     job = _Job(spark, plan, clusters, frozenset(links), topics, min(examples_max, EXAMPLES_CEILING))

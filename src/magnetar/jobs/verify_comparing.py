@@ -213,7 +213,7 @@ class Comparison:
         if len(counts):
             self._rows.append(Found(cluster, kind, int(counts.sum()), examples))
 
-    def _example(self, index: Any, count: Any, place: tuple[Any, Any], other: Any) -> Example:
+    def _example(self, index: Any, count: Any, where: tuple[Any, Any], other: Any) -> Example:
         """One message, its position, and the position of the copy that counts (not for a message out of order)."""
         judge, ledger, entry = -1, -1, -1
         if other is not None:
@@ -222,7 +222,7 @@ class Comparison:
             held = self._held[judge]
             ledger, entry = (int(held.table[name][held.at[row]]) for name in ("ledger", "entry"))
         return Example(
-            self._topic, self._origin, self._incarnation, int(index), int(count), int(place[0]), int(place[1]),
+            self._topic, self._origin, self._incarnation, int(index), int(count), int(where[0]), int(where[1]),
             judge, ledger, entry,
         )  # fmt: skip
 

@@ -336,8 +336,8 @@ def run(options: ReplicateOptions, on_line: Callable[[str], None]) -> int:
                 queries = Queries(spark, coordinator, names, checkpoint, on_line)
                 while not (coordinator.warmed() or options.stop.wait(0.05)):
                     queries.tend()
-                place = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""
-                on_line(f"replicating {len(pipeline.links)} link(s){place}")
+                ui = f"; Spark UI at {spark.sparkContext.uiWebUrl}" if spark.sparkContext.uiWebUrl else ""
+                on_line(f"replicating {len(pipeline.links)} link(s){ui}")
                 code = _watch(options, coordinator, queries, options.metrics or beside / "pipeline.jsonl", on_line)
                 if not coordinator.drain(STOP_MS):
                     on_line("a batch did not end in time and is abandoned; it will be sent again")

@@ -28,7 +28,7 @@ DIGEST_CHARACTERS: Final = 12
 """The length of an identity in tables: enough to distinguish the schemas of a topic."""
 
 
-class Place(NamedTuple):
+class Registration(NamedTuple):
     """The registration of a schema in one cluster.
 
     Attributes:
@@ -60,12 +60,12 @@ class Held(NamedTuple):
         """Version by identity, of those in force."""
         return {identity(definition): version for version, definition in self.live}
 
-    def readable(self) -> dict[Identity, Place]:
+    def readable(self) -> dict[Identity, Registration]:
         """All schemas that messages may have been written with, and their registration. The one in force wins over
         others.
         """
-        found = {identity(definition): Place(version, state) for version, definition, state in self.others}
-        return found | {key: Place(version) for key, version in self.identities().items()}
+        found = {identity(definition): Registration(version, state) for version, definition, state in self.others}
+        return found | {key: Registration(version) for key, version in self.identities().items()}
 
 
 class Row(NamedTuple):
@@ -74,16 +74,16 @@ class Row(NamedTuple):
     Attributes:
         identity: its identity, the same in all clusters.
         definition: its text in the first cluster that has it.
-        places: by cluster.
+        registrations: by cluster.
     """
 
     identity: Identity
     definition: Definition
-    places: Mapping[str, Place]
+    registrations: Mapping[str, Registration]
 
     def lacking(self, clusters: Iterable[str]) -> list[str]:
         """The clusters in which it is not in force although it is in another; none if it is in force nowhere."""
-        in_force = {cluster for cluster, place in self.places.items() if not place.state}
+        in_force = {cluster for cluster, registration in self.registrations.items() if not registration.state}
         return [cluster for cluster in clusters if cluster not in in_force] if in_force else []
 
 
@@ -105,14 +105,14 @@ class Underway(NamedTuple):
 
 def rows(held: Mapping[str, Held]) -> list[Row]:
     """All schemas of a topic by content: those with low versions first."""
-    found: dict[Identity, tuple[Definition, dict[str, Place]]] = {}
+    found: dict[Identity, tuple[Definition, dict[str, Registration]]] = {}
     for cluster, one in held.items():
         definitions = [(definition) for _, definition, _ in one.others] + [definition for _, definition in one.live]
         written = {identity(definition): definition for definition in definitions}
-        for key, place in one.readable().items():
-            found.setdefault(key, (written[key], {}))[1][cluster] = place
-    made = [Row(key, definition, places) for key, (definition, places) in found.items()]
-    return sorted(made, key=lambda row: (min(row.places.values()), -len(row.places), row.identity))
+        for key, registration in one.readable().items():
+            found.setdefault(key, (written[key], {}))[1][cluster] = registration
+    made = [Row(key, definition, registrations) for key, (definition, registrations) in found.items()]
+    return sorted(made, key=lambda row: (min(row.registrations.values()), -len(row.registrations), row.identity))
 
 
 def underway(

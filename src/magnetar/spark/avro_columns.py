@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from magnetar.spark.columns import LOGICAL
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
-Decoded = tuple[pa.Array | None, Places]
-Step = Callable[["Block", Places], Decoded]
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
+Decoded = tuple[pa.Array | None, Offsets]
+Step = Callable[["Block", Offsets], Decoded]
 """Reads a part of some values; the array is None when it is not wanted."""
 
 LOST: Final = 1 << 61
@@ -60,11 +60,11 @@ class Block:
         self.body = body
         self.limit = len(body)
 
-    def gather(self, at: Places) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    def gather(self, at: Offsets) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         """The byte at each offset; after the end there are zeros."""
         return self.bytes[np.minimum(at, self.limit)]
 
-    def number(self, at: Places) -> tuple[Places, Places]:
+    def number(self, at: Offsets) -> tuple[Offsets, Offsets]:
         """A whole number (int, long, length, branch) at each offset, and the offsets after it."""
         first = self.gather(at)
         at = at + 1
@@ -84,13 +84,13 @@ class Block:
             shift += 7
         return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), at
 
-    def fixed(self, at: Places, size: int) -> tuple["np.ndarray[Any, np.dtype[np.uint8]]", Places]:
+    def fixed(self, at: Offsets, size: int) -> tuple["np.ndarray[Any, np.dtype[np.uint8]]", Offsets]:
         """`size` bytes at each offset."""
         begin = np.minimum(at, self.limit)
         steps = np.minimum(begin[:, None] + np.arange(size), len(self.bytes) - 1)
         return self.bytes[steps], at + size
 
-    def slices(self, begin: Places, sizes: Places) -> pa.Array:
+    def slices(self, begin: Offsets, sizes: Offsets) -> pa.Array:
         """Pieces of different sizes, as binary."""
         total = int(sizes.sum())
         if total > 1 << 30:
@@ -213,7 +213,7 @@ def _made(made: pa.Array, want: pa.DataType) -> pa.Array:
 
 
 def _null(want: pa.DataType | None) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         return (None if want is None else pa.nulls(len(at), want)), at
 
     return read
@@ -221,7 +221,7 @@ def _null(want: pa.DataType | None) -> Step:
 
 def _whole(bits: int) -> Callable[[pa.DataType | None], Step]:
     def of(want: pa.DataType | None) -> Step:
-        def read(block: Block, at: Places) -> Decoded:
+        def read(block: Block, at: Offsets) -> Decoded:
             numbers, at = block.number(at)
             if bits == 32:
                 wide = np.flatnonzero((numbers > 0x7FFFFFFF) | (numbers < -0x80000000))
@@ -239,7 +239,7 @@ def _whole(bits: int) -> Callable[[pa.DataType | None], Step]:
 
 def _real(size: int) -> Callable[[pa.DataType | None], Step]:
     def of(want: pa.DataType | None) -> Step:
-        def read(block: Block, at: Places) -> Decoded:
+        def read(block: Block, at: Offsets) -> Decoded:
             if want is None:
                 return None, at + size
             raw, at = block.fixed(at, size)
@@ -251,7 +251,7 @@ def _real(size: int) -> Callable[[pa.DataType | None], Step]:
 
 
 def _boolean(want: pa.DataType | None) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         raw = block.gather(at)
         at = at + 1
         at[raw > 1] = LOST
@@ -263,7 +263,7 @@ def _boolean(want: pa.DataType | None) -> Step:
 def _bytes(want: pa.DataType | None) -> Step:
     """Bytes, as binary; the caller makes of them what is wanted."""
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         sizes, at = block.number(at)
         wrong = (sizes < 0) | (sizes > block.limit - at)
         if wrong.any():
@@ -279,7 +279,7 @@ def _text(want: pa.DataType | None) -> Step:
     """Texts; those that are not UTF-8 are found by the other decoder."""
     plain = _bytes(want)
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         made, at = plain(block, at)
         try:
             return (None if made is None else made.cast(pa.string())), at
@@ -298,7 +298,7 @@ def _of_bytes(want: pa.DataType | None) -> Step:
 
 
 def _converted(step: Step, want: pa.DataType | None) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         made, at = step(block, at)
         return (None if made is None or want is None else _made(made, want)), at
 
@@ -306,7 +306,7 @@ def _converted(step: Step, want: pa.DataType | None) -> Step:
 
 
 def _fixed(size: int, want: pa.DataType | None) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         if want is None:
             return None, at + size
         fits = at + size <= block.limit
@@ -320,7 +320,7 @@ def _fixed(size: int, want: pa.DataType | None) -> Step:
 def _enum(symbols: list[str], want: pa.DataType | None) -> Step:
     words = pa.array(symbols, pa.string())
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         chosen, at = block.number(at)
         wrong = (chosen < 0) | (chosen >= len(symbols))
         if wrong.any():
@@ -334,7 +334,7 @@ def _enum(symbols: list[str], want: pa.DataType | None) -> Step:
 
 
 def _time(step: Step, logical: str, kind: pa.DataType, want: pa.DataType) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         made, at = step(block, at)
         assert made is not None
         if logical == "date":
@@ -348,7 +348,7 @@ def _time(step: Step, logical: str, kind: pa.DataType, want: pa.DataType) -> Ste
 def _decimal(step: Step, node: Mapping[str, Any], want: pa.DataType | None) -> Step:
     scale = int(node.get("scale", 0))
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         made, at = step(block, at)
         if made is None or want is None:
             return None, at
@@ -359,7 +359,7 @@ def _decimal(step: Step, node: Mapping[str, Any], want: pa.DataType | None) -> S
 
 
 def _record(steps: list[tuple[str, Step]], want: pa.DataType | None) -> Step:
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         found: dict[str, pa.Array] = {}
         for name, step in steps:
             made, at = step(block, at)
@@ -378,12 +378,12 @@ def _record(steps: list[tuple[str, Step]], want: pa.DataType | None) -> Step:
 def _branches(steps: list[Step | None], want: pa.DataType | None) -> Step:
     """The step of a union; a step None is null."""
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         chosen, at = block.number(at)
         wrong = (chosen < 0) | (chosen >= len(steps))
         at[wrong] = LOST
         parts: list[pa.Array] = []
-        rows: list[Places] = []
+        rows: list[Offsets] = []
         for number, step in enumerate(steps):
             mine = np.flatnonzero(chosen == number)
             if step is None or not len(mine):
@@ -398,12 +398,12 @@ def _branches(steps: list[Step | None], want: pa.DataType | None) -> Step:
             return None, at
         if not parts:
             return pa.nulls(len(at), want), at
-        places = np.zeros(len(at), np.int64)
+        taken = np.zeros(len(at), np.int64)
         missing = np.ones(len(at), np.bool_)
         every = np.concatenate(rows)
-        places[every] = np.arange(len(every))
+        taken[every] = np.arange(len(every))
         missing[every] = False
-        return pa.concat_arrays(parts).take(pa.array(places, mask=missing)), at
+        return pa.concat_arrays(parts).take(pa.array(taken, mask=missing)), at
 
     return read
 
@@ -411,11 +411,11 @@ def _branches(steps: list[Step | None], want: pa.DataType | None) -> Step:
 def _list(item: Step, key: Step | None, want: pa.DataType | None) -> Step:
     """A list, or (with a key) a map: blocks of items, the last of which is empty."""
 
-    def read(block: Block, at: Places) -> Decoded:
+    def read(block: Block, at: Offsets) -> Decoded:
         at = at.copy()
         keys: list[pa.Array] = []
         items: list[pa.Array] = []
-        rows: list[Places] = []
+        rows: list[Offsets] = []
         active = np.arange(len(at))
         steps = 0
         while len(active):

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ErrorCode, MagnetarError, ProtocolError
 from magnetar.spark.connection import TIMEOUT_S, Access, Connection, Down, Refused
-from magnetar.spark.offsets import EARLIEST, Place
+from magnetar.spark.offsets import EARLIEST, MessagePosition
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.varint import signed
 
@@ -266,7 +266,7 @@ class Reader:
         self,
         client: Client,
         topic: str,
-        after: Place = EARLIEST,
+        after: MessagePosition = EARLIEST,
         *,
         after_time_ms: int | None = None,
         ahead_bytes: int = AHEAD_BYTES,
@@ -350,8 +350,8 @@ class Reader:
             self._detached = True
             return
         message = command.message
-        place = message.message_id
-        ledger, entry = place.ledgerId, place.entryId
+        position = message.message_id
+        ledger, entry = position.ledgerId, position.entryId
         where = f"{self._topic} at {ledger}:{entry}"
         try:
             metadata, body = open_entry(payload)
@@ -359,7 +359,7 @@ class Reader:
             raise Damaged(f"{where}: {error}") from None
         self._entries.append(Entry(ledger, entry, tuple(message.ack_set), metadata, body))
 
-    def last(self) -> Place:
+    def last(self) -> MessagePosition:
         """The position of the newest message; EARLIEST if there never was one.
 
         Raises:
@@ -396,7 +396,7 @@ class Reader:
         command.getLastMessageId.consumer_id = self._id
         return self._connection.ask(command)
 
-    def last_answer(self, request_id: int) -> Place:
+    def last_answer(self, request_id: int) -> MessagePosition:
         """The answer to `ask_last`."""
         assert self._connection is not None
         answer = self._connection.answer(request_id).getLastMessageIdResponse
@@ -404,7 +404,7 @@ class Reader:
         known = answer.HasField("consumer_mark_delete_position")
         self._mark = (signed(mark.ledgerId), signed(mark.entryId)) if known else None
         ledger, entry = signed(found.ledgerId), signed(found.entryId)
-        return EARLIEST if entry < 0 else Place(ledger, entry, -1)
+        return EARLIEST if entry < 0 else MessagePosition(ledger, entry, -1)
 
     def entries(self, wait_s: float) -> Iterator[Entry]:
         """The next entries, until none has arrived for `wait_s`; may be called again.

@@ -20,7 +20,7 @@ from magnetar.wire import pulsar_pb2 as pb
 VERSION: Final = 1
 
 
-class Place(NamedTuple):
+class MessagePosition(NamedTuple):
     """A message's position; `index` -1: its whole entry."""
 
     ledger: int
@@ -33,10 +33,10 @@ class Place(NamedTuple):
         return self.ledger, self.entry, self.index if self.index >= 0 else 1 << 31
 
 
-EARLIEST: Final = Place(-1, -1, -1)
+EARLIEST: Final = MessagePosition(-1, -1, -1)
 """Nothing was read yet."""
 
-Places = dict[str, Place]
+Positions = dict[str, MessagePosition]
 
 
 def full_name(topic: str) -> str:
@@ -51,17 +51,17 @@ def full_name(topic: str) -> str:
         raise ConfigError(str(error)) from None
 
 
-def encode(places: Mapping[str, Place]) -> dict[str, Any]:
+def encode(positions: Mapping[str, MessagePosition]) -> dict[str, Any]:
     """The offset as Spark's runner takes it; `json.dumps` of it is canonical."""
-    return {"topics": {topic: list(places[topic]) for topic in sorted(places)}, "v": VERSION}
+    return {"topics": {topic: list(positions[topic]) for topic in sorted(positions)}, "v": VERSION}
 
 
-def text(places: Mapping[str, Place]) -> str:
+def text(positions: Mapping[str, MessagePosition]) -> str:
     """The offset as Spark stores it."""
-    return json.dumps(encode(places))
+    return json.dumps(encode(positions))
 
 
-def decode(value: Any, where: str = "the checkpoint") -> Places:
+def decode(value: Any, where: str = "the checkpoint") -> Positions:
     """The positions of an offset; see the module's text for the accepted forms.
 
     Raises:
@@ -77,19 +77,19 @@ def decode(value: Any, where: str = "the checkpoint") -> Places:
                 f"{where} holds an offset of version {_shown(value['v'])}; this release reads version {VERSION}"
             )
         value = value["topics"]
-    return {full_name(topic): _place(topic, place, where) for topic, place in value.items()}
+    return {full_name(topic): _position(topic, position, where) for topic, position in value.items()}
 
 
-def _place(topic: str, value: Any, where: str) -> Place:
+def _position(topic: str, value: Any, where: str) -> MessagePosition:
     if value in ("earliest", -2):
         return EARLIEST
     integers = isinstance(value, list) and all(type(item) is int for item in value)
     if integers and len(value) == 3:
-        place = Place(*value)
-        if place == EARLIEST or (
-            0 <= place.ledger < 1 << 63 and -1 <= place.entry < 1 << 63 and -1 <= place.index < 1 << 31
+        position = MessagePosition(*value)
+        if position == EARLIEST or (
+            0 <= position.ledger < 1 << 63 and -1 <= position.entry < 1 << 63 and -1 <= position.index < 1 << 31
         ):
-            return place
+            return position
     elif integers and value and all(-128 <= item <= 255 for item in value):
         try:
             return of_bytes(bytes(item & 255 for item in value))
@@ -101,7 +101,7 @@ def _place(topic: str, value: Any, where: str) -> Place:
     )
 
 
-def of_bytes(data: bytes) -> Place:
+def of_bytes(data: bytes) -> MessagePosition:
     """The position in a serialised message id of the official clients.
 
     Raises:
@@ -112,7 +112,7 @@ def of_bytes(data: bytes) -> Place:
         raise DecodeError
     if found.entryId >= 1 << 63:
         return EARLIEST
-    return Place(found.ledgerId, found.entryId, found.batch_index)
+    return MessagePosition(found.ledgerId, found.entryId, found.batch_index)
 
 
 def _shown(value: Any) -> str:

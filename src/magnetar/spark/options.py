@@ -14,7 +14,7 @@ from magnetar.core.errors import ConfigError
 from magnetar.core.numbers import whole_number
 from magnetar.core.secret_file import read_token
 from magnetar.spark.connection import Access, split_url
-from magnetar.spark.offsets import Places, decode, full_name
+from magnetar.spark.offsets import Positions, decode, full_name
 
 POLL_TIMEOUT_MS: Final = 120_000
 """The time for which a task waits for a broker that neither answers nor fails, as in the JVM connector."""
@@ -72,8 +72,8 @@ class ReadOptions:
     topics: tuple[str, ...]
     pattern: str
     namespace: str
-    starting: "str | Places"
-    ending: "str | Places"
+    starting: "str | Positions"
+    ending: "str | Positions"
     starting_ms: int | None
     ending_ms: int | None
     messages_max: int
@@ -209,7 +209,7 @@ def _topics(given: _Given) -> tuple[tuple[str, ...], str, str]:
     return (), f"persistent://{re.escape(tenant)}/{re.escape(namespace)}/(?:{local})", f"{tenant}/{namespace}"
 
 
-def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> "str | Places":
+def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> "str | Positions":
     text = given.text(name, default)
     for word in words:
         if text.lower() == word:
@@ -224,7 +224,7 @@ def _offsets(given: _Given, name: str, words: tuple[str, ...], default: str) -> 
     return decode(value, f"option {name}")
 
 
-def _not_backwards(start: "str | Places", end: "str | Places", from_ms: int | None, until_ms: int | None) -> None:
+def _not_backwards(start: "str | Positions", end: "str | Positions", from_ms: int | None, until_ms: int | None) -> None:
     """Check that the end is after the start.
 
     Raises:
@@ -236,8 +236,8 @@ def _not_backwards(start: "str | Places", end: "str | Places", from_ms: int | No
         )
     if isinstance(start, str) or isinstance(end, str):
         return
-    for topic, place in start.items():
-        if topic in end and end[topic].reach < place.reach:
+    for topic, position in start.items():
+        if topic in end and end[topic].reach < position.reach:
             raise ConfigError(
                 f"options startingOffsets and endingOffsets contradict each other: {topic} would end before it starts"
             )

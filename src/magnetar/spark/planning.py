@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.spark.offsets import EARLIEST, Place, Places
+from magnetar.spark.offsets import EARLIEST, MessagePosition, Positions
 
 ENTRIES_PER_TASK_MIN: Final = 500
 """Below this a further task costs more than it saves."""
@@ -23,8 +23,12 @@ class Span:
 
 
 def cut(
-    first: Place, last: Place, spans: list[Span] | None, tasks: int, entries_min: int = ENTRIES_PER_TASK_MIN
-) -> list[tuple[Place, Place]]:
+    first: MessagePosition,
+    last: MessagePosition,
+    spans: list[Span] | None,
+    tasks: int,
+    entries_min: int = ENTRIES_PER_TASK_MIN,
+) -> list[tuple[MessagePosition, MessagePosition]]:
     """Cut the range first < p <= last into at most `tasks` stretches of about the same number of entries.
 
     The borders need not be positions of messages.
@@ -49,15 +53,15 @@ def cut(
     total = sum(entries for _, _, entries in held)
     pieces = max(1, min(tasks, total // entries_min))
     borders = [_at(held, total * number // pieces) for number in range(1, pieces)]
-    places = [first, *borders, last]
-    return [(a, b) for a, b in itertools.pairwise(places) if b.reach > a.reach]
+    positions = [first, *borders, last]
+    return [(a, b) for a, b in itertools.pairwise(positions) if b.reach > a.reach]
 
 
-def _at(held: list[tuple[int, int, int]], offset: int) -> Place:
+def _at(held: list[tuple[int, int, int]], offset: int) -> MessagePosition:
     """The position of the entry before which there are `offset` entries."""
     for ledger, begin, entries in held:
         if offset <= entries:
-            return Place(ledger, begin + offset - 1)
+            return MessagePosition(ledger, begin + offset - 1)
         offset -= entries
     raise AssertionError("an offset beyond the end")
 
@@ -67,13 +71,13 @@ class Pending:
     """An entry that waits to be admitted; its messages from index `first` on.
 
     Attributes:
-        place: position of the entry.
+        position: position of the entry.
         first, count: index of its first unread message, and messages in all.
         bytes: as stored.
         batch: whether it is a batch, so that a part of it can be read.
     """
 
-    place: Place
+    position: MessagePosition
     first: int
     count: int
     bytes: int
@@ -81,8 +85,8 @@ class Pending:
 
 
 def admit(
-    start: Mapping[str, Place], waiting: Mapping[str, Iterator[Pending]], messages_max: int, bytes_max: int
-) -> Places:
+    start: Mapping[str, MessagePosition], waiting: Mapping[str, Iterator[Pending]], messages_max: int, bytes_max: int
+) -> Positions:
     """The end of a micro-batch in each topic: entries are admitted from the topics in turns, until a limit is reached.
 
     At least one entry is admitted if there is any, or one larger than the limit would stop the query for good. The limit
@@ -93,7 +97,7 @@ def admit(
         waiting: entries after it, in order.
         messages_max, bytes_max: 0: no limit.
     """
-    places = dict(start)
+    positions = dict(start)
     messages = size = 0
     turn = {topic: waiting[topic] for topic in sorted(waiting)}
     while turn:
@@ -103,23 +107,23 @@ def admit(
                 del turn[topic]
                 continue
             if bytes_max and messages and size + entry.bytes > bytes_max:
-                return places
+                return positions
             fresh = entry.count - entry.first
             if messages_max and messages + fresh > messages_max:
                 if entry.batch and messages_max > messages:
-                    places[topic] = Place(
-                        entry.place.ledger, entry.place.entry, entry.first + messages_max - messages - 1
+                    positions[topic] = MessagePosition(
+                        entry.position.ledger, entry.position.entry, entry.first + messages_max - messages - 1
                     )
-                return places
-            places[topic] = Place(entry.place.ledger, entry.place.entry)
+                return positions
+            positions[topic] = MessagePosition(entry.position.ledger, entry.position.entry)
             messages += fresh
             size += entry.bytes
             if (messages_max and messages >= messages_max) or (bytes_max and size >= bytes_max):
-                return places
-    return places
+                return positions
+    return positions
 
 
-def behind(places: Mapping[str, Place], last: Mapping[str, Place]) -> dict[str, int]:
+def behind(positions: Mapping[str, MessagePosition], last: Mapping[str, MessagePosition]) -> dict[str, int]:
     """The number of entries between a query's position and the end, by topic; a batch that was read in part counts.
 
     The protocol does not report the number of entries of a ledger: if the position is in an earlier ledger than the
@@ -127,9 +131,9 @@ def behind(places: Mapping[str, Place], last: Mapping[str, Place]) -> dict[str, 
     """
     result: dict[str, int] = {}
     for topic, end in last.items():
-        place = places.get(topic, EARLIEST)
-        if end.reach <= place.reach:
+        position = positions.get(topic, EARLIEST)
+        if end.reach <= position.reach:
             continue
-        same = place.ledger == end.ledger
-        result[topic] = end.entry - place.entry + (place.index >= 0) if same else end.entry + 1
+        same = position.ledger == end.ledger
+        result[topic] = end.entry - position.entry + (position.index >= 0) if same else end.entry + 1
     return result

@@ -85,7 +85,7 @@ class Producer:
         self._trouble: Refused | None = None
         self._moved = time.monotonic()
         self._persist(self._attach)
-        self.last = self._told
+        self.last = self._last_stored
 
     @property
     def message_bytes_max(self) -> int:
@@ -130,7 +130,7 @@ class Producer:
         """Whether the broker knows this name's sequence now that something was confirmed: it attaches again to learn it."""
         self.flush()
         self._persist(self._reattach)
-        return self._told >= 0
+        return self._last_stored >= 0
 
     def close(self) -> None:
         """Leave; the name is free for the next task."""
@@ -200,7 +200,7 @@ class Producer:
         self._epoch += 1
         self._connection, self._trouble = connection, None
         self.name = answer.producer_name
-        self._told = answer.last_sequence_id
+        self._last_stored = answer.last_sequence_id
         for entry in self._pending:
             self._put(entry)
 

@@ -20,7 +20,7 @@ from magnetar.spark.client import Client, Entry, Reader, TopicGone
 from magnetar.spark.columns import Columns
 from magnetar.spark.compression import Undecodable, uncompress
 from magnetar.spark.decoding import Rows
-from magnetar.spark.offsets import EARLIEST, Place
+from magnetar.spark.offsets import EARLIEST, MessagePosition
 from magnetar.spark.schemas import definition_of
 from magnetar.spark.typed import Typed
 from magnetar.wire.pulsar_pb2 import MessageMetadata
@@ -57,8 +57,8 @@ class Stretch:
     """
 
     topic: str
-    after: Place
-    up_to: Place
+    after: MessagePosition
+    up_to: MessagePosition
     check: bool = False
     from_ms: int | None = None
     until_ms: int | None = None
@@ -176,11 +176,11 @@ class Task:
             try:
                 for entry in reader.entries(QUIET_S):
                     self._check(entry)
-                    place = entry.ledger, entry.entry
-                    if place > (end.ledger, end.entry):
+                    position = entry.ledger, entry.entry
+                    if position > (end.ledger, end.entry):
                         return
                     yield entry
-                    if place == (end.ledger, end.entry):
+                    if position == (end.ledger, end.entry):
                         return
                     quiet_since = time.monotonic()
                 last = reader.last()
@@ -218,15 +218,15 @@ class Task:
 
     def _take(self, entry: Entry) -> None:
         stretch, seen = self._stretch, entry.metadata
-        place = entry.ledger, entry.entry
+        position = entry.ledger, entry.entry
         first, past = 0, 1 << 31
-        if place == (stretch.after.ledger, stretch.after.entry):
+        if position == (stretch.after.ledger, stretch.after.entry):
             if stretch.after.index < 0:
                 return
             first = stretch.after.index + 1
-        elif place < (stretch.after.ledger, stretch.after.entry):
+        elif position < (stretch.after.ledger, stretch.after.entry):
             return
-        if place == (stretch.up_to.ledger, stretch.up_to.entry) and stretch.up_to.index >= 0:
+        if position == (stretch.up_to.ledger, stretch.up_to.entry) and stretch.up_to.index >= 0:
             past = stretch.up_to.index + 1
         if seen.HasField("marker_type"):
             return
@@ -282,7 +282,7 @@ def _merged(held: Chunks, found: Chunks) -> Chunks:
     return held
 
 
-def _shown(place: Place) -> str:
-    if place == EARLIEST:
+def _shown(position: MessagePosition) -> str:
+    if position == EARLIEST:
         return "its beginning"
-    return f"{place.ledger}:{place.entry}" + (f":{place.index}" if place.index >= 0 else "")
+    return f"{position.ledger}:{position.entry}" + (f":{position.index}" if position.index >= 0 else "")

@@ -400,9 +400,9 @@ def _views(column: pa.Array) -> list[Any]:
     if not len(column):
         return []
     _, offsets, data = column.buffers()
-    places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+    positions = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
     view = memoryview(data) if data is not None else memoryview(b"")
-    values: list[Any] = [view[begin:end] for begin, end in itertools.pairwise(places)]
+    values: list[Any] = [view[begin:end] for begin, end in itertools.pairwise(positions)]
     if column.null_count:
         values = [value if valid else None for value, valid in zip(values, column.is_valid().to_pylist(), strict=True)]
     return values

@@ -34,7 +34,7 @@ from magnetar.spark import offsets
 from magnetar.spark import topics as t
 from magnetar.spark.client import Client, Reader, take
 from magnetar.spark.columns import Columns
-from magnetar.spark.offsets import EARLIEST, Place, Places
+from magnetar.spark.offsets import EARLIEST, MessagePosition, Positions
 from magnetar.spark.options import ReadOptions
 from magnetar.spark.planning import ENTRIES_PER_TASK_MIN, Pending, admit, behind, cut
 from magnetar.spark.reading import DataLost, Stretch, Task
@@ -140,38 +140,38 @@ class BatchReader(DataSourceReader):
 class Peek:
     """Counts the messages of entries ahead of a query, for admission."""
 
-    def __init__(self, client: Client, topic: str, after: Place) -> None:
+    def __init__(self, client: Client, topic: str, after: MessagePosition) -> None:
         self._reader = Reader(client, topic, after, ahead_bytes=PEEK_BYTES)
         self._seen: deque[Pending] = deque()
         self.after = after
 
-    def pending(self, after: Place, up_to: Place) -> Iterator[Pending]:
+    def pending(self, after: MessagePosition, up_to: MessagePosition) -> Iterator[Pending]:
         """Entries in after < p <= up_to. Returned entries stay here until a later call's `after` is past them."""
-        while self._seen and self._seen[0].place.reach <= after.reach:
+        while self._seen and self._seen[0].position.reach <= after.reach:
             self._seen.popleft()
         self.after = after
         number = 0
         while True:
             if number == len(self._seen):
-                if self._seen and self._seen[-1].place.reach >= up_to.reach:
+                if self._seen and self._seen[-1].position.reach >= up_to.reach:
                     return
                 if not self._more(after, up_to):
                     return
             entry = self._seen[number]
-            if entry.place.reach > up_to.reach:
+            if entry.position.reach > up_to.reach:
                 return
             number += 1
-            if (entry.place.ledger, entry.place.entry) == (after.ledger, after.entry):
-                entry = Pending(entry.place, after.index + 1, entry.count, entry.bytes, entry.batch)
+            if (entry.position.ledger, entry.position.entry) == (after.ledger, after.entry):
+                entry = Pending(entry.position, after.index + 1, entry.count, entry.bytes, entry.batch)
             yield entry
 
-    def _more(self, after: Place, up_to: Place) -> bool:
+    def _more(self, after: MessagePosition, up_to: MessagePosition) -> bool:
         for entry in self._reader.entries(PEEK_QUIET_S):
-            place = Place(entry.ledger, entry.entry)
-            if place.reach <= after.reach or entry.metadata.HasField("marker_type"):
+            position = MessagePosition(entry.ledger, entry.entry)
+            if position.reach <= after.reach or entry.metadata.HasField("marker_type"):
                 continue
             batch = entry.metadata.HasField("num_messages_in_batch")
-            self._seen.append(Pending(place, 0, entry.count, len(entry.body), batch))
+            self._seen.append(Pending(position, 0, entry.count, len(entry.body), batch))
             return True
         return False
 
@@ -190,9 +190,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._peeks: dict[str, Peek] = {}
         self._topics: list[str] = []
         self._looked_at = -1e9
-        self._target: Places | None = None
-        self._last: Places = {}
-        self._at: Places = {}
+        self._target: Positions | None = None
+        self._last: Positions = {}
+        self._at: Positions = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """The state that a task gets: only the options."""
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---------------------------------------------------------------------------------------------------------- driver
 
-    def _see(self, *, anew: bool = False) -> Places:
+    def _see(self, *, anew: bool = False) -> Positions:
         """The topics, and the newest message of each."""
         settle()
         if self._client is None or self._ends is None:
@@ -241,20 +241,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = offsets.decode(start)
         last = self._see()
         self._same_topics(begin, last)
-        end: Places = {}
+        end: Positions = {}
         for topic, newest in last.items():
-            place = newest
+            position = newest
             if self._target is not None:
                 if topic not in self._target and topic not in begin:
                     continue
-                place = min(place, self._target.get(topic, begin.get(topic, EARLIEST)), key=lambda one: one.reach)
-            end[topic] = self._not_back(topic, begin.get(topic, EARLIEST), place)
+                position = min(position, self._target.get(topic, begin.get(topic, EARLIEST)), key=lambda one: one.reach)
+            end[topic] = self._not_back(topic, begin.get(topic, EARLIEST), position)
         if not isinstance(limit, ReadAllAvailable) and (self._options.messages_max or self._options.bytes_max):
             end = self._admitted(begin, end)
         self._at = end
         return offsets.encode(end)
 
-    def _same_topics(self, begin: Places, last: Places) -> None:
+    def _same_topics(self, begin: Positions, last: Positions) -> None:
         gone = sorted(set(begin) - set(last))
         if not gone:
             return
@@ -269,10 +269,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         logger.warning("topic %s was deleted (failOnDataLoss=false: continuing without it)", gone[0])
 
-    def _not_back(self, topic: str, begin: Place, end: Place) -> Place:
+    def _not_back(self, topic: str, begin: MessagePosition, end: MessagePosition) -> MessagePosition:
         """The end, unless the topic is shorter than what was read of it."""
         if end.reach >= begin.reach or (begin.ledger, begin.entry) == (end.ledger, end.entry):
-            return max(begin, end, key=lambda place: place.reach)
+            return max(begin, end, key=lambda position: position.reach)
         if self._target is not None and end == self._target.get(topic):
             return begin  # the target of AvailableNow is before the end that an earlier run had planned
         if end == EARLIEST:
@@ -284,25 +284,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return end
 
-    def _admitted(self, begin: Places, end: Places) -> Places:
+    def _admitted(self, begin: Positions, end: Positions) -> Positions:
         """The end that the limits allow, found by looking at the entries."""
         assert self._client is not None
         start = {topic: begin.get(topic, EARLIEST) for topic in end}
         waiting: dict[str, Iterator[Pending]] = {}
-        for topic, place in end.items():
-            if place.reach <= start[topic].reach:
+        for topic, position in end.items():
+            if position.reach <= start[topic].reach:
                 continue
             peek = self._peeks.get(topic)
             if peek is None or peek.after.reach > start[topic].reach:
                 if peek is not None:
                     peek.close()
                 peek = self._peeks[topic] = Peek(self._client, topic, start[topic])
-            waiting[topic] = peek.pending(start[topic], place)
-        places = admit(start, waiting, self._options.messages_max, self._options.bytes_max)
+            waiting[topic] = peek.pending(start[topic], position)
+        positions = admit(start, waiting, self._options.messages_max, self._options.bytes_max)
         # Entries that went away between: nothing can be counted, so that nothing must hold the query up.
-        if places == start and all(next(entries, None) is None for entries in waiting.values()):
+        if positions == start and all(next(entries, None) is None for entries in waiting.values()):
             return end
-        return places
+        return positions
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The newest messages, and for each topic the number of entries up to them: the lag in the query's progress."""

@@ -15,13 +15,13 @@ from magnetar.core.names import TopicName
 from magnetar.core.tls import client_context
 from magnetar.spark.client import Client, Reader, TopicGone
 from magnetar.spark.connection import Down, Refused
-from magnetar.spark.offsets import EARLIEST, Place, Places
+from magnetar.spark.offsets import EARLIEST, MessagePosition, Positions
 from magnetar.spark.options import ReadOptions
 from magnetar.spark.planning import Span
 
 logger: Final = logging.getLogger("magnetar.spark")
 
-LATEST: Final = Place((1 << 63) - 1, (1 << 63) - 1)
+LATEST: Final = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 """The start position of a subscription that shall receive nothing."""
 
 ADMIN_S: Final = 10.0
@@ -82,9 +82,9 @@ class Ends:
         self._client = client
         self._readers: dict[str, Reader] = {}
 
-    def last(self, topics: Iterable[str]) -> Places:
+    def last(self, topics: Iterable[str]) -> Positions:
         """The last position by topic; topics that are gone are left out."""
-        places: Places = {}
+        positions: Positions = {}
         asked: list[tuple[str, Reader, int]] = []
         for topic in topics:
             try:
@@ -97,18 +97,18 @@ class Ends:
             except Down:
                 if topic not in self._readers:
                     raise  # not a connection that broke: none could be made, for as long as that is tried
-                self._slowly(topic, places)
+                self._slowly(topic, positions)
         for topic, reader, request in asked:
             try:
-                places[topic] = reader.last_answer(request)
+                positions[topic] = reader.last_answer(request)
             except (Down, Refused):
-                self._slowly(topic, places)
-        return places
+                self._slowly(topic, positions)
+        return positions
 
-    def _slowly(self, topic: str, places: Places) -> None:
+    def _slowly(self, topic: str, positions: Positions) -> None:
         """Look up one topic with a new connection."""
         try:
-            places[topic] = self._readers[topic].last()
+            positions[topic] = self._readers[topic].last()
         except TopicGone:
             self._readers.pop(topic, None)
 
@@ -119,7 +119,7 @@ class Ends:
         self._readers.clear()
 
 
-def place_at(client: Client, topic: str, time_ms: int, last: Place) -> Place:
+def position_at(client: Client, topic: str, time_ms: int, last: MessagePosition) -> MessagePosition:
     """The position before the first entry with at least this publish time, for reading after it; `last` if there is
     none.
     """
@@ -128,7 +128,7 @@ def place_at(client: Client, topic: str, time_ms: int, last: Place) -> Place:
         until = time.monotonic() + client.patience_s
         while last != EARLIEST and time.monotonic() < until:
             for entry in reader.entries(0.2):
-                return Place(entry.ledger, entry.entry - 1)
+                return MessagePosition(entry.ledger, entry.entry - 1)
             if reader.caught_up():
                 break
         return last
@@ -136,7 +136,9 @@ def place_at(client: Client, topic: str, time_ms: int, last: Place) -> Place:
         reader.close()
 
 
-def starting(client: Client, options: ReadOptions, topics: Iterable[str], last: Mapping[str, Place]) -> Places:
+def starting(
+    client: Client, options: ReadOptions, topics: Iterable[str], last: Mapping[str, MessagePosition]
+) -> Positions:
     """The start position of a new query in each topic.
 
     Raises:
@@ -144,7 +146,9 @@ def starting(client: Client, options: ReadOptions, topics: Iterable[str], last: 
     """
     topics = list(topics)
     if options.starting_ms is not None:
-        return {topic: place_at(client, topic, options.starting_ms, last[topic]) for topic in topics if topic in last}
+        return {
+            topic: position_at(client, topic, options.starting_ms, last[topic]) for topic in topics if topic in last
+        }
     if options.starting == "earliest":
         return dict.fromkeys(topics, EARLIEST)
     if options.starting == "latest":
@@ -154,7 +158,7 @@ def starting(client: Client, options: ReadOptions, topics: Iterable[str], last: 
     return {topic: options.starting.get(topic, EARLIEST) for topic in topics}
 
 
-def ending(options: ReadOptions, topics: Iterable[str], last: Mapping[str, Place]) -> Places:
+def ending(options: ReadOptions, topics: Iterable[str], last: Mapping[str, MessagePosition]) -> Positions:
     """The end position of a batch read in each topic: its newest message, or earlier.
 
     Raises:
@@ -165,13 +169,13 @@ def ending(options: ReadOptions, topics: Iterable[str], last: Mapping[str, Place
     topics = list(topics)
     _none_else("endingOffsets", options.ending, topics)
     return {
-        topic: min(options.ending.get(topic, last[topic]), last[topic], key=lambda place: place.reach)
+        topic: min(options.ending.get(topic, last[topic]), last[topic], key=lambda position: position.reach)
         for topic in topics
         if topic in last
     }
 
 
-def _none_else(option: str, named: Places, topics: list[str]) -> None:
+def _none_else(option: str, named: Positions, topics: list[str]) -> None:
     others = sorted(set(named) - set(topics))
     if others:
         raise ConfigError(

@@ -27,7 +27,7 @@ QUIET: Final = "-Xlog:cds*=off"
 """Otherwise Java would print on standard output that an archive does not fit, and continue without it."""
 
 
-def place(version: str) -> Path:
+def archive_path(version: str) -> Path:
     """The path of the archive, whether it exists or not.
 
     Args:
@@ -41,7 +41,7 @@ def place(version: str) -> Path:
 
 def options(version: str) -> str:
     """Java's options that use the archive; "" if there is none, or Spark is another one than that of this environment."""
-    found = place(version)
+    found = archive_path(version)
     return f"-XX:SharedArchiveFile={found} {QUIET}" if "SPARK_HOME" not in os.environ and found.is_file() else ""
 
 
@@ -54,7 +54,7 @@ def make() -> Path:
     """
     from magnetar.spark_session import session
 
-    archive = place(session.java_says(session.find_java()))
+    archive = archive_path(session.java_says(session.find_java()))
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
             raise ConfigError(
                 f"{' '.join(arguments)}: the only option is --missing: make the archive only if there is none"
             )
-        if arguments and place(session.java_says(session.find_java())).is_file():
+        if arguments and archive_path(session.java_says(session.find_java())).is_file():
             return 0
         sys.stderr.write("magnetar: loading Spark's classes once, for faster starts\n")
         make()

@@ -261,12 +261,12 @@ class SegmentLog:
         self._room = max(0, self._room - sum(map(len, records)))
         buffers = self._start_cycle()
         offset = self.offset + sum(map(len, buffers))
-        places: list[Location] = []
+        locations: list[Location] = []
         for record in records:
-            places.append(Location(self.segment, offset))
+            locations.append(Location(self.segment, offset))
             offset += len(record)
         self._writev([*buffers, b"".join(records)], offset)
-        return places
+        return locations
 
     def _start_cycle(self) -> list[bytes]:
         """Turn to the next segment if this one is full; the check that a cycle begins with, if there is news."""

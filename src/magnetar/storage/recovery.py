@@ -273,7 +273,7 @@ class _Recovery:
             index = scanner.run()
             if scanner.torn_bytes:
                 whole_file = Scanner(number, partial(_pread, file), end)
-                if self._told_of(whole_file.run(), index.end):
+                if self._known_behind(whole_file.run(), index.end):
                     scanner, index = whole_file, whole_file.index
             if segment.started is None:
                 index.problems.insert(0, lost)
@@ -289,7 +289,7 @@ class _Recovery:
         self.result.unindexed.append(index)
         return index
 
-    def _told_of(self, index: SegmentIndex, torn: int) -> bool:
+    def _known_behind(self, index: SegmentIndex, torn: int) -> bool:
         """Whether an entry that is known to have been durable lies after a torn point: then it is damage."""
         for piece in index.pieces:
             known = self.result.known.get(piece.ledger)
@@ -361,11 +361,11 @@ class Assembly:
             result.segment_ledgers[index.number] = index.bytes_by_ledger()
             for placed in index.openings:
                 self._opened(*placed.opened)
-        for ledger, told in result.known.items():
+        for ledger, known_of in result.known.items():
             # An opening that is lost with its segment: a ledger without one would be mistaken for a deleted one.
-            self._opened(ledger, told.incarnation, told.created_ms, told.topic)
+            self._opened(ledger, known_of.incarnation, known_of.created_ms, known_of.topic)
             topic = self._owners[ledger]
-            topic.next_index = max(topic.next_index, told.next_index)
+            topic.next_index = max(topic.next_index, known_of.next_index)
         self._damaged = bool(result.problems)
         pieces = [(piece.ledger, piece.first, index.number, piece) for index in self._indexes for piece in index.pieces]
         pieces.sort(key=lambda item: item[:3])
@@ -390,10 +390,10 @@ class Assembly:
         known = self._result.known
         for (topic, incarnation), owner in self._result.topics.items():
             for ledger in owner.ledgers.values():
-                told = known.get(ledger.ledger)
-                if told is None:
-                    told = known[ledger.ledger] = Known(topic, incarnation, ledger.created_ms)
-                told.entries = max(told.entries, ledger.entries)
+                known_of = known.get(ledger.ledger)
+                if known_of is None:
+                    known_of = known[ledger.ledger] = Known(topic, incarnation, ledger.created_ms)
+                known_of.entries = max(known_of.entries, ledger.entries)
             if owner.ledgers:
                 newest = known[max(owner.ledgers)]
                 newest.next_index = max(newest.next_index, owner.next_index)

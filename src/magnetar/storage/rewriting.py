@@ -31,9 +31,9 @@ class Rewrite:
     def __init__(self, index: SegmentIndex, living: set[int]) -> None:
         self.number = index.number
         records = [
-            (placed.offset, placed.size, placed.opened.ledger)
-            for placed in index.openings
-            if placed.opened.ledger in living
+            (opening.offset, opening.size, opening.opened.ledger)
+            for opening in index.openings
+            if opening.opened.ledger in living
         ]
         for piece in index.pieces:
             if piece.ledger in living:
@@ -43,7 +43,7 @@ class Rewrite:
         self._records = sorted(records)
         self._at = 0
         self.bytes_left = sum(size for _, size, _ in self._records)
-        self.places: dict[int, Location] = {}
+        self.moved: dict[int, Location] = {}
         self.copies: dict[int, dict[int, int]] = {}
 
     @property
@@ -66,7 +66,7 @@ class Rewrite:
         """Note the locations to which the last slice was written."""
         records = self._records[self._at : self._at + len(locations)]
         for (offset, size, ledger), location in zip(records, locations, strict=True):
-            self.places[offset] = location
+            self.moved[offset] = location
             held = self.copies.setdefault(location.segment, {})
             held[ledger] = held.get(ledger, 0) + size
             self.bytes_left -= size

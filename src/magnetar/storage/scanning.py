@@ -32,7 +32,7 @@ from magnetar.storage.records import (
     read_head,
     whole,
 )
-from magnetar.storage.segmentindex import Piece, Placed, Run, SegmentIndex
+from magnetar.storage.segmentindex import LedgerOpening, Piece, Run, SegmentIndex
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """The bytes of a segment that are read at a time: enough to be sequential, and little memory."""
@@ -169,7 +169,7 @@ class Scanner:
 
     def _other(self, record: object, offset: int, size: int) -> None:
         if isinstance(record, LedgerOpened):
-            self.index.openings.append(Placed(record, offset, size))
+            self.index.openings.append(LedgerOpening(record, offset, size))
         elif isinstance(record, Checked):
             if record.salt == self._salt:
                 self.durable = max(self.durable, min(record.offset, offset))
@@ -224,7 +224,7 @@ class Scanner:
         piece = self._pieces.get(head.ledger)
         if not 0 <= head.count <= _COUNT_MAX:
             return ""
-        opened_here = any(placed.opened.ledger == head.ledger for placed in self.index.openings)
+        opened_here = any(opening.opened.ledger == head.ledger for opening in self.index.openings)
         if piece is None and head.entry == 0 and opened_here:
             piece = self._piece(head)
         if piece is None or piece.end != head.entry:
@@ -247,12 +247,12 @@ class Scanner:
         at = self.offset
         while at < self._end:
             block = self._pread(at, min(READ_BYTES, self._end - at))
-            place = block.find(pattern)
-            while place >= 0:
-                check = self._check_at(at + place - PREFIX_BYTES)
+            found_at = block.find(pattern)
+            while found_at >= 0:
+                check = self._check_at(at + found_at - PREFIX_BYTES)
                 if check is not None:
-                    found[1:] = [(at + place - PREFIX_BYTES, check)]
-                place = block.find(pattern, place + 1)
+                    found[1:] = [(at + found_at - PREFIX_BYTES, check)]
+                found_at = block.find(pattern, found_at + 1)
             if at + len(block) >= self._end or not block:
                 break
             at += len(block) - len(pattern) + 1

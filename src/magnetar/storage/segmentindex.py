@@ -45,7 +45,7 @@ class Run(NamedTuple):
     first_index: int
 
 
-class Placed(NamedTuple):
+class LedgerOpening(NamedTuple):
     """A record that is not an entry, and its location."""
 
     opened: LedgerOpened
@@ -159,7 +159,7 @@ class SegmentIndex:
     number: int
     end: int = 0
     ledger_high: int = -1
-    openings: list[Placed] = field(default_factory=list)
+    openings: list[LedgerOpening] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -168,8 +168,8 @@ class SegmentIndex:
         held: dict[int, int] = {}
         for piece in self.pieces:
             held[piece.ledger] = held.get(piece.ledger, 0) + sum(piece.sizes)
-        for placed in self.openings:
-            held.setdefault(placed.opened.ledger, 0)
+        for opening in self.openings:
+            held.setdefault(opening.opened.ledger, 0)
         return held
 
 
@@ -221,7 +221,7 @@ def encode_index(index: SegmentIndex) -> bytes:
         index.number,
         index.end,
         index.ledger_high,
-        [(*placed.opened, placed.offset, placed.size) for placed in index.openings],
+        [(*opening.opened, opening.offset, opening.size) for opening in index.openings],
         [
             _Piece(
                 piece.ledger,
@@ -263,7 +263,7 @@ def decode_index(data: bytes, number: int) -> SegmentIndex | None:
         return None
     index = SegmentIndex(number, file.end, file.ledger_high, problems=file.problems)
     for ledger, incarnation, created_ms, topic, offset, size in file.openings:
-        index.openings.append(Placed(LedgerOpened(ledger, incarnation, created_ms, topic), offset, size))
+        index.openings.append(LedgerOpening(LedgerOpened(ledger, incarnation, created_ms, topic), offset, size))
     for stored in file.pieces:
         piece = Piece(stored.ledger, stored.first)
         piece.offsets = _native("Q", stored.offsets)

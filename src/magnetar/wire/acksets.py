@@ -310,10 +310,10 @@ def read_set(message: pb.GeoAckedSet) -> AckedSet:
         raise ProtocolError("an acknowledged set has a base and says that it has none")
     fence = None
     if message.HasField("fence"):
-        told = message.fence
-        if len(told.stage) > STAGE_BYTES_MAX:
-            raise ProtocolError(f"the stage of a failover has {len(told.stage)} letters: at most {STAGE_BYTES_MAX}")
-        fence = FenceToken(_time(told.time_ms), read_cluster(told.cluster), read_cluster(told.target), told.stage)
+        sent = message.fence
+        if len(sent.stage) > STAGE_BYTES_MAX:
+            raise ProtocolError(f"the stage of a failover has {len(sent.stage)} letters: at most {STAGE_BYTES_MAX}")
+        fence = FenceToken(_time(sent.time_ms), read_cluster(sent.cluster), read_cluster(sent.target), sent.stage)
     return AckedSet(
         _subscription(message.subscription),
         _epoch(message.epoch),

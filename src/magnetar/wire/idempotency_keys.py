@@ -182,15 +182,15 @@ class KeyProperty:
             if past > limit or past < end or not one.IsInitialized():
                 raise ProtocolError(f"message {number} of {count} has no size, or ends behind the {limit} bytes")
             key = None
-            place = head.rfind(start)
-            if place > 1:
-                begin = place + room
+            part_number = head.rfind(start)
+            if part_number > 1:
+                begin = part_number + room
                 key_end = begin + head[begin - 1]
                 # Both sizes in one byte, the pair itself a whole `properties` field.
                 if (
                     begin < key_end
-                    and head[place - 1] == key_end - place < 0x80
-                    and head[place - 2] == _PROPERTIES_IN_BATCH
+                    and head[part_number - 1] == key_end - part_number < 0x80
+                    and head[part_number - 2] == _PROPERTIES_IN_BATCH
                 ):
                     state = copy()
                     state.update(head[begin:key_end])

@@ -127,9 +127,9 @@ def test_ranges_times_and_several_tasks(
     assert alone.count() == 3000
     rows = session.read(topic=topic).select("value", "__messageId", "__publishTime").collect()
     ids = {int(row.value): pulsar.MessageId.deserialize(bytes(row["__messageId"])) for row in rows}
-    place = [[ids[number].ledger_id(), ids[number].entry_id(), ids[number].batch_index()] for number in (102, 1001)]
+    position = [[ids[number].ledger_id(), ids[number].entry_id(), ids[number].batch_index()] for number in (102, 1001)]
     between = session.values(
-        topic, startingOffsets=json.dumps({topic: place[0]}), endingOffsets=json.dumps({topic: place[1]})
+        topic, startingOffsets=json.dumps({topic: position[0]}), endingOffsets=json.dumps({topic: position[1]})
     )
     assert sorted(map(int, between)) == list(range(103, 1002))
     middle = rows[1500]["__publishTime"]
@@ -412,8 +412,8 @@ def test_places_by_the_protocol_alone(broker: BrokerProcess, client: pulsar.Clie
     ends = lookups.Ends(own)
     last = ends.last([topic, topic + "-none"])
     assert list(last) == [topic]
-    assert lookups.place_at(own, topic, 0, last[topic]).entry == -1
-    assert lookups.place_at(own, topic, 1 << 50, last[topic]) == last[topic]
+    assert lookups.position_at(own, topic, 0, last[topic]).entry == -1
+    assert lookups.position_at(own, topic, 1 << 50, last[topic]) == last[topic]
     ends.close()
     own.close()
 

@@ -109,9 +109,9 @@ def test_batches(messages: list[tuple[bytes | None, str | None, int]], first: in
     assert [bool(event) for event in batch.column(5).to_pylist()] == [event > 0 for _, _, event in wanted]
     assert [dict(one) for one in batch.column(6).to_pylist()] == [{"n": str(event)} for _, _, event in wanted]
     for index, data in zip(range(first, past), batch.column(3).to_pylist(), strict=False):
-        place = pb.MessageIdData.FromString(data)
-        assert (place.ledgerId, place.entryId, place.partition, place.batch_index) == (7, 8, 3, index)
-        assert place.batch_size == len(messages)
+        position = pb.MessageIdData.FromString(data)
+        assert (position.ledgerId, position.entryId, position.partition, position.batch_index) == (7, 8, 3, index)
+        assert position.batch_size == len(messages)
 
 
 def test_a_batch_that_is_none() -> None:

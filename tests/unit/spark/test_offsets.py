@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 
 from magnetar.core.errors import ConfigError
-from magnetar.spark.offsets import Place, decode, text
+from magnetar.spark.offsets import MessagePosition as At
+from magnetar.spark.offsets import decode, text
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "spark" / "pulsar_offsets.json").read_text())
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_texts_stay_readable(name: str) -> None:
-    places = {topic: Place(*place) for topic, place in GOLDEN[name]["places"].items()}
-    assert decode(json.loads(GOLDEN[name]["text"])) == places
+    positions = {topic: At(*position) for topic, position in GOLDEN[name]["places"].items()}
+    assert decode(json.loads(GOLDEN[name]["text"])) == positions
 
 
 def test_the_text_is_canonical() -> None:
-    places = decode(json.loads(GOLDEN["v1"]["text"]))
-    backwards = dict(reversed(places.items()))
-    assert text(places) == text(backwards) == GOLDEN["v1"]["text"]
+    positions = decode(json.loads(GOLDEN["v1"]["text"]))
+    backwards = dict(reversed(positions.items()))
+    assert text(positions) == text(backwards) == GOLDEN["v1"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -46,4 +47,4 @@ def test_what_is_no_offset_is_told(value: Any, line: str) -> None:
 
 
 def test_a_whole_entry_is_behind_its_messages() -> None:
-    assert Place(1, 2, -1).reach > Place(1, 2, 60_000).reach > Place(1, 1).reach > Place(-1, -1).reach
+    assert At(1, 2, -1).reach > At(1, 2, 60_000).reach > At(1, 1).reach > At(-1, -1).reach

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.core.errors import ConfigError
 from magnetar.spark.connection import Access
-from magnetar.spark.offsets import Place
+from magnetar.spark.offsets import MessagePosition
 from magnetar.spark.options import read_options, write_options
 
 URL = {"service.url": "pulsar://h:6650"}
@@ -107,7 +107,7 @@ def test_what_is_right_is_understood() -> None:
     }
     options = read_options(given, streaming=True)
     assert options.topics == (T, "persistent://public/default/u")
-    assert options.starting == {T: Place(1, 2, 3)}
+    assert options.starting == {T: MessagePosition(1, 2, 3)}
     assert (options.messages_max, options.bytes_max, options.fail_on_data_loss) == (10, 0, True)
     assert options.access.addresses() == ["pulsar+ssl://a:1", "pulsar+ssl://b:2"]
     assert options.access.token == "secret"

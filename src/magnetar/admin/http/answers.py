@@ -128,20 +128,20 @@ class Answers:
         size = min(size, self.bytes_max)
         if (held := self.hold_now(size)) is not None:
             return held
-        place = (size, asyncio.get_running_loop().create_future())
-        self._waiting.append(place)
+        waiter = (size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
         try:
             async with asyncio.timeout(self.waits_s):
-                await place[1]
+                await waiter[1]
         except TimeoutError:
             raise BrokerError(
                 ErrorCode.TOO_MANY_REQUESTS,
                 f"other answers take all of http_answers_bytes_max ({self.bytes_max} bytes); ask again",
             ) from None
         finally:
-            if not place[1].done() or place[1].cancelled():
+            if not waiter[1].done() or waiter[1].cancelled():
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(place)
+                    self._waiting.remove(waiter)
                 self._let_in()
         return Held(self, size)
 
@@ -152,12 +152,12 @@ class Answers:
 
     def _let_in(self) -> None:
         while self._waiting:
-            size, place = self._waiting[0]
-            if not place.done():
+            size, waiter = self._waiting[0]
+            if not waiter.done():
                 if self.held + size > self.bytes_max:
                     return
                 self.held += size
-                place.set_result(None)
+                waiter.set_result(None)
             self._waiting.popleft()
 
     async def beside(self, work: Callable[..., _T], *arguments: Any) -> _T:

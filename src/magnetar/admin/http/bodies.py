@@ -30,16 +30,16 @@ class _Large:
     """Counts the large bodies that are being read."""
 
     def __init__(self) -> None:
-        self._places: asyncio.Semaphore | None = None
+        self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def places(self) -> asyncio.Semaphore:
+    def slots(self) -> asyncio.Semaphore:
         """The semaphore of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._places is None or self._loop is not loop:
-            self._places, self._loop = asyncio.Semaphore(LARGE_AT_ONCE), loop
-        return self._places
+        if self._slots is None or self._loop is not loop:
+            self._slots, self._loop = asyncio.Semaphore(LARGE_AT_ONCE), loop
+        return self._slots
 
 
 _large = _Large()
@@ -92,12 +92,12 @@ async def _read(request: web.Request, bytes_max: int) -> bytes:
             if len(body) > bytes_max:
                 raise TooLargeError(f"the body is over {bytes_max} bytes")
             if len(body) > SMALL_BYTES and not large:
-                await _large.places.acquire()
+                await _large.slots.acquire()
                 large = True
         return bytes(body)
     finally:
         if large:
-            _large.places.release()
+            _large.slots.release()
 
 
 def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:

@@ -16,7 +16,7 @@ from magnetar.admin.http.answers import Answers, Large
 from magnetar.admin.http.heads import REQUEST_HEAD_BYTES_MAX, Heads, begins, wrong
 from magnetar.admin.http.replies import refusal
 from magnetar.admin.http.turns import Turns
-from magnetar.runtime.network.connection_places import Places
+from magnetar.runtime.network.connection_slots import ConnectionSlots
 from magnetar.runtime.network.listener import shown
 from magnetar.runtime.network.protocol_sniffing import HEAD_BYTES
 
@@ -92,7 +92,7 @@ class Connection(web.RequestHandler):
         server: web.Server,
         malformed: Malformed,
         idle_s: float = IDLE_S,
-        room: Places | None = None,
+        room: ConnectionSlots | None = None,
         turns: Turns | None = None,
         answers: Answers | None = None,
         dropped: Callable[[str, str], None] = lambda _peer, _reason: None,

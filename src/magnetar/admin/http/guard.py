@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from magnetar.admin.http.replies import refusal, status_of
-from magnetar.admin.http.wording import told
+from magnetar.admin.http.wording import worded
 from magnetar.admin.unsupported.not_built import has_others, reason
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.core.errors import MagnetarError
@@ -38,7 +38,7 @@ def errors_in_one_shape() -> Middleware:
             status = status_of(error)
             if status >= 500:
                 logger.warning("%s %s: %s", request.method, ascii(request.path), ascii(str(error)))
-            return refusal(status, told(request, str(error)))
+            return refusal(status, worded(request, str(error)))
         except web.HTTPMethodNotAllowed as error:
             if has_others(request.method, request.path):
                 return refusal(501, reason(request.method, request.path))

@@ -169,7 +169,7 @@ ROWS: Final[tuple[Words, ...]] = (
 _COMPILED: Final = tuple((re.compile(row.request), re.compile(row.said, re.DOTALL), row.words) for row in ROWS)
 
 
-def told(request: web.Request, said: str) -> str:
+def worded(request: web.Request, said: str) -> str:
     """A refusal in the words that the request wants."""
     own = request.headers.get(WORDS_HEADER, "") == OWN_WORDS
     return said if own else in_pulsars_words(request.method, request.path, said)

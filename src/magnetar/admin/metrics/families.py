@@ -283,7 +283,7 @@ LATENCIES: Final = (
     Family(f"{WRITE_LATENCY}_count", "gauge", "All these entries.", TOPIC),
     Family(f"{WRITE_LATENCY}_sum", "gauge", "Sum of their latencies in microseconds.", TOPIC),
 )
-"""Latencies, in the order of `broker.statistics.latency.Told`, like the next."""
+"""Latencies, in the order of `broker.statistics.latency.Interval`, like the next."""
 
 SIZES: Final = (
     *(

@@ -26,7 +26,7 @@ from magnetar.admin.routes.replicated import collect
 from magnetar.broker.admin.statistics import BrokerFigures, TopicFigures
 from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
-from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, Told
+from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, Interval
 
 METRIC_TOPICS_MAX: Final = 1_000
 """A ceiling on topics with rows of their own: some twenty each, and twice as many where something is written. This
@@ -190,9 +190,9 @@ class Figures:
         yield self._writer.parts(table.PUBLISH_HISTOGRAM, rows)
 
     def _machine(self) -> Iterable[str]:
-        for families, told in ((table.PROCESS, self._seen.process), (table.USAGE, self._seen.usage)):
+        for families, fields in ((table.PROCESS, self._seen.process), (table.USAGE, self._seen.usage)):
             for family in families:
-                value = getattr(told, family.key, None)
+                value = getattr(fields, family.key, None)
                 yield self._family(family, [] if value is None else [((), value)])
 
     def _once(self) -> Iterable[str]:
@@ -266,19 +266,19 @@ class Figures:
         """Write rates, and buckets by latency and size."""
         figures = self._seen.figures.items()
         latencies = [(_of(topic), one.latency) for topic, one in figures if one.latency is not None]
-        yield self._family(table.WRITE_RATE, [(labels, told.per_s) for labels, told in latencies])
-        in_us = [(labels, told._replace(total=told.total * 1000)) for labels, told in latencies]
+        yield self._family(table.WRITE_RATE, [(labels, fields.per_s) for labels, fields in latencies])
+        in_us = [(labels, fields._replace(total=fields.total * 1000)) for labels, fields in latencies]
         yield from self._buckets(table.LATENCIES, in_us)
         yield from self._buckets(
             table.SIZES, [(_of(topic), one.size) for topic, one in figures if one.size is not None]
         )
 
-    def _buckets(self, families: Sequence[Family], told: Sequence[tuple[tuple[str, ...], Told]]) -> Iterable[str]:
+    def _buckets(self, families: Sequence[Family], fields: Sequence[tuple[tuple[str, ...], Interval]]) -> Iterable[str]:
         *buckets, count, total = families
         for number, family in enumerate(buckets):
-            yield self._family(family, [(labels, one.counts[number]) for labels, one in told])
-        yield self._family(count, [(labels, sum(one.counts)) for labels, one in told])
-        yield self._family(total, [(labels, one.total) for labels, one in told])
+            yield self._family(family, [(labels, one.counts[number]) for labels, one in fields])
+        yield self._family(count, [(labels, sum(one.counts)) for labels, one in fields])
+        yield self._family(total, [(labels, one.total) for labels, one in fields])
 
     # ------------------------------------------------------------------------------------------------ subscriptions
 
@@ -321,13 +321,13 @@ class Figures:
                 found.append(((*_of(topic["topic"]), link["target"]), values))
         for number, family in enumerate(table.REPLICATION):
             yield self._family(family, [(labels, values[number]) for labels, values in found])
-        told = [
+        fields = [
             ((*_of(topic), target), one)
             for topic, stats in self._seen.topics.items()
             for target, one in stats.get("replication", {}).items()
         ]
         for family in table.REPLICATION_RATES:
-            yield self._family(family, [(labels, one[family.key]) for labels, one in told if family.key in one])
+            yield self._family(family, [(labels, one[family.key]) for labels, one in fields if family.key in one])
 
     def _links(self) -> Iterable[str]:
         links: list[tuple[tuple[str, ...], dict[str, Any]]] = [
@@ -359,15 +359,15 @@ class Figures:
                     link["target"],
                     topic["topic"],
                     topic.get("blocked_at", ""),
-                    _side(told["source"]),
-                    _side(told["target"]),
-                    told["strategy"],
+                    _side(fields["source"]),
+                    _side(fields["target"]),
+                    fields["strategy"],
                 ),
                 topic["lag_messages"],
             )
             for link in self._seen.links
             for topic in link["topics"]
-            if (told := topic.get("schema_conflict")) is not None
+            if (fields := topic.get("schema_conflict")) is not None
         ]
         return self._family(table.LINK_CONFLICTS, rows[:METRIC_TOPICS_MAX])
 
@@ -378,9 +378,9 @@ class Figures:
             yield self._family(family, rows)
         for family, unit in zip(table.REPLICATED_LAG, (1, 1000), strict=True):
             lag = [
-                ((*label, target), told[family.key] / unit)
+                ((*label, target), fields[family.key] / unit)
                 for label, one in seen
-                for target, told in one["towards"].items()
+                for target, fields in one["towards"].items()
             ]
             yield self._family(family, lag)
         # Among what machines count are two that go up and down: a counter of these would look restarted all the time.
@@ -396,9 +396,9 @@ def _number(value: Any) -> float:
     return len(value) if isinstance(value, list) else float(value)
 
 
-def _side(told: dict[str, Any]) -> str:
+def _side(fields: dict[str, Any]) -> str:
     """One side of a schema conflict: `3 AVRO 1f00ba12`; "none" when nothing is in force there."""
-    return "none" if told["version"] is None else f"{told['version']} {told['type']} {told['digest']}"
+    return "none" if fields["version"] is None else f"{fields['version']} {fields['type']} {fields['digest']}"
 
 
 @lru_cache(METRIC_TOPICS_MAX)

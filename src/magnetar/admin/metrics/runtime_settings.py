@@ -7,7 +7,7 @@ meaning is the same.
 from magnetar.core.config import Config
 from magnetar.core.settings import ClusterConfig
 from magnetar.metadata.policies.namespace import Policies, RetentionPolicies
-from magnetar.runtime.network.connection_places import per_address
+from magnetar.runtime.network.connection_slots import per_address
 
 
 def runtime_settings(config: Config, cluster: ClusterConfig, policies: Policies) -> dict[str, str]:

@@ -7,7 +7,7 @@ from aiohttp import web
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.routes.peek import peeked
-from magnetar.admin.routes.subscriptions import needed_place, position_of
+from magnetar.admin.routes.subscriptions import position_of, required_message_id
 from magnetar.admin.routes.topics import message_id, one, stored
 from magnetar.core.ids import Position
 from magnetar.metadata.policies.namespace import MessageIdOrText
@@ -87,4 +87,4 @@ async def find_message(call: Call) -> Any:
 async def size_from(call: Call) -> Any:
     """For one partition. It changes nothing; for a deleted id, the size of the entries stored after it."""
     topic = _one(call, "backlogSize")
-    return call.control.messages.bytes_from(topic, position_of(await needed_place(call)))
+    return call.control.messages.bytes_from(topic, position_of(await required_message_id(call)))

@@ -29,7 +29,7 @@ def index_of(body: MessageIdBody) -> int:
     return body.batch_index if isinstance(body.batch_index, int) else -1
 
 
-async def place(call: Call) -> MessageIdBody | None:
+async def optional_message_id(call: Call) -> MessageIdBody | None:
     """The message id of a request's body; None without one.
 
     Raises:
@@ -39,7 +39,7 @@ async def place(call: Call) -> MessageIdBody | None:
     return None if body is None else message_id_of(body)
 
 
-async def needed_place(call: Call) -> MessageIdBody:
+async def required_message_id(call: Call) -> MessageIdBody:
     """The message id of the body of a request that has to have one.
 
     Raises:
@@ -94,7 +94,7 @@ async def create_subscription(call: Call) -> None:
     """Created in every partition; a position that is neither earliest nor latest needs one partition."""
     topic = stored(call.topic(), "a durable subscription")
     name = call.subscription()
-    body = await place(call)
+    body = await optional_message_id(call)
     position = position_of(body) if body is not None else LATEST
     replicated = call.flag("replicated")
     if position not in {EARLIEST, LATEST}:
@@ -158,7 +158,7 @@ async def reset_to_time(call: Call) -> None:
 )
 async def reset_to_position(call: Call) -> None:
     """One partition; the earliest (-1, -1) and the latest work for all."""
-    body = await needed_place(call)
+    body = await required_message_id(call)
     position = position_of(body)
     if position not in {EARLIEST, LATEST}:
         one(call, stored(call.topic(), "resetcursor"), "resetcursor to an id")
@@ -215,7 +215,7 @@ async def expire(call: Call) -> None:
 async def expire_to_position(call: Call) -> None:
     """For one partition, in this cluster. A batch expires as a whole; an id after the last message is refused."""
     topic, name = _one_having(call, "expireMessages to an id")
-    body = await needed_place(call)
+    body = await required_message_id(call)
     position, excluded = position_of(body), body.exclusive
     await call.done(lambda done: call.control.subscriptions.expire_to(topic, name, position, excluded, done))
 
@@ -267,5 +267,5 @@ async def peek(call: Call) -> web.StreamResponse:
 async def analyze_backlog(call: Call) -> Any:
     """One partition. It is known without reading: nothing is slow or cut short."""
     topic, name = _one_having(call, "analyzeBacklog")
-    body = await place(call)
+    body = await optional_message_id(call)
     return call.control.subscriptions.analyzed_backlog(topic, name, position_of(body) if body is not None else None)

@@ -160,8 +160,8 @@ def _of_topic(row: NeverSet, domain: str) -> None:
         return row.applied if call.flag("applied") else row.topic_unset
 
     path = domain + TOPIC + row.topic
-    told = {204 if value is None else 200 for value in (row.applied, row.topic_unset)}
-    _add(row, path, path, tuple(sorted(told)), answer)
+    statuses = {204 if value is None else 200 for value in (row.applied, row.topic_unset)}
+    _add(row, path, path, tuple(sorted(statuses)), answer)
 
 
 for _row in TABLE:

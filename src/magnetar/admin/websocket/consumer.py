@@ -58,7 +58,7 @@ NACKED_MAX: Final = 10_000
 BATCH_MAX: Final = 1 << 20
 """A ceiling on messages of a batch of which an application acknowledges one that it was not sent here."""
 
-Place = tuple[int, int, int, int]
+MessageKey = tuple[int, int, int, int]
 """Partition, ledger, entry, index in its batch (-1: none)."""
 
 
@@ -125,8 +125,8 @@ class ConsumerSocket:
         self._ready: deque[tuple[Part, Unpacked, int]] = deque()
         self._credit = 0
         """The number of messages that may still be sent."""
-        self._sent: dict[Place, Sent] = {}
-        self._nacked: dict[Place, Sent] = {}
+        self._sent: dict[MessageKey, Sent] = {}
+        self._nacked: dict[MessageKey, Sent] = {}
         """Messages to be redelivered later, in the order of their times."""
         self._nacks: asyncio.TimerHandle | None = None
         self._client: BrokerClient | None = None
@@ -301,7 +301,7 @@ class ConsumerSocket:
             await self._news.wait()
             self._news.clear()
             while True:
-                while self._ready and (self._credit > 0 or _place(self._ready[0][1].id) in self._sent):
+                while self._ready and (self._credit > 0 or _message_key(self._ready[0][1].id) in self._sent):
                     self._next()
                 if self._ready or self._credit <= 0 or not self._came:
                     break
@@ -344,7 +344,7 @@ class ConsumerSocket:
             self._acknowledge(part, chunk)
         part.unpacker.given_up.clear()
         for chunk in part.unpacker.put_back:
-            self._stay_away(_place(chunk, part.partition), (chunk,))
+            self._stay_away(_message_key(chunk, part.partition), (chunk,))
         part.unpacker.put_back.clear()
         # A permit is one message. The broker took one for each of the batch that is left, and for a chunk.
         part.permits -= max(1, len(messages))
@@ -363,7 +363,7 @@ class ConsumerSocket:
     def _put(self, part: Part, message: Unpacked, redeliveries: int) -> None:
         """Send a message."""
         assert self._outgoing is not None
-        place = _place(message.id)
+        place = _message_key(message.id)
         self._nacked.pop(place, None)
         if place in self._sent:
             # The broker sends again what is not acknowledged, as an exclusive subscription does with all of it.
@@ -404,17 +404,17 @@ class ConsumerSocket:
             case _:
                 self._settle(*self._named(said.message_id))
 
-    def _named(self, text: str) -> tuple[Place, pb.MessageIdData]:
+    def _named(self, text: str) -> tuple[MessageKey, pb.MessageIdData]:
         """The message of an id."""
         named = message_id(text)
-        place = _place(named)
+        place = _message_key(named)
         if max(place[0], 0) >= len(self._parts) or place[0] < self._parts[0].partition:
             raise MagnetarError(f"the topic has no partition {place[0]}")
         if named.batch_size > BATCH_MAX or named.batch_index >= max(named.batch_size, 1):
             raise MagnetarError(f"no batch has a message {named.batch_index} of {named.batch_size}")
         return place, named
 
-    def _settle(self, place: Place, named: pb.MessageIdData) -> None:
+    def _settle(self, place: MessageKey, named: pb.MessageIdData) -> None:
         """Acknowledge a message: one that was sent, or that was sent to another consumer before this one."""
         part = self._parts[max(place[0], 0)]
         if (sent := self._sent.pop(place, None)) is not None:
@@ -437,7 +437,7 @@ class ConsumerSocket:
             ack.validation_error = 1  # DecompressionError
         self._client.tell(pb.BaseCommand(type=ACK, ack=ack))
 
-    def _negative(self, place: Place, named: pb.MessageIdData) -> None:
+    def _negative(self, place: MessageKey, named: pb.MessageIdData) -> None:
         if place in self._nacked:
             return
         sent = self._sent.pop(place, None)
@@ -445,7 +445,7 @@ class ConsumerSocket:
             self._one_more(max(place[0], 0))
         self._stay_away(place, sent.ids if sent is not None else (named,))
 
-    def _stay_away(self, place: Place, ids: tuple[pb.MessageIdData, ...]) -> None:
+    def _stay_away(self, place: MessageKey, ids: tuple[pb.MessageIdData, ...]) -> None:
         """Ask for a message again when it stayed away for long enough."""
         loop = asyncio.get_running_loop()
         self._nacked.pop(place, None)
@@ -471,7 +471,7 @@ class ConsumerSocket:
             late_s = asyncio.get_running_loop().time() - self._options.ack_ms / 1000
             self._again([place for place, sent in self._sent.items() if sent.at_s <= late_s])
 
-    def _again(self, places: list[Place]) -> None:
+    def _again(self, places: list[MessageKey]) -> None:
         """Ask for messages again; others of their batches that are not acknowledged come with them."""
         if self._client is None or self._client.ended.is_set():
             return
@@ -511,12 +511,12 @@ class ConsumerSocket:
                 await dead.open()
             metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
             metadata.properties.extend(message.metadata.properties)
-            told = {
+            answer = {
                 "REAL_TOPIC": part.topic,
                 "REAL_SUBSCRIPTION": self._options.subscription,
                 "ORIGIN_MESSAGE_ID": f"{message.id.ledgerId}:{message.id.entryId}:{part.partition}",
             }
-            metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in told.items())
+            metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in answer.items())
             if message.metadata.HasField("partition_key"):
                 metadata.partition_key = message.metadata.partition_key
             await self._dead.publish(metadata, message.payload)
@@ -548,5 +548,5 @@ def _after(place: pb.MessageIdData, last: pb.MessageIdData) -> bool:
     return -1 < last.batch_index < place.batch_index
 
 
-def _place(place: pb.MessageIdData, partition: int | None = None) -> Place:
+def _message_key(place: pb.MessageIdData, partition: int | None = None) -> MessageKey:
     return place.partition if partition is None else partition, place.ledgerId, place.entryId, place.batch_index

@@ -163,8 +163,8 @@ class ProducerSocket:
             self._publisher.close()
 
 
-def _id(place: pb.MessageIdData) -> str:
-    return base64.b64encode(place.SerializeToString()).decode()
+def _id(message_id: pb.MessageIdData) -> str:
+    return base64.b64encode(message_id.SerializeToString()).decode()
 
 
 def _text(value: Scalar) -> str:

@@ -120,11 +120,11 @@ class Lane:
         send = pb.CommandSend(producer_id=self.number, sequence_id=sequence_id)
         self._client.tell(pb.BaseCommand(type=SEND, send=send), data)
 
-    def receipt(self, told: pb.CommandSendReceipt) -> None:
+    def receipt(self, reply: pb.CommandSendReceipt) -> None:
         """A message is stored."""
-        pending = self.pending.pop(told.sequence_id, None)
+        pending = self.pending.pop(reply.sequence_id, None)
         if pending is not None and not pending.receipt.done():
-            found = pb.MessageIdData(ledgerId=told.message_id.ledgerId, entryId=told.message_id.entryId)
+            found = pb.MessageIdData(ledgerId=reply.message_id.ledgerId, entryId=reply.message_id.entryId)
             if self.partition >= 0:
                 found.partition = self.partition
             pending.receipt.set_result(found)
@@ -219,11 +219,11 @@ class Publisher:
                 if lane is not None:
                     lane.receipt(command.send_receipt)
             case 8:
-                told = command.send_error
-                lane = self._lane(told.producer_id)
+                reply = command.send_error
+                lane = self._lane(reply.producer_id)
                 if lane is not None:
-                    code = ErrorCode(told.error) if told.error in set(ErrorCode) else ErrorCode.UNKNOWN
-                    lane.refused(told.sequence_id, BrokerError(code, told.message))
+                    code = ErrorCode(reply.error) if reply.error in set(ErrorCode) else ErrorCode.UNKNOWN
+                    lane.refused(reply.sequence_id, BrokerError(code, reply.message))
             case 15:
                 lane = self._lane(command.close_producer.producer_id)
                 if lane is not None:

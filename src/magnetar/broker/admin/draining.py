@@ -194,14 +194,14 @@ def _waits(state: LinkTopic) -> bool:
     return state.rewinding is not None or (c < last and entries_to_go(state.log, c, last) > 0)
 
 
-def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopic:
+def _topic(link: LinkState, shown: LinkTopicState, state: LinkTopic) -> DrainTopic:
     c, last = state.cursor.c, state.log.last
     pair = f"{link['source']}:{link['target']}"
-    if told["blocked"]:
-        reason = f"blocked: {told['blocked']}: {told.get('blocked_detail', '')}"
+    if shown["blocked"]:
+        reason = f"blocked: {shown['blocked']}: {shown.get('blocked_detail', '')}"
     elif link["paused"]:
         reason = f"the link is paused: {command('links', 'resume', pair)}"
-    elif told["paused"]:
+    elif shown["paused"]:
         reason = f"paused: {command('links', 'resume', pair, '--topic', state.name)}"
     elif link["state"] != "up":
         reason = f"the link is {link['state']}: {link['detail']}"
@@ -213,7 +213,7 @@ def _topic(link: LinkState, told: LinkTopicState, state: LinkTopic) -> DrainTopi
         topic=state.name,
         messages=local_messages(state.log, c, last),
         entries=entries_to_go(state.log, c, last),
-        blocked=told["blocked"],
+        blocked=shown["blocked"],
         reason=reason,
     )
 

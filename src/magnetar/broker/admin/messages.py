@@ -39,7 +39,9 @@ def _messages(log: TopicLog, newest: bool) -> Iterable[Position]:
         at = log.position_before(at) if newest else log.next_after(at)
 
 
-def place_of(log: TopicLog, position: Position, batch_index: int, *, exclusive: bool) -> tuple[Position, list[int]]:
+def subscription_start(
+    log: TopicLog, position: Position, batch_index: int, *, exclusive: bool
+) -> tuple[Position, list[int]]:
     """The start of a subscription that is moved to a message: the entry, and the remaining messages of it as a client's
     ack_set; an empty one: all.
 
@@ -56,7 +58,7 @@ def place_of(log: TopicLog, position: Position, batch_index: int, *, exclusive: 
     return position, words_of((1 << size) - (1 << first)) if first else []
 
 
-def check_place(
+def check_position(
     log: TopicLog,
     topic: str,
     position: Position,

@@ -8,7 +8,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.maintenance import CacheRates, Totals
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
-from magnetar.broker.statistics.latency import Connections, PublishLatency, Told
+from magnetar.broker.statistics.latency import Connections, Interval, PublishLatency
 from magnetar.broker.statistics.topic_stats import Steps, TopicStatistics, at_once, compacted_entries
 from magnetar.broker.topics.compaction_runs import State
 from magnetar.broker.topics.topic import Topic
@@ -73,8 +73,8 @@ class TopicFigures(NamedTuple):
         read_per_s: entries read from the disk.
     """
 
-    latency: Told | None = None
-    size: Told | None = None
+    latency: Interval | None = None
+    size: Interval | None = None
     compaction: CompactionFigures | None = None
     rate_limited: int = 0
     quota_bytes: int = -1
@@ -200,8 +200,8 @@ class StatisticsControl:
         writes = found.writes
         quotas = broker.resources.backlog_quotas(found.name)
         return TopicFigures(
-            writes.latency.told if writes is not None else None,
-            writes.size.told if writes is not None else None,
+            writes.latency.ended if writes is not None else None,
+            writes.size.ended if writes is not None else None,
             self._compaction(topic),
             found.publish_limited,
             quotas.get("destination_storage", NO_LIMIT).limit_size,

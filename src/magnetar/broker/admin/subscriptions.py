@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar.broker.admin.events import AdminEvents
-from magnetar.broker.admin.messages import backlog_from, check_place, place_of
+from magnetar.broker.admin.messages import backlog_from, check_position, subscription_start
 from magnetar.broker.catalog.catalog import Catalog
 from magnetar.broker.context import Done
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
@@ -66,8 +66,10 @@ class SubscriptionControl:
         if subscription in found.subscriptions:
             raise Conflict(f"subscription {subscription} of {topic} exists already")
         start = LATEST if position is None else position
-        check_place(found.log, topic, start, batch_index, coming=True, refused=PreconditionFailed)
-        first, left = place_of(found.log, start, batch_index, exclusive=exclusive and start not in {EARLIEST, LATEST})
+        check_position(found.log, topic, start, batch_index, coming=True, refused=PreconditionFailed)
+        first, left = subscription_start(
+            found.log, start, batch_index, exclusive=exclusive and start not in {EARLIEST, LATEST}
+        )
 
         def created(error: MagnetarError | None) -> None:
             if error is not None or not left:
@@ -129,14 +131,14 @@ class SubscriptionControl:
         """
         found_topic, found = self._events.subscription(topic, subscription)
         if isinstance(target, Position):
-            check_place(found_topic.log, topic, target, batch_index)
+            check_position(found_topic.log, topic, target, batch_index)
 
         def move() -> None:
             if leaving := found_topic.leaving:
                 done(leaving)
                 return
             if isinstance(target, Position):
-                found.seek_to(*place_of(found_topic.log, target, batch_index, exclusive=exclusive))
+                found.seek_to(*subscription_start(found_topic.log, target, batch_index, exclusive=exclusive))
             else:
                 found.seek_time(target)
             if found.durable:

@@ -52,13 +52,13 @@ class AutoPartitions:
             self._catalog.check_room(name.namespace_name, new)
             change = self._resources.create_partitioned(name, new, {})
             self._changes.create_partitions(
-                name, new, change, lambda error: then(new, None if error is None else _told(error))
+                name, new, change, lambda error: then(new, None if error is None else _explained(error))
             )
         except MagnetarError as error:
-            then(0, _told(error))
+            then(0, _explained(error))
 
 
-def _told(error: MagnetarError) -> BrokerError:
+def _explained(error: MagnetarError) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     again = isinstance(error, InFlight)

@@ -204,7 +204,7 @@ class LoadedTopics:
             topic, name, cursor, durable: of the subscription.
             from_beginning: the cursor is at the beginning of the topic, and no consumer has read it yet.
         """
-        topic.withdrawals.cover(cursor)
+        topic.withdrawals.acknowledge_in(cursor)
         made = Subscription(
             self._outbox,
             topic.log,

@@ -82,7 +82,7 @@ class Totals(NamedTuple):
         written, read, backlog = 0.0, 0.0, 0
         if isinstance(topic, Topic):
             read = topic.read_meter.per_s[0]
-            written = topic.writes.latency.told.per_s if topic.writes is not None else 0.0
+            written = topic.writes.latency.ended.per_s if topic.writes is not None else 0.0
             backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
         return Totals(
             self.messages_in_per_s + messages_in,
@@ -256,13 +256,13 @@ class Upkeep:
                 self._forget(topic, subscription, limit_ms)
 
     def _forget(self, topic: Topic, subscription: Subscription, limit_ms: int) -> None:
-        def told(error: BrokerError | None) -> None:
+        def ended(error: BrokerError | None) -> None:
             named = f"subscription {subscription.name} of {topic.text}, without consumers for {limit_ms // 60_000} min or more,"
             outcome = f"cannot be deleted: {error}" if error is not None else "is deleted"
             note = Note("info", f"{named} {outcome}, as policy subscription-expiration-time says")
             self._outbox.put(note)
 
-        self._catalog.delete_subscription(subscription, told)
+        self._catalog.delete_subscription(subscription, ended)
 
     # ---------------------------------------------------------------------------------------------- expiry and quotas
 
@@ -302,13 +302,13 @@ class Upkeep:
         if any(subscription.backlog_entries() for subscription in left):
             return
 
-        def told(error: BrokerError | None) -> None:
+        def ended(error: BrokerError | None) -> None:
             outcome = (
                 f"cannot be deleted: {error}" if error is not None else "is deleted, as policy inactive-topics says"
             )
             self._outbox.put(Note("info", f"topic {topic.text}, unused for {policy.duration_s} s or more, {outcome}"))
 
-        self._catalog.delete(topic, force=False, done=told)
+        self._catalog.delete(topic, force=False, done=ended)
 
     def stop_now(self, topic: Topic) -> QuotaStop | None:
         """The reason why a quota refuses a new producer; None: it is accepted.

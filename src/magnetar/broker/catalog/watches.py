@@ -617,19 +617,19 @@ class TopicWatches(TopicPart):
         elif self._asked:
             self._wake(max(self._free_ms, now_ms + 1))
 
-    def _tell_one(self, told: _Round) -> int:
+    def _tell_one(self, round_: _Round) -> int:
         """Send the update to the next watcher; returns the number of steps."""
-        if not told.left:
+        if not round_.left:
             self._rounds.popleft()
             return 1
-        watcher = told.left.popleft()
+        watcher = round_.left.popleft()
         if watcher.closed:
             return 1
-        watcher.hash = told.hash or watcher.hash
+        watcher.hash = round_.hash or watcher.hash
         if watcher.pending is None and watcher.connection.writable:
-            self._send(watcher, told.parts)
-            return TELLING_STEPS + len(told.changes.new) + len(told.changes.gone)
-        changes = (watcher.pending or Changes()).merged(told.changes)
+            self._send(watcher, round_.parts)
+            return TELLING_STEPS + len(round_.changes.new) + len(round_.changes.gone)
+        changes = (watcher.pending or Changes()).merged(round_.changes)
         if watcher.connection.writable:
             watcher.pending = None
             self._send(watcher, changes.parts(self._update_bytes_max))
@@ -676,9 +676,9 @@ class TopicWatches(TopicPart):
         if found is None:
             found = TopicList(before.namespace, before.pattern, key, None if everything else connection)
             found.fill(self._matching(found))
-        told = set(before.names) - before.window.new | before.window.gone
+        known = set(before.names) - before.window.new | before.window.gone
         names = set(found.names)
-        self._tell_soon(Changes(told - names, names - told), found.hash, [watcher])
+        self._tell_soon(Changes(known - names, names - known), found.hash, [watcher])
         self._join(watcher, found)
         self._leave(watcher, before)
 

@@ -54,7 +54,7 @@ def refused_id(send: pb.CommandSend) -> int:
     return max(send.sequence_id, send.highest_sequence_id)
 
 
-def told_of(error: BrokerError, client_version: str) -> BrokerError:
+def as_understood(error: BrokerError, client_version: str) -> BrokerError:
     """The error in a form that the client can handle: for one message that is not allowed, the C++ client gets the
     error that it knows as a wrong checksum (see `MessageNotAllowed`).
     """
@@ -365,7 +365,7 @@ class Publishing:
         )
         alone = isinstance(error, _OF_ONE_MESSAGE) and connection.client_version.startswith(_FAIL_ONE_ALONE)
         if alone or self._deduplication is None:
-            self._topic.refuse(producer, refused_id(send), told_of(error, connection.client_version))
+            self._topic.refuse(producer, refused_id(send), as_understood(error, connection.client_version))
             return True
         self._fail(refused_id(send), error)
         self._publisher.evict(producer)

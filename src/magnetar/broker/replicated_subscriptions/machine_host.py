@@ -105,9 +105,9 @@ LEVELS: Final = frozenset({"exact_waiting", "exact_subscriptions"})
 
 def figures(exact: ExactMachine, snapshot: SnapshotMachine, *, levels: bool) -> dict[str, int]:
     """The numbers that the machines of a topic report: levels, or counters."""
-    told = {f"exact_{name}": value for name, value in exact.metrics().items()}
-    told |= {f"snapshot_{name}": value for name, value in snapshot.metrics().items()}
-    return {name: value for name, value in told.items() if (name in LEVELS) == levels}
+    counted = {f"exact_{name}": value for name, value in exact.metrics().items()}
+    counted |= {f"snapshot_{name}": value for name, value in snapshot.metrics().items()}
+    return {name: value for name, value in counted.items() if (name in LEVELS) == levels}
 
 
 class MachineHost:

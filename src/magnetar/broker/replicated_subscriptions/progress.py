@@ -25,7 +25,7 @@ less precise.
 """
 
 
-def told_by(data: bytes) -> tuple[str, ...]:
+def acknowledged_by(data: bytes) -> tuple[str, ...]:
     """Subscriptions whose acknowledgements a marker carries: none for questions, answers, seeks and announcements.
 
     Args:

@@ -499,22 +499,22 @@ class ReplicatedSubscriptions(TopicPart):
         now_ms = self.context.outbox.now_ms
         # A failover moves the whole state, including the part that updates of snapshot mode cannot report.
         moved = self._fences().fence(topic.text, name).phase is Phase.MOVED
-        told: dict[str, dict[str, Any]] = {}
+        shown: dict[str, dict[str, Any]] = {}
         for target in sorted(target for source, target in host.routes if source == self.context.cluster):
             source = self.links.sources.get(target)
             state = source.topics.get(topic.text) if source is not None else None
             if source is None or state is None:
-                told[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
+                shown[target] = {"lagMessages": 0, "lagMs": 0, "stalled": f"no link leads to {target}"}
                 continue
             lag = host.progress.lag(name, state.cursor.c, owed=owed)
             if not moved:
                 lag = lag.plus(host.untold(name))
-            told[target] = {
+            shown[target] = {
                 "lagMessages": lag.messages,
                 "lagMs": max(0, now_ms - lag.since_ms) if lag.since_ms else 0,
                 "stalled": self.links.reports.why_not(source, state) if lag.since_ms else "",
             }
-        return told
+        return shown
 
     def metrics(self) -> dict[str, int]:
         """Counters of all topics together, also of those that are gone: a counter never falls. And what is there now."""

@@ -22,7 +22,7 @@ import msgspec
 
 from magnetar.broker.replicated_subscriptions.ack_collector import AckCollector
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, ModalMachine, SnapshotMachine, figures
-from magnetar.broker.replicated_subscriptions.progress import Lag, Progress, told_by
+from magnetar.broker.replicated_subscriptions.progress import Lag, Progress, acknowledged_by
 from magnetar.broker.replicated_subscriptions.replay import Replay
 from magnetar.broker.replicated_subscriptions.state_store import StateStore, decode_state, encode_state
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -447,7 +447,7 @@ class ReplicatedTopic:
         """Write a marker into the topic."""
         flags = _MARKER | (_RESTRICTED if replicate_to else 0)
         goes = not replicate_to or set(replicate_to) != {self.cluster}
-        carrier = self.progress.begin(told_by(data), self.now_ms) if goes else None
+        carrier = self.progress.begin(acknowledged_by(data), self.now_ms) if goes else None
 
         def outcome(append: Append, error: str) -> None:
             if error:
@@ -467,8 +467,8 @@ class ReplicatedTopic:
                 before = {} if carrier is None or error else {name: self.untold(name) for name in carrier.counts}
                 then(position, error)
                 for name, untold in before.items():
-                    if carrier is not None and (told := untold.messages - self.untold(name).messages) > 0:
-                        carrier.add(name, Lag(told, untold.since_ms))
+                    if carrier is not None and (carried := untold.messages - self.untold(name).messages) > 0:
+                        carrier.add(name, Lag(carried, untold.since_ms))
                 self._settle()
 
         try:
@@ -590,19 +590,19 @@ class ReplicatedTopic:
             found = self._topic.subscriptions.get(name)
             here = found is not None and found.consumers and found.activity.acked_ms > since_ms
             if not here or not self._elsewhere(name, since_ms):
-                _, told_ms = self._both_since.pop(name, (0, 0))
-                if told_ms and now_ms - told_ms < BOTH_AGAIN_MS:
-                    self._both_since[name] = 0, told_ms
+                _, warned_ms = self._both_since.pop(name, (0, 0))
+                if warned_ms and now_ms - warned_ms < BOTH_AGAIN_MS:
+                    self._both_since[name] = 0, warned_ms
                 continue
-            began_ms, told_ms = self._both_since.get(name, (0, 0))
-            if began_ms and now_ms - told_ms >= BOTH_AGAIN_MS:
-                told_ms = now_ms
+            began_ms, warned_ms = self._both_since.get(name, (0, 0))
+            if began_ms and now_ms - warned_ms >= BOTH_AGAIN_MS:
+                warned_ms = now_ms
                 self.note(
                     "warning",
                     f"subscription {name} of {self._topic.text} has consumers here and in another cluster at the same time: both "
                     "are sent most messages; let it be consumed in one cluster, or give each cluster a subscription of its own",
                 )
-            self._both_since[name] = began_ms or now_ms, told_ms
+            self._both_since[name] = began_ms or now_ms, warned_ms
 
     def _elsewhere(self, subscription: str, since_ms: int) -> bool:
         """Whether another cluster has reported its own acknowledgements since a time. A cluster that passes on
@@ -620,11 +620,11 @@ class ReplicatedTopic:
     def describe(self, subscription: str) -> dict[str, Any]:
         """Plain values: the mode's machine, and what is common to both."""
         machine = self.exact if self.mode == "exact" else self.snapshot
-        told: dict[str, Any] = {"mode": self.mode, "ready": self.ready}
-        told["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
+        answer: dict[str, Any] = {"mode": self.mode, "ready": self.ready}
+        answer["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
         if self.ready and subscription in self.subscriptions():
-            told |= machine.describe(subscription)
-        return told
+            answer |= machine.describe(subscription)
+        return answer
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
         """The part of `describe` about reports that other clusters still have to get, for a replicated subscription."""
@@ -635,8 +635,8 @@ class ReplicatedTopic:
         """Acknowledged here and in no update of snapshot mode yet; in exact mode `progress` knows what is in no marker."""
         if self._made is None or self.mode != "snapshot":
             return Lag()
-        told: dict[str, Any] = self.snapshot.describe(subscription)
-        return Lag(told.get("untold", 0), told.get("untoldSinceMs", 0))
+        answer: dict[str, Any] = self.snapshot.describe(subscription)
+        return Lag(answer.get("untold", 0), answer.get("untoldSinceMs", 0))
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start, and present levels (`LEVELS`)."""
@@ -644,10 +644,10 @@ class ReplicatedTopic:
 
     def counted(self) -> dict[str, int]:
         """Counters since the start of both machines, including former ones, and of the host."""
-        told = Counter(self._counted)
+        answer = Counter(self._counted)
         if self._made is not None:
-            told.update(figures(*self._made, levels=False))
-        return told | {
+            answer.update(figures(*self._made, levels=False))
+        return answer | {
             "markers_written": self.markers_written,
             "markers_failed": self.markers_failed,
             "subscriptions_not_made": self.not_made,

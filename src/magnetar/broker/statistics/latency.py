@@ -30,7 +30,7 @@ QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 """The quantiles that Pulsar reports."""
 
 
-class Told(NamedTuple):
+class Interval(NamedTuple):
     """The contents of buckets over one interval.
 
     Attributes:
@@ -51,16 +51,16 @@ class Buckets:
         bounds: ascending; a value that is one of them counts below it.
 
     Attributes:
-        told: contents of the last interval that ended.
+        ended: contents of the last interval that ended.
     """
 
-    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "told")
+    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "ended")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
-        self._nothing = self.told = Told((0,) * (len(bounds) + 1), 0.0, 0.0)
+        self._nothing = self.ended = Interval((0,) * (len(bounds) + 1), 0.0, 0.0)
 
     def add(self, value: float, times: int) -> None:
         """Count a value this many times."""
@@ -84,9 +84,9 @@ class Buckets:
         """An interval ends, another begins."""
         count = sum(self._counts)
         if not count:
-            self.told = self._nothing
+            self.ended = self._nothing
             return
-        self.told = Told(tuple(self._counts), self._total, count / elapsed_s)
+        self.ended = Interval(tuple(self._counts), self._total, count / elapsed_s)
         self._counts = [0] * len(self._counts)
         self._total = 0.0
 

@@ -23,7 +23,7 @@ class DeletionGroups(Protocol):
     def groups(self) -> Mapping[int, Withdrawals]:
         """The removed messages, by the position from which they are passed."""
 
-    def cover(self, cursor: Cursor) -> None:
+    def acknowledge_in(self, cursor: Cursor) -> None:
         """Acknowledge them on a cursor."""
 
 
@@ -38,7 +38,7 @@ class CompactedTopic(Protocol):
     def deletions(self) -> DeletionGroups:
         """Deletions that are kept for a time; another object after each compaction."""
 
-    def cover(self, cursor: Cursor) -> None:
+    def acknowledge_in(self, cursor: Cursor) -> None:
         """Acknowledge the removed messages on a cursor."""
 
 
@@ -69,19 +69,19 @@ class Omissions:
         """
         self.compacted = compacted
         if compacted is not None:
-            compacted.cover(self._cursor)
+            compacted.acknowledge_in(self._cursor)
             if self._from_beginning:
                 self._spared = compacted.deletions
-                self._spared.cover(self._cursor)
+                self._spared.acknowledge_in(self._cursor)
         self._from_beginning = False
 
     def moved(self) -> None:
         """The cursor was moved: acknowledge the left-out messages again."""
         self._from_beginning, self._spared = False, None
         if self._withdrawals:
-            self._withdrawals.cover(self._cursor)
+            self._withdrawals.acknowledge_in(self._cursor)
         if self.compacted is not None:
-            self.compacted.cover(self._cursor)
+            self.compacted.acknowledge_in(self._cursor)
 
     def withdrawn(self, positions: Iterable[Position]) -> tuple[PositionSet, dict[Position, int]]:
         """For entries with withdrawn messages: those that are withdrawn as a whole, and bit sets of messages of the

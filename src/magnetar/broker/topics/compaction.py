@@ -98,21 +98,21 @@ class Deletions:
     def __bool__(self) -> bool:
         return any(self.groups.values())
 
-    def cover(self, cursor: Cursor) -> None:
+    def acknowledge_in(self, cursor: Cursor) -> None:
         """Acknowledge them on a cursor."""
-        for places in self.groups.values():
-            places.cover(cursor)
+        for losers in self.groups.values():
+            losers.acknowledge_in(cursor)
 
-    def since(self, place: Loser) -> int | None:
+    def since(self, loser: Loser) -> int | None:
         """The time at which one was first passed; None: it is not among them."""
-        return next((since_ms for since_ms, places in self.groups.items() if places.has(place)), None)
+        return next((since_ms for since_ms, losers in self.groups.items() if losers.has(loser)), None)
 
-    def add(self, since_ms: int, places: list[Loser]) -> None:
+    def add(self, since_ms: int, losers: list[Loser]) -> None:
         """Keep some more."""
         group = self.groups.get(since_ms)
         if group is None:
             group = self.groups[since_ms] = Withdrawals(self._log, messages_max=GONE_MAX)
-        group.add(places)
+        group.add(losers)
 
     def take_until(self, since_ms: int) -> list[Withdrawals]:
         """Give up those that were passed at a time or before."""
@@ -125,12 +125,12 @@ class Deletions:
 
     def trim(self) -> None:
         """Retention deleted ledgers: forget what was in them."""
-        for places in self.groups.values():
-            places.trim()
+        for losers in self.groups.values():
+            losers.trim()
 
     def encode(self) -> list[tuple[int, bytes]]:
         """The stored form."""
-        return [(since_ms, places.encode()) for since_ms, places in self.groups.items() if places]
+        return [(since_ms, losers.encode()) for since_ms, losers in self.groups.items() if losers]
 
     def load(self, stored: list[tuple[int, bytes]]) -> None:
         """Take what `encode` made.
@@ -139,13 +139,13 @@ class Deletions:
             ValueError: it is damaged.
         """
         for since_ms, data in stored:
-            self.groups[since_ms] = places = Withdrawals(self._log, messages_max=GONE_MAX)
-            places.load(data)
+            self.groups[since_ms] = losers = Withdrawals(self._log, messages_max=GONE_MAX)
+            losers.load(data)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
-        for places in self.groups.values():
-            places.validate()
+        for losers in self.groups.values():
+            losers.validate()
 
 
 class Compacted:
@@ -166,15 +166,15 @@ class Compacted:
         self.deletions = Deletions(log)
         self._log = log
 
-    def cover(self, cursor: Cursor) -> None:
+    def acknowledge_in(self, cursor: Cursor) -> None:
         """Acknowledge the removed messages on a cursor."""
-        self.gone.cover(cursor)
+        self.gone.acknowledge_in(cursor)
 
     def expire(self, now_ms: int, retention_ms: int) -> None:
         """Remove deletions that were kept for this time (-1: for ever)."""
         if retention_ms >= 0:
-            for places in self.deletions.take_until(now_ms - _longest(retention_ms)):
-                self.gone.absorb(places)
+            for losers in self.deletions.take_until(now_ms - _longest(retention_ms)):
+                self.gone.absorb(losers)
 
     def trim(self) -> None:
         """Retention deleted ledgers: forget what was in them."""
@@ -311,13 +311,13 @@ class Run:
         left = MESSAGES_PER_STEP
         while left > 0:
             some = list(islice(messages, left))
-            for key, empty, place in some:
-                if place.index >= 0 and (self._compacted.gone.has(place) or self._withdrawn.has(place)):
+            for key, empty, loser in some:
+                if loser.index >= 0 and (self._compacted.gone.has(loser) or self._withdrawn.has(loser)):
                     continue
                 older = self._newest.pop(key, None) or self._deletions.pop(key, None)
                 if older is not None:
                     superfluous.append(older)
-                (self._deletions if empty else self._newest)[key] = place
+                (self._deletions if empty else self._newest)[key] = loser
             left -= 1 + len(some)
             if left <= 0:
                 break
@@ -376,19 +376,19 @@ class Run:
         some = list(islice(left, DELETIONS_PER_STEP))
         expired: list[Loser] = []
         groups: dict[int, list[Loser]] = {}
-        for place in some:
-            if self._opaque is not None and place.position > self._opaque:
+        for loser in some:
+            if self._opaque is not None and loser.position > self._opaque:
                 continue  # the message that it deletes may be in there, and is delivered: so the deletion is kept too
-            since_ms = known.since(place)
+            since_ms = known.since(loser)
             if since_ms is None:
                 since_ms = fresh_ms
             if retention_ms >= 0 and now_ms - since_ms >= _longest(retention_ms):
-                expired.append(place)
-            elif not gone.has(place):  # it may have expired while the topic was read
-                groups.setdefault(since_ms, []).append(place)
+                expired.append(loser)
+            elif not gone.has(loser):  # it may have expired while the topic was read
+                groups.setdefault(since_ms, []).append(loser)
         self.removed += len(gone.add(expired))
-        for since_ms, places in groups.items():
-            kept.add(since_ms, places)
+        for since_ms, losers in groups.items():
+            kept.add(since_ms, losers)
         if len(some) == DELETIONS_PER_STEP:
             self._outbox.put(Timer(now_ms, lambda _now_ms: self._keep(left, kept)))
             return

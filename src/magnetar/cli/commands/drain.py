@@ -206,8 +206,8 @@ def _compare(
     """
     from magnetar.wire import pulsar_pb2 as pb
 
-    told = here.topics(target)
-    known = [state for state in told.topics if not state.removed]
+    listed = here.topics(target)
+    known = [state for state in listed.topics if not state.removed]
     lines = []
     if len(known) < linked:
         lines.append(
@@ -225,7 +225,7 @@ def _compare(
             )
             for name, state in states.items()
         ]  # fmt: skip
-        answer = there.watermarks(cluster, told.uuid, queries)
+        answer = there.watermarks(cluster, listed.uuid, queries)
         if answer.blocked:
             return [f"{cluster}:{target} blocked: {answer.blocked}: {answer.reason}"]
         for watermark in answer.topics:
@@ -249,9 +249,9 @@ def _listen(config: Config, cluster: str, target: str, news: threading.Event) ->
             try:
                 token = read_link_token(config.replication.token_file)
                 with LinkClient.connect(config.link_address(cluster), token) as client:
-                    told = client.topics(target)
+                    listed = client.topics(target)
                     while True:
-                        told = client.topics(target, told.counter, boot=told.boot, wait_ms=POLL_MS)
+                        listed = client.topics(target, listed.counter, boot=listed.boot, wait_ms=POLL_MS)
                         news.set()
                         time.sleep(PAUSE_S)  # no program checks more often
             except MagnetarError:

@@ -211,9 +211,9 @@ class Move:
                 raise
             there = []  # made by the first update
         for cluster, found in ((self.source, rows), (self.target, there)):
-            if found and (told := found[0].get("cluster", cluster)) != cluster:
+            if found and (said := found[0].get("cluster", cluster)) != cluster:
                 raise MagnetarError(
-                    f"the http address of cluster {cluster} answers as cluster {told}: check both http "
+                    f"the http address of cluster {cluster} answers as cluster {said}: check both http "
                     "addresses in the configuration"
                 )
         self._rows, self._there, self._force = rows, there, force
@@ -525,18 +525,18 @@ class Move:
         # Another failover may have come first, which this one must not end.
         ours = [row for row in self._rows if row["target"] == self.target]
         outcomes = [self._put_back(row) for row in ours if row["phase"] in {"fencing", "fenced"}]
-        told = list(dict.fromkeys(outcome for outcome in outcomes if outcome))
+        said = list(dict.fromkeys(outcome for outcome in outcomes if outcome))
         if not outcomes and called_off:
             return f"{why}; called off: {self._what} is active in {self.source} as before"
         if not outcomes and not self._fenced and not certain:
             return f"{why}; {self.source} is not fenced so far, but may still be: magnetar status says it"
         if not outcomes:
             return f"{why}; nothing was changed"
-        if not told:
+        if not said:
             return f"{why}; put back: {self._what} is active in {self.source} as before"
         if not all(outcomes):
-            told.append(f"what is left of it is put back: active in {self.source} as before")
-        return "; ".join([why, *told])
+            said.append(f"what is left of it is put back: active in {self.source} as before")
+        return "; ".join([why, *said])
 
     def _call_off(self) -> bool:
         """See to it that a beginning that is still under way comes to nothing; whether that is certain for all partitions."""

@@ -213,16 +213,16 @@ def preview(target: Target, namespace: str, clusters: list[str]) -> int:
     """Print what a change of the replication clusters does in one cluster; the entries that would be copied."""
     name = NamespaceName.parse(namespace)
     path = f"/geo/v1/namespaces/{segment(name.tenant)}/{segment(name.local)}/replicationPreview"
-    told = target.client.get(path, {"clusters": ",".join(clusters)})
+    answer = target.client.get(path, {"clusters": ",".join(clusters)})
     where = f"{target.cluster}: " if target.cluster else ""
-    if told["removed"]:
-        print_line(f"{where}{', '.join(told['removed'])} gets no new messages; its data stays")
-    if told["added"] and told["entries"]:
+    if answer["removed"]:
+        print_line(f"{where}{', '.join(answer['removed'])} gets no new messages; its data stays")
+    if answer["added"] and answer["entries"]:
         print_line(
-            f"{where}{told['entries']:,} entries ({size(told['bytes'])}) of {told['topics']:,} topics "
-            f"will be copied to each of {', '.join(told['added'])}"
+            f"{where}{answer['entries']:,} entries ({size(answer['bytes'])}) of {answer['topics']:,} topics "
+            f"will be copied to each of {', '.join(answer['added'])}"
         )
-        return int(told["entries"])
+        return int(answer["entries"])
     return 0
 
 

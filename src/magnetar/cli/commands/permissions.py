@@ -15,7 +15,7 @@ from magnetar.metadata.permissions import MEANT
 
 app = Group("Permissions: which roles may produce, consume, replicate and administer.")
 
-PlaceArgument = Annotated[
+ResourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="NAMESPACE|TOPIC",
@@ -25,28 +25,28 @@ PlaceArgument = Annotated[
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE")]
 
 
-def place_path(place: str) -> str:
+def permissions_path(resource: str) -> str:
     """The REST path of a namespace's or a topic's permissions.
 
     Raises:
         NameNotValid: it is neither.
     """
-    if "://" in place:
-        return topic_path(place, "permissions")
-    namespace = NamespaceName.parse(place)
+    if "://" in resource:
+        return topic_path(resource, "permissions")
+    namespace = NamespaceName.parse(resource)
     return f"/admin/v2/namespaces/{segment(namespace.tenant)}/{segment(namespace.local)}/permissions"
 
 
 @app.add("list", example="magnetar permissions list shop/orders --everywhere")
 def list_permissions(
-    place: PlaceArgument,
+    resource: ResourceArgument,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the permissions of all roles. Superusers and the tenant's administrators need none."""
-    path = place_path(place)
+    path = permissions_path(resource)
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
         return [{"role": role, "actions": actions} for role, actions in client.get(path).items()]
@@ -56,7 +56,7 @@ def list_permissions(
 
 @app.add("grant", example="magnetar permissions grant shop/orders app --actions produce,consume --everywhere")
 def grant(
-    place: PlaceArgument,
+    resource: ResourceArgument,
     role: RoleArgument,
     actions: Annotated[
         str,
@@ -74,28 +74,28 @@ def grant(
         raise ConfigError(
             f"--actions {wrong[0][:40]!a} is not valid: choose from produce, consume, admin and replicate"
         )
-    path = f"{place_path(place)}/{segment(role)}"
+    path = f"{permissions_path(resource)}/{segment(role)}"
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.post(path, named),
-        f"role {role} may {', '.join(named)} in {place}",
+        f"role {role} may {', '.join(named)} in {resource}",
     )
 
 
 @app.add("revoke", example="magnetar permissions revoke shop/orders app --everywhere")
 def revoke(
-    place: PlaceArgument,
+    resource: ResourceArgument,
     role: RoleArgument,
     config: ConfigOption = None,
     admin_url: AdminUrlOption = None,
     everywhere: EverywhereOption = False,
 ) -> None:
     """Revoke a role's permissions; its producers and consumers are closed."""
-    path = f"{place_path(place)}/{segment(role)}"
+    path = f"{permissions_path(resource)}/{segment(role)}"
     change(
         targets(config, admin_url, everywhere),
         lambda client: client.delete(path),
-        f"role {role} has no permissions of its own in {place}",
+        f"role {role} has no permissions of its own in {resource}",
     )
 
 
@@ -112,7 +112,7 @@ def reserve(
 ) -> None:
     """Reserve a subscription for some of the roles that may consume; consumers of other roles are closed."""
     named = [role.strip() for role in roles.split(",") if role.strip()]
-    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
+    path = f"{permissions_path(str(NamespaceName.parse(namespace)))}/subscription/{segment(check_subscription(subscription))}"
     whose = f"{', '.join(named)} alone" if named else "every role that may consume"
     change(
         targets(config, admin_url, everywhere),
@@ -130,7 +130,7 @@ def list_reserved(
     as_json: JsonOption = False,
 ) -> None:
     """List the subscriptions that only some roles may use."""
-    path = f"{place_path(str(NamespaceName.parse(namespace)))}/subscription"
+    path = f"{permissions_path(str(NamespaceName.parse(namespace)))}/subscription"
 
     def ask(client: AdminClient) -> list[dict[str, Any]]:
         return [{"subscription": name, "roles": roles} for name, roles in client.get(path).items()]

@@ -115,9 +115,11 @@ class Sides:
         from magnetar.jobs.restore_plan import chosen_by, compare
 
         for client, name in ((self._here, self.cluster), (self._there, self.peer)):
-            told = client.get("/geo/v1/status")["cluster"]
-            if told != name:
-                raise MagnetarError(f"{client.base_url} answers as cluster {told}, not {name}: check the configuration")
+            answer = client.get("/geo/v1/status")["cluster"]
+            if answer != name:
+                raise MagnetarError(
+                    f"{client.base_url} answers as cluster {answer}, not {name}: check the configuration"
+                )
         path = f"/geo/v1/held/{segment(self.cluster)}"
         return compare(self._there.get(path), self._here.get(path), chosen_by(self.topics))
 
@@ -158,11 +160,13 @@ class Sides:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
             with LinkClient.connect(self.config.link_address(self.peer), self.token) as client:
-                told = client.topics(self.cluster)
+                answer = client.topics(self.cluster)
                 while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # A poll does not report entries that a link skips without its pipeline: so the state is checked now
                     # and then.
-                    told = client.topics(self.cluster, told.counter, boot=told.boot, wait_ms=min(left_ms, LOOK_MS))
+                    answer = client.topics(
+                        self.cluster, answer.counter, boot=answer.boot, wait_ms=min(left_ms, LOOK_MS)
+                    )
                     behind = left()
         except MagnetarError as error:
             say(cell(f"note: {self.peer} does not report the position of its link: {error}"))
@@ -269,11 +273,11 @@ def _report(
         MagnetarError: in one line, which topic and why.
     """
     earlier = {one.topic: one.missing for one in before}
-    told = {one.topic: one for one in found}
+    answer = {one.topic: one for one in found}
     rows: list[dict[str, Any]] = []
     for one in after:
         was = earlier.get(one.topic, one.missing)
-        report = told.get(one.topic)
+        report = answer.get(one.topic)
         rows.append(
             {
                 "topic": one.topic, "held": one.held, "here_before": one.held - was, "restored": max(0, was - one.missing),

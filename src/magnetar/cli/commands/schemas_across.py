@@ -64,11 +64,11 @@ def check(name: TopicName, body: dict[str, Any], config: Path | None, admin_url:
                 print_line(f"{row['cluster']}: {row['answer']}" if row["cluster"] else row["answer"])
         for one in waits:
             if not one["problem"]:
-                print_line(f"{_told(one)}; both fit there in either order")
+                print_line(f"{_described(one)}; both fit there in either order")
     failures = [
         f"{row['cluster']}: {row['answer']}" if row["cluster"] else row["answer"] for row in verdicts if row["failed"]
     ]
-    failures += [f"{_told(one)}: {one['problem']}" for one in waits if one["problem"]]
+    failures += [f"{_described(one)}: {one['problem']}" for one in waits if one["problem"]]
     if failures:
         raise MagnetarError("; ".join(failures))
 
@@ -91,12 +91,12 @@ class Answer(NamedTuple):
 def _held(client: AdminClient, name: TopicName, strategy: str) -> Held:
     space = name.namespace_name
     path = f"/geo/v1/schemas/{segment(space.tenant)}/{segment(space.local)}/{segment(name.local)}"
-    told = [
+    stated = [
         (one["version"], definition_from(one["type"], one["data"], one["properties"]), str(one["state"]))
         for one in client.get(path)
     ]
-    live = [(version, definition) for version, definition, state in told if state == IN_FORCE]
-    return Held(Strategy(strategy), live, [one for one in told if one[2] != IN_FORCE])
+    live = [(version, definition) for version, definition, state in stated if state == IN_FORCE]
+    return Held(Strategy(strategy), live, [one for one in stated if one[2] != IN_FORCE])
 
 
 def _replicates_to(client: AdminClient, name: TopicName) -> frozenset[str]:
@@ -105,9 +105,9 @@ def _replicates_to(client: AdminClient, name: TopicName) -> frozenset[str]:
 
 
 def _checked(client: AdminClient, name: TopicName, body: dict[str, Any]) -> Answer:
-    told = client.post(path_of(name, "compatibility"), body)
-    held = _held(client, name, told["schemaCompatibilityStrategy"])
-    return Answer(held, told["compatibility"], told.get("reason", ""), _replicates_to(client, name))
+    stated = client.post(path_of(name, "compatibility"), body)
+    held = _held(client, name, stated["schemaCompatibilityStrategy"])
+    return Answer(held, stated["compatibility"], stated.get("reason", ""), _replicates_to(client, name))
 
 
 def _verdict(answer: "Answer | MagnetarError", new: Definition) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _waiting(one: Underway) -> dict[str, Any]:
     }
 
 
-def _told(one: dict[str, Any]) -> str:
+def _described(one: dict[str, Any]) -> str:
     return f"version {one['version']} of {one['from']}, {one['summary']}, has not arrived in {one['to']} yet"
 
 
@@ -186,8 +186,8 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
             "schema": digest(row.identity),
             "type": row.identity.type.name,
             "what": summary(row.definition),
-            "versions": {cluster: place.version for cluster, place in row.places.items()},
-            "states": {cluster: place.state or IN_FORCE for cluster, place in row.places.items()},
+            "versions": {cluster: registration.version for cluster, registration in row.registrations.items()},
+            "states": {cluster: registration.state or IN_FORCE for cluster, registration in row.registrations.items()},
         }
         for row in table
     ]
@@ -195,7 +195,7 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
         print_json({"topic": str(name.base), "schemas": lines, "unreachable": failures})
     elif lines:
         flat = [
-            line | {cluster: str(row.places.get(cluster, "-")) for cluster in held}
+            line | {cluster: str(row.registrations.get(cluster, "-")) for cluster in held}
             for line, row in zip(lines, table, strict=True)
         ]
         print_rows(flat, ("schema", "type", "what", *held), as_json=False)
@@ -203,9 +203,9 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
         print_line(f"{name.base} has no schema in {', '.join(held)}")
     differing = [(summary(row.definition), ", ".join(lacking)) for row in table if (lacking := row.lacking(held))]
     if differing:
-        told = [f"{what} is not in force in {where}" for what, where in differing[:DIFFERENCES_TOLD]]
-        if len(differing) > len(told):
-            told.append(f"{len(differing) - len(told)} more")
-        failures.append(f"the clusters differ: {', '.join(told)}")
+        stated = [f"{what} is not in force in {where}" for what, where in differing[:DIFFERENCES_TOLD]]
+        if len(differing) > len(stated):
+            stated.append(f"{len(differing) - len(stated)} more")
+        failures.append(f"the clusters differ: {', '.join(stated)}")
     if failures:
         raise MagnetarError("; ".join(failures))

@@ -142,13 +142,11 @@ def subscription_rows(seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for name, one in seen.items():
         for state in one.get("replicated", ()):
             behind = [
-                f"{target} {told['lagMessages']:,} ({duration(told['lagMs'])})"
-                for target, told in state.get("towards", {}).items()
-                if told["lagMessages"] or told["lagMs"]
+                f"{target} {lag['lagMessages']:,} ({duration(lag['lagMs'])})"
+                for target, lag in state.get("towards", {}).items()
+                if lag["lagMessages"] or lag["lagMs"]
             ]
-            why = [
-                f"{target}: {told['stalled']}" for target, told in state.get("towards", {}).items() if told["stalled"]
-            ]
+            why = [f"{target}: {lag['stalled']}" for target, lag in state.get("towards", {}).items() if lag["stalled"]]
             rows.append(
                 {
                     "subscription": state["subscription"],
@@ -183,7 +181,7 @@ def waits(state: dict[str, Any], one: dict[str, Any]) -> list[str]:
     if state.get("waitingFor"):
         since = _ago(state.get("pendingSince"), one)
         lines.append(f"a snapshot waits for {', '.join(state['waitingFor'])}{since}")
-    if held := [told for peer in state.get("heldBy", ()) if (told := _holds(peer, state, one))]:
+    if held := [lag for peer in state.get("heldBy", ()) if (lag := _holds(peer, state, one))]:
         lines.append(f"old acknowledgements are kept for {', '.join(held)}")
     return lines
 

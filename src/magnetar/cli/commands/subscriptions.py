@@ -33,7 +33,7 @@ def path_of(topic: str, subscription: str, *rest: str | int) -> str:
     return topic_path(TopicName.parse(topic), "subscription", check_subscription(subscription), *rest)
 
 
-def place(text: str) -> dict[str, int] | int:
+def seek_body(text: str) -> dict[str, int] | int:
     """The new position of a subscription: `earliest`, `latest`, `ledger:entry` as a message id, or a time as ms.
 
     Raises:
@@ -96,7 +96,7 @@ def create(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Create a durable subscription."""
-    path, body = path_of(topic, subscription), place(start)
+    path, body = path_of(topic, subscription), seek_body(start)
     if isinstance(body, int):
         raise MagnetarError(
             "a new subscription begins at earliest, latest or LEDGER:ENTRY; then `reset` moves it in time"
@@ -182,7 +182,7 @@ def reset(
     everywhere: EverywhereOption = False,
 ) -> None:
     """Move a subscription to a position or time; its consumers reconnect."""
-    where = place(to)
+    where = seek_body(to)
 
     def act(client: AdminClient) -> None:
         if isinstance(where, int):
@@ -263,9 +263,9 @@ def unfence(
     parts = ["persistent", name.tenant, name.namespace, name.local, sub]
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
     rows = client.get(path)
-    if rows and (told := rows[0].get("cluster", cluster)) != cluster:
+    if rows and (answered := rows[0].get("cluster", cluster)) != cluster:
         raise MagnetarError(
-            f"the http address of cluster {cluster} answers as cluster {told}: check both http addresses in the configuration"
+            f"the http address of cluster {cluster} answers as cluster {answered}: check both http addresses in the configuration"
         )
     before = [row for row in rows if row["phase"] != "active"]
     if not before:

@@ -55,7 +55,7 @@ class Plain:
 
     def __init__(self, write: Callable[[str], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write or sys.stderr.write, clock
-        self._began = self._told = self._since = clock()
+        self._began = self._printed = self._since = clock()
         self._step = ""
         self._done = -1
 
@@ -70,9 +70,9 @@ class Plain:
         if fresh:
             self._step, self._done, self._since = progress.step, -1, now
         over = progress.done == progress.total
-        if progress.done == self._done or not (fresh or over or now - self._told >= PLAIN_EVERY_S):
+        if progress.done == self._done or not (fresh or over or now - self._printed >= PLAIN_EVERY_S):
             return
-        self._told, self._done = now, progress.done
+        self._printed, self._done = now, progress.done
         total = f" of {progress.total:,}" if progress.total is not None else ""
         text = f"{progress.step}: {progress.done:,}{total} {UNITS[progress.step]}"
         self._line(f"{text}; {pace(progress, now - self._since)}" if progress.step == "reading" else text)
@@ -112,8 +112,8 @@ class Bar:
             task = self._tasks[progress.step] = self._bars.add_task(progress.step, total=progress.total, pace="")
             if progress.step == "reading":
                 self._began = time.monotonic()
-        told = pace(progress, time.monotonic() - self._began) if progress.step == "reading" else ""
-        self._bars.update(task, completed=progress.done, total=progress.total, pace=told)
+        speed = pace(progress, time.monotonic() - self._began) if progress.step == "reading" else ""
+        self._bars.update(task, completed=progress.done, total=progress.total, pace=speed)
 
     def close(self) -> None:
         """The bars go; the report comes."""

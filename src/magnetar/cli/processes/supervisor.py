@@ -126,7 +126,7 @@ class Supervisor:
         self.children = [Child(spec) for spec in specs]
         self._say = say
         self._on_ready = on_ready
-        self._told_ready = False
+        self._said_ready = False
         self._restart = restart
         self._backoff = backoff or Backoff()
         self._random = random or Random()  # noqa: S311 - jitter, no secret
@@ -244,8 +244,8 @@ class Supervisor:
         self._say(f"{child.spec.prefix}{line}")
 
     def _tell_ready(self) -> None:
-        if not self._told_ready and all(child.was_ready for child in self.children if child.spec.essential):
-            self._told_ready = True
+        if not self._said_ready and all(child.was_ready for child in self.children if child.spec.essential):
+            self._said_ready = True
             self._on_ready(self.children)
 
     def _closed(self, child: Child, descriptor: int) -> None:

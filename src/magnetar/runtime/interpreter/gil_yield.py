@@ -96,11 +96,11 @@ class ThreadState:
         if self._descriptor < 0:
             return False
         try:
-            told = os.pread(self._descriptor, len(RUNNING), 0)
+            status = os.pread(self._descriptor, len(RUNNING), 0)
         except OSError:  # a system that hides it
             self.close()
             return False
-        return told.startswith(self._waiting)
+        return status.startswith(self._waiting)
 
     def close(self) -> None:
         """Close the file; the state is unknown from then on."""

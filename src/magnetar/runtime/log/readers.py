@@ -67,21 +67,21 @@ class SegmentReaders:
             OSError: the disk does not answer.
         """
         entries: list[StoredEntry] = []
-        places = [self._place(span) for span in spans]
+        spans_now = [self._located(span) for span in spans]
         way = GiveWay(self._writer, pause=self._step_aside)
         problem = ""
-        while len(entries) < len(places) and not problem:
+        while len(entries) < len(spans_now) and not problem:
             way.look()
             try:
-                problem = self._read_on(places, entries, self._pread, BREATH_ENTRIES)
+                problem = self._read_on(spans_now, entries, self._pread, BREATH_ENTRIES)
             except FileNotFoundError:
                 at = len(entries)
                 with self._lock:
-                    self._open.pop(places[at].segment, None)
-                again = [self._place(span) for span in spans[at:]]
-                if again == places[at:]:
-                    problem = f"segment {places[at].segment} of the log is gone: its entries were deleted"
-                places[at:] = again
+                    self._open.pop(spans_now[at].segment, None)
+                again = [self._located(span) for span in spans[at:]]
+                if again == spans_now[at:]:
+                    problem = f"segment {spans_now[at].segment} of the log is gone: its entries were deleted"
+                spans_now[at:] = again
         if problem and not entries:
             raise StorageError(problem)
         return entries
@@ -103,10 +103,10 @@ class SegmentReaders:
             return self._pread_now(segment, offset, size)
 
         entries: list[StoredEntry] = []
-        places = [self._place(span) for span in spans]
+        spans_now = [self._located(span) for span in spans]
         try:
-            while len(entries) < len(places):
-                if self._read_on(places, entries, pread, breath=0):
+            while len(entries) < len(spans_now):
+                if self._read_on(spans_now, entries, pread, breath=0):
                     return None
         except (OSError, StorageError):
             return None
@@ -114,7 +114,7 @@ class SegmentReaders:
 
     def _read_on(
         self,
-        places: list[Span],
+        spans_now: list[Span],
         entries: list[StoredEntry],
         pread: Callable[[int, int, int], bytes | bytearray],
         breath: int,
@@ -122,7 +122,7 @@ class SegmentReaders:
         """Add the result of one read to the entries; returns the error of the next entry, if there is one.
 
         Args:
-            places: of all that are wanted.
+            spans_now: of all that are wanted.
             entries: of the first of them.
             pread: reads, from a segment at an offset, a number of bytes.
             breath: entries after which the thread releases the interpreter; 0: it does not.
@@ -131,12 +131,12 @@ class SegmentReaders:
             FileNotFoundError: the next one's segment is deleted.
         """
         at = len(entries)
-        end = self._together(places, at)
-        first, last = places[at], places[end - 1]
+        end = self._together(spans_now, at)
+        first, last = spans_now[at], spans_now[end - 1]
         if not first.size:
             return _damage(first)
         block = memoryview(pread(first.segment, first.offset, last.offset + last.size - first.offset))
-        for number, span in enumerate(places[at:end], at + 1):
+        for number, span in enumerate(spans_now[at:end], at + 1):
             if breath and not number % breath:
                 self._step_aside()
             entry = read_entry(block, span.offset - first.offset, span.size)
@@ -148,13 +148,13 @@ class SegmentReaders:
         return ""
 
     @staticmethod
-    def _together(places: list[Span], at: int) -> int:
+    def _together(spans_now: list[Span], at: int) -> int:
         """The end of the records from `at` on that one read brings."""
-        first = places[at]
+        first = spans_now[at]
         upto = first.offset + first.size
         end = at + 1
-        while end < len(places):
-            span = places[end]
+        while end < len(spans_now):
+            span = spans_now[end]
             if (
                 not span.size
                 or span.segment != first.segment
@@ -166,7 +166,7 @@ class SegmentReaders:
             end += 1
         return end
 
-    def _place(self, span: Span) -> Span:
+    def _located(self, span: Span) -> Span:
         """Where a record is now."""
         while (moved := self._moved.get(span.segment)) is not None:
             old, new = moved
@@ -197,21 +197,24 @@ class SegmentReaders:
             self._open.move_to_end(segment)
         return file.pread_now(offset, size)
 
-    def moved(self, segment: int, places: Mapping[int, Location]) -> None:
+    def moved(self, segment: int, locations: Mapping[int, Location]) -> None:
         """Records of a segment are at other locations from now on.
 
         Args:
             segment: that is about to be deleted.
-            places: new location by old offset.
+            locations: new location by old offset.
         """
-        new = {offset: places[offset].segment << SEGMENT_SHIFT | places[offset].offset for offset in sorted(places)}
+        new = {
+            offset: locations[offset].segment << SEGMENT_SHIFT | locations[offset].offset
+            for offset in sorted(locations)
+        }
         with self._ways:  # each lane of the log has a thread that rewrites
             self._lead(segment, new)  # all of it, for those who have looked where it was copied to before
             copies: set[int] = set()
             for old in [old for old, targets in self._targets.items() if segment in targets and old != segment]:
                 copies |= self._follow(old, segment, new)
             if copies:
-                self._lead(segment, {offset: place for offset, place in new.items() if offset not in copies})
+                self._lead(segment, {offset: location for offset, location in new.items() if offset not in copies})
 
     def _follow(self, old: int, segment: int, new: Mapping[int, int]) -> set[int]:
         """Lead from where records first were to where they are now, in one step; returns where their copies were in `segment`.
@@ -220,20 +223,20 @@ class SegmentReaders:
         """
         copies: set[int] = set()
         ways: dict[int, int] = {}
-        for offset, place in zip(*self._moved[old], strict=True):
-            if place >> SEGMENT_SHIFT != segment:
-                ways[offset] = place
+        for offset, location in zip(*self._moved[old], strict=True):
+            if location >> SEGMENT_SHIFT != segment:
+                ways[offset] = location
                 continue
-            copies.add(place & OFFSET_MASK)
-            if place & OFFSET_MASK in new:  # else it is no longer needed
-                ways[offset] = new[place & OFFSET_MASK]
+            copies.add(location & OFFSET_MASK)
+            if location & OFFSET_MASK in new:  # else it is no longer needed
+                ways[offset] = new[location & OFFSET_MASK]
         self._lead(old, ways)
         return copies
 
     def _lead(self, segment: int, ways: Mapping[int, int]) -> None:
         """Lead from records of a segment, by offset ascending, to their present locations."""
         if ways:
-            self._targets[segment] = {place >> SEGMENT_SHIFT for place in ways.values()}
+            self._targets[segment] = {location >> SEGMENT_SHIFT for location in ways.values()}
             self._moved[segment] = array("Q", ways.keys()), array("Q", ways.values())
         else:
             self._targets.pop(segment, None)

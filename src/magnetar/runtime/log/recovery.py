@@ -61,25 +61,27 @@ SUBSCRIPTION: Final = "recovered"
 """Subscription of a topic that came back without any: it holds the messages, which retention would delete otherwise."""
 
 
-def place_of(store: str, folder: Path) -> str:
+def store_address(store: str, folder: Path) -> str:
     """Where the metadata store is, for people."""
     return str(folder / "meta.sqlite") if store == SQLITE else store
 
 
-def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, place: str, cluster: str) -> None:
+def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, address: str, cluster: str) -> None:
     """Refuse a metadata store that is older than the data folder, or another one than the folder's.
 
     Args:
         mark: of the folder.
         stored, version: of the store.
-        place: of the store, for people.
+        address: of the store, for people.
         cluster: whose folder it is.
 
     Raises:
         StorageError: one line, with the way out.
     """
     if mark.damaged:
-        logger.warning("store.mark of the data folder is damaged, so it is unknown whether %s went back in time", place)
+        logger.warning(
+            "store.mark of the data folder is damaged, so it is unknown whether %s went back in time", address
+        )
     if mark.found is None:
         return
     way = (
@@ -88,10 +90,10 @@ def check_store(mark: StoreMark, stored: Mapping[str, bytes], version: int, plac
     )
     known = stored.get(STORE_ID_KEY, b"").decode("utf-8", "replace")
     if known != mark.found.store:
-        raise StorageError(f"the metadata store {place} is not the one that this data folder was used with: {way}")
+        raise StorageError(f"the metadata store {address} is not the one that this data folder was used with: {way}")
     if version < mark.found.version:
         raise StorageError(
-            f"the metadata store {place} went back in time: its last change is {version}, and change {mark.found.version} was "
+            f"the metadata store {address} went back in time: its last change is {version}, and change {mark.found.version} was "
             f"confirmed: {way}"
         )
 
@@ -191,7 +193,7 @@ class Recovering:
         self._config = config
         self._cluster = cluster
         self.path = config.cluster_dir(cluster)
-        self._place = place_of(config.metadata.store, self.path)
+        self._store_address = store_address(config.metadata.store, self.path)
         self._stack = contextlib.ExitStack()
         if not (self.path / "VERSION").exists():
             raise StorageError(f"{self.path} is not a data folder of Magnetar")
@@ -216,7 +218,7 @@ class Recovering:
         self._open_store()
         known = Resources.load(self._stored).cluster_data(self._cluster).uuid
         if not known:
-            raise StorageError(f"the metadata store {self._place} does not know the uuid of {self._cluster}")
+            raise StorageError(f"the metadata store {self._store_address} does not know the uuid of {self._cluster}")
         try:
             write_small(self.path / "uuid", f"{known}\n")
         except OSError as error:
@@ -255,7 +257,7 @@ class Recovering:
         self._open_store()
         self.found = Findings()
         try:
-            check_store(self._mark, self._stored, self._store.version, self._place, self._cluster)
+            check_store(self._mark, self._stored, self._store.version, self._store_address, self._cluster)
         except StorageError as error:
             self.found.store = str(error)
         files = OsFiles()
@@ -295,7 +297,7 @@ class Recovering:
             self._stored |= piece.puts
         begin_mark(self._mark, self._store, self._stored)
         self.found.store = ""
-        self.found.done.append(f"the metadata store {self._place} belongs to this data folder now")
+        self.found.done.append(f"the metadata store {self._store_address} belongs to this data folder now")
         last = max(self._recovered.last_ledger, int(self._stored.get(LAST_LEDGER_KEY, b"-1")))
         puts: dict[str, bytes] = {LAST_LEDGER_KEY: str(last).encode()}
         read = {split_cursor_key(key)[0] for key in self._stored if key.startswith(CURSOR_PREFIX)}
@@ -324,9 +326,9 @@ class Recovering:
         kept: dict[int, Known] = {}
         for owner in self._recovered.topics.values():
             for ledger in owner.ledgers.values():
-                told = self._recovered.known[ledger.ledger]
+                answer = self._recovered.known[ledger.ledger]
                 if whole := ledger.entries - ledger.missing:
-                    kept[ledger.ledger] = msgspec.structs.replace(told, entries=whole)
+                    kept[ledger.ledger] = msgspec.structs.replace(answer, entries=whole)
         try:
             self._ledgers.begin(kept)
             self._ledgers.close()

@@ -43,7 +43,7 @@ class Reserve:
         self._path = path
         self._look_s = 0.0
         self._size = -1
-        self._told = False
+        self._logged = False
         self.keep()
 
     @property
@@ -81,8 +81,8 @@ class Reserve:
         try:
             self._make()
         except OSError as error:
-            if error.errno in _WRONG and not self._told:
-                self._told = True
+            if error.errno in _WRONG and not self._logged:
+                self._logged = True
                 logger.warning("there is no reserve for a full disk: %s %s", self._path, error.strerror)
 
     def _make(self) -> None:

@@ -17,7 +17,7 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
-from magnetar.runtime.network.connection_places import Places
+from magnetar.runtime.network.connection_slots import ConnectionSlots
 from magnetar.runtime.network.frame_slices import Portions
 from magnetar.runtime.network.in_process import Heard, InsideConnection
 from magnetar.runtime.network.listener import Listener, shown
@@ -339,7 +339,7 @@ class PulsarServer:
         self.frame_bytes_max = frame_bytes_max
         self.keep_alive_s = keep_alive_ms / 1000
         self._connections: dict[int, Connection] = {}
-        self._places = Places(
+        self._slots = ConnectionSlots(
             connections_max,
             self._refused,
             per_address=connections_per_address_max,
@@ -359,11 +359,11 @@ class PulsarServer:
     @property
     def shaking(self) -> int:
         """Handshakes of TLS that are under way."""
-        return self._places.shaking
+        return self._slots.shaking
 
     def admit(self, number: int, connection: Connection, peer: str) -> bool:
         """Count a connection in, unless there are too many."""
-        if not self._places.take(connection, peer, connection.abort):
+        if not self._slots.take(connection, peer, connection.abort):
             return False
         self._connections[number] = connection
         return True
@@ -375,7 +375,7 @@ class PulsarServer:
 
     def _crowded(self, peer: str) -> None:
         """Log that a connection was refused because its address has too many."""
-        most = self._places.per_address
+        most = self._slots.per_address
         self._tell(f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)")
 
     def _made_room(self, peer: str) -> None:
@@ -395,12 +395,12 @@ class PulsarServer:
 
     def known(self, connection: Connection) -> None:
         """The client of a connection has been authenticated."""
-        self._places.known(connection)
+        self._slots.known(connection)
 
     def forget(self, number: int, connection: Connection) -> None:
         """Count a connection out."""
         self._connections.pop(number, None)
-        self._places.leave(connection)
+        self._slots.leave(connection)
 
     def _make(self) -> Connection:
         self._next += 1
@@ -426,7 +426,7 @@ class PulsarServer:
                 key="pulsar_tls",
                 tls=tls,
                 failed=self._handshake_failed,
-                handshakes=self._places,
+                handshakes=self._slots,
             )
         self._listeners.append(listener)
         return listener.port

@@ -11,7 +11,7 @@ from magnetar.runtime.stores.sqlite import SqliteStore
 
 
 def open_store(
-    place: str,
+    address: str,
     cluster: str,
     folder: Path,
     reserve: Reserve,
@@ -22,7 +22,7 @@ def open_store(
     """The store of one broker, which is its only writer while the store is open.
 
     Args:
-        place: `sqlite`, or `zookeeper://host:port/path`.
+        address: `sqlite`, or `zookeeper://host:port/path`.
         cluster: whose; in ZooKeeper each cluster has a node of its own below the path.
         folder: the broker's, for `meta.sqlite`.
         reserve: of the same folder.
@@ -32,7 +32,7 @@ def open_store(
     Raises:
         StorageError: it cannot be opened, is in use, or kazoo is not installed.
     """
-    if place == SQLITE:
+    if address == SQLITE:
         return SqliteStore(
             folder / "meta.sqlite",
             reserve,
@@ -40,7 +40,7 @@ def open_store(
             on_commit=on_commit,
             way_out=f"; put back a copy of the data folder, or keep what is whole: magnetar recover {cluster} --salvage",
         )
-    hosts, path = parse_zookeeper(place)
+    hosts, path = parse_zookeeper(address)
     try:
         from magnetar.runtime.stores.zookeeper import ZooKeeperStore
     except ModuleNotFoundError as error:

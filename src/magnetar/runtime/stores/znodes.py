@@ -59,7 +59,7 @@ def key_of(path: str) -> str:
     return unquote(path.rpartition("/")[2])
 
 
-def place_of(key: str) -> str:
+def entry_path(key: str) -> str:
     """Where an entry's node is, below `entries`."""
     name = quote(key, safe="")
     return f"{zlib.crc32(key.encode()) % BUCKETS:02x}/{_DOTS.get(name, name)}"
@@ -94,7 +94,7 @@ class ZNodes:
 
     def path(self, key: str) -> str:
         """Path of an entry's node."""
-        return f"{self._root}/entries/{place_of(key)}"
+        return f"{self._root}/entries/{entry_path(key)}"
 
     def commit_path(self, version: int) -> str:
         """Path of a commit's node."""
@@ -137,4 +137,4 @@ class ZNodes:
 
     def read_some(self, keys: Iterable[str]) -> dict[str, tuple[bytes, int]]:
         """The given keys that exist: key -> (value, version)."""
-        return self._read([f"{self._root}/entries/{place_of(key)}" for key in keys])
+        return self._read([f"{self._root}/entries/{entry_path(key)}" for key in keys])

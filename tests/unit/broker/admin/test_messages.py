@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.admin.messages import backlog_from, nth_message, place_of
+from magnetar.broker.admin.messages import backlog_from, nth_message, subscription_start
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.metadata.errors import BadRequest, Conflict, NotFound, PreconditionFailed
@@ -290,13 +290,13 @@ def test_clients_may_seek_where_nothing_is() -> None:
 def test_an_index_means_nothing_where_there_is_no_batch() -> None:
     log = new_log()
     first, second = (stored.position for stored in add_entries(log, [entry(), entry()]))
-    assert place_of(log, first, 5, exclusive=False) == (first, [])
-    assert place_of(log, first, 5, exclusive=True) == (second, [])
-    assert place_of(log, second, 0, exclusive=True) == (LATEST, [])
-    assert place_of(log, EARLIEST, 3, exclusive=False) == (EARLIEST, [])
-    assert place_of(log, LATEST, 3, exclusive=True) == (LATEST, [])
+    assert subscription_start(log, first, 5, exclusive=False) == (first, [])
+    assert subscription_start(log, first, 5, exclusive=True) == (second, [])
+    assert subscription_start(log, second, 0, exclusive=True) == (LATEST, [])
+    assert subscription_start(log, EARLIEST, 3, exclusive=False) == (EARLIEST, [])
+    assert subscription_start(log, LATEST, 3, exclusive=True) == (LATEST, [])
     gone = Position(first.ledger - 1, 0)
-    assert place_of(log, gone, 3, exclusive=False) == (gone, [])
+    assert subscription_start(log, gone, 3, exclusive=False) == (gone, [])
 
 
 def test_expiry_up_to_a_message_is_no_acknowledgement() -> None:

@@ -10,8 +10,8 @@ OTHER = TOPIC + "-2"
 
 
 def events(node: Node) -> dict[str, int]:
-    told: dict[str, int] = node.control.replicated.metrics()["counters"]
-    return {name: value for name, value in told.items() if name not in LEVELS}
+    ended: dict[str, int] = node.control.replicated.metrics()["counters"]
+    return {name: value for name, value in ended.items() if name not in LEVELS}
 
 
 def levels(node: Node) -> set[int]:
@@ -76,19 +76,19 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
     control = node.control
     assert node.control_call(lambda done: control.links.skip("b", TOPIC, LATEST, done)) is None
 
-    def told() -> tuple[int, int]:
+    def ended() -> tuple[int, int]:
         (link,) = node.control.links.states()
         return link["skipped_messages"], link["skipped_messages_total"]
 
-    assert told() == (3, 3)
+    assert ended() == (3, 3)
     assert node.control_call(lambda done: control.topics.delete(TOPIC, True, done)) is None
     world.advance(1_000)
-    assert told() == (0, 3)
+    assert ended() == (0, 3)
     world.cut.clear()
     node.create(OTHER)
     world.settle()
     node.restart()
-    assert told() == (0, 0), "since the start"
+    assert ended() == (0, 0), "since the start"
 
 
 def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:

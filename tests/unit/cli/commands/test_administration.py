@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.admin.client import AdminClient
-from magnetar.cli.commands.subscriptions import EARLIEST, LATEST, place
+from magnetar.cli.commands.subscriptions import EARLIEST, LATEST, seek_body
 from magnetar.core.errors import MagnetarError
 from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
@@ -233,7 +233,7 @@ def test_peek(fake: FakeBroker, run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_no_place(text: str) -> None:
     with pytest.raises(MagnetarError, match="is not a valid position"):
-        place(text)
+        seek_body(text)
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x", "٣", "9" * 5_000])

@@ -94,16 +94,16 @@ def test_who_has_looked_before_the_next_copy_finds_it() -> None:
     segments = Segments()
     segments.rewrite()
     segments.rewrite()
-    place, looked = segments.readers._place, []
+    located, looked = segments.readers._located, []
 
     def slow(span: Span) -> Span:
-        found = place(span)
+        found = located(span)
         if not looked:
             looked.append(found)
             segments.rewrite()
         return found
 
-    segments.readers._place = slow  # type: ignore[method-assign]
+    segments.readers._located = slow  # type: ignore[method-assign]
     assert [entry.data for entry in segments.readers.read(segments.spans[:1])] == [b"0001"]
     assert looked[0].segment == 2
 

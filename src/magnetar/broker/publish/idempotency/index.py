@@ -69,8 +69,8 @@ class _Table:
             # If several keys want the same slot, one has it now.
             left = table[at] != values
             at, values = at[left] + 1 & mask, values[left]
-        places = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
-        np.bitwise_or.at(self.filter, places, np.uint8(1) << (low & np.uint64(7)).astype(np.uint8))
+        hits = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
+        np.bitwise_or.at(self.filter, hits, np.uint8(1) << (low & np.uint64(7)).astype(np.uint8))
         self.used += len(low)
 
 
@@ -111,8 +111,8 @@ class KeyIndex:
         found = self._table.may_have_all(low)
         if self._old is not None:
             found |= self._old.may_have_all(low)
-        places: list[int] = found.nonzero()[0].tolist()
-        return places
+        hits: list[int] = found.nonzero()[0].tolist()
+        return hits
 
     def has_room(self, keys: int) -> bool:
         """Whether this many more keys fit into the table."""

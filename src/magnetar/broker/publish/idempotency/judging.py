@@ -87,7 +87,7 @@ def stats_of(status: str, policy: IdempotencyPolicy, table: "KeyTable") -> dict[
     }
 
 
-def place(flags: int, at: int) -> int:
+def part_number(flags: int, at: int) -> int:
     """The part number of message number `at` of an entry, as `block.pack` expects it."""
     if flags & _CHUNK:
         return KEPT
@@ -160,7 +160,7 @@ def judge(
                 first = numbered(table, pending, key, now_ms) if first < 0 else first
                 continue
             if opened.complete:
-                keys[key] = place(seen.flags, len(kept))
+                keys[key] = part_number(seen.flags, len(kept))
         kept.append(message)
     repeated = len(opened.messages) - len(kept)
     if not kept:

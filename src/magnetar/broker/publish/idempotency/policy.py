@@ -68,7 +68,7 @@ class Idempotencies(TopicPart):
             text = f"{error}; messages of {topic.text} that were withdrawn are delivered again"
             self._outbox.put(Note("warning", text))
         for subscription in topic.subscriptions.values():
-            topic.withdrawals.cover(subscription.cursor)
+            topic.withdrawals.acknowledge_in(subscription.cursor)
 
     def all_loaded(self) -> None:
         """All topics are loaded: the remaining stored keys belong to no topic and are deleted."""

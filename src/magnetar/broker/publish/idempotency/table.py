@@ -241,7 +241,7 @@ class KeyTable:
             self._drop(excess)
             self.evicted += excess
 
-    def place(self, number: int, position: Position) -> None:
+    def set_position(self, number: int, position: Position) -> None:
         """Say where the message of a key is stored; in the order of numbers and positions."""
         ledger, entry = position
         if number >= self._start:

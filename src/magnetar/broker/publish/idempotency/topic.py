@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.publish.deduplication import READ_BYTES, READ_ENTRIES, Status
 from magnetar.broker.publish.idempotency.block import PART_SHIFT, pack
 from magnetar.broker.publish.idempotency.conflicts import Conflicts
-from magnetar.broker.publish.idempotency.judging import NEW, Counters, Keyed, judge, numbered, place, stats_of
+from magnetar.broker.publish.idempotency.judging import NEW, Counters, Keyed, judge, numbered, part_number, stats_of
 from magnetar.broker.publish.idempotency.saving import Saving
 from magnetar.broker.publish.idempotency.snapshot import VERSION, Record, Stored, before, load_block
 from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
@@ -137,7 +137,7 @@ class TopicIdempotency:
         """Staged, unconfirmed appends, with the number after their last key, and the messages that they withdraw."""
         self._durable = 0
         """The number after the last key whose message is in the log."""
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
         self._counted = (0, 0)
         self._saving = Saving(outbox, topic, withdrawals)
         self._since = 0
@@ -484,8 +484,8 @@ class TopicIdempotency:
         if found.error is not None:
             error = found.error
             self._counters.unreadable += 1
-            if entry.origin not in self._told:
-                self._told.add(entry.origin)
+            if entry.origin not in self._warned_of:
+                self._warned_of.add(entry.origin)
                 where = f"entry {entry.position}" + (f" of {entry.origin}" if entry.origin else "")
                 self._outbox.put(Note("warning", f"idempotency keys of {self.topic}: {where}: {error}"))
             return
@@ -497,9 +497,9 @@ class TopicIdempotency:
             if key is None:
                 continue
             rivals = self._resolves and table.find(key, entry.broker_time) >= 0
-            about = pack(entry.publish_time, origin, place(entry.flags, at))
+            about = pack(entry.publish_time, origin, part_number(entry.flags, at))
             number = table.push(key, entry.broker_time, about)
-            table.place(number, entry.position)
+            table.set_position(number, entry.position)
             if rivals:
                 for loser, possible in self._conflicts.losers(key, number, entry.broker_time):
                     if possible:

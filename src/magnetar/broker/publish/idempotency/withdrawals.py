@@ -128,7 +128,7 @@ class Withdrawals:
         """The state that was encoded at a version is durable."""
         self.dirty = self.version != version
 
-    def cover(self, cursor: Cursor) -> None:
+    def acknowledge_in(self, cursor: Cursor) -> None:
         """Let them count as acknowledged by a cursor."""
         if self.entries:
             cursor.ack_set(self.entries)

@@ -128,15 +128,15 @@ class Ring:
 
     def _put_in(self, name: str, twin: int, consumer: Consumer) -> None:
         for key in _points_of(name, twin):
-            place = bisect_left(self._keys, key)
-            self._keys.insert(place, key)
-            self._points.insert(place, key[0])
-            self._owners.insert(place, consumer)
+            at = bisect_left(self._keys, key)
+            self._keys.insert(at, key)
+            self._points.insert(at, key[0])
+            self._owners.insert(at, consumer)
 
     def _take_out(self, name: str, twin: int) -> None:
         for key in _points_of(name, twin):
-            place = bisect_left(self._keys, key)
-            del self._keys[place], self._points[place], self._owners[place]
+            at = bisect_left(self._keys, key)
+            del self._keys[at], self._points[at], self._owners[at]
 
     def ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
         """The ranges of each consumer, ascending, both ends inclusive, and no two of a consumer next to each other."""
@@ -155,8 +155,8 @@ class Ring:
         """The owner of a slot; None if there are no consumers."""
         if not self._points:
             return None
-        place = bisect_left(self._points, slot)
-        return self._owners[place if place < len(self._owners) else 0]
+        at = bisect_left(self._points, slot)
+        return self._owners[at if at < len(self._owners) else 0]
 
 
 def _points_of(name: str, twin: int) -> list[tuple[int, str, int]]:
@@ -202,8 +202,8 @@ class StickyRanges:
 
     def _in(self, first: int, last: int) -> tuple[int, int, Consumer] | None:
         """The range of a consumer that has the highest slot of these, if any has one."""
-        place = bisect_left(self._ranges, last + 1, key=_first) - 1
-        return self._ranges[place] if place >= 0 and self._ranges[place][1] >= first else None
+        at = bisect_left(self._ranges, last + 1, key=_first) - 1
+        return self._ranges[at] if at >= 0 and self._ranges[at][1] >= first else None
 
     def add(self, consumer: Consumer, ranges: tuple[tuple[int, int], ...]) -> None:
         """A consumer's ranges, found free."""

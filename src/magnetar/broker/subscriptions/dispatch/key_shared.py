@@ -126,8 +126,8 @@ class KeyShared(MultipleConsumers):
         if slot is None or slot not in self.waiting:
             return False
         queue = self.waiting[slot]
-        place = bisect_right(queue, position)
-        return place > 0 and queue[place - 1] == position
+        node = bisect_right(queue, position)
+        return node > 0 and queue[node - 1] == position
 
     def waiting_count(self) -> int:
         """The number of entries that have to be sent (again)."""
@@ -172,9 +172,9 @@ class KeyShared(MultipleConsumers):
         slot = self._slots.pop(position)
         self._unwait(slot, self.waiting[slot].index(position))
 
-    def _unwait(self, slot: int, place: int) -> None:
+    def _unwait(self, slot: int, node: int) -> None:
         queue = self.waiting[slot]
-        del queue[place]
+        del queue[node]
         self._waiting_count -= 1
         owner = self._ring.owner(slot)
         if not queue:
@@ -289,9 +289,9 @@ class KeyShared(MultipleConsumers):
         heads, ready = self._heads[consumer], self._ready[consumer]
         front = [(*heads[0], 0, 0)] if heads else []  # position, slot, its index in the slot's queue, in the heap or -1
         while front:
-            position, slot, at, place = heappop(front)
-            if place >= 0:
-                for below in (2 * place + 1, 2 * place + 2):
+            position, slot, at, node = heappop(front)
+            if node >= 0:
+                for below in (2 * node + 1, 2 * node + 2):
                     if below < len(heads):
                         heappush(front, (*heads[below], 0, below))
                 if ready.get(slot) != position:

@@ -112,7 +112,7 @@ class MultipleConsumers(Dispatcher):
         self._buffers: dict[Consumer, list[bytes]] = {}
         self._given = 0
         """Entries that this event gave to consumers, or took out of the delayed ones for them."""
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
         self._returning: dict[Consumer, Returning] = {}
         """By consumer, which may have left."""
         self._return_due = False
@@ -351,8 +351,8 @@ class MultipleConsumers(Dispatcher):
 
     def _tell_once(self, limit: str, text: Callable[[], str]) -> None:
         """Warn once that a limit was reached; this may be called for every message."""
-        if limit not in self._told:
-            self._told.add(limit)
+        if limit not in self._warned_of:
+            self._warned_of.add(limit)
             self.context.outbox.put(Note("warning", text()))
 
     def _left_out(self, entry: StoredEntry) -> bool:

@@ -72,7 +72,7 @@ def test_the_table_is_its_dumb_twin(seed: int, monkeypatch: pytest.MonkeyPatch) 
             assert (table.position(number) if number >= 0 else None) == expected
             if number < 0:
                 ledger, entry = (ledger + 1, 0) if rng.random() < 0.02 else (ledger, entry + 1)
-                table.place(table.push(key, now), Position(ledger, entry))
+                table.set_position(table.push(key, now), Position(ledger, entry))
                 twin.push(key, now, Position(ledger, entry))
         elif what < 0.7:
             # A failed append takes its keys back.
@@ -94,7 +94,7 @@ def test_many_keys_in_few_bytes() -> None:
     keys = [fingerprint(b"%d" % n) for n in range(60_000)]
     for n, key in enumerate(keys):
         assert table.find(key, 5) < 0
-        table.place(table.push(key, 5), Position(1 + n // 1000, n % 1000))
+        table.set_position(table.push(key, 5), Position(1 + n // 1000, n % 1000))
     assert [table.position(table.find(keys[n], 5)) for n in (0, 999, 1000, 59_999)] == [
         Position(1, 0),
         Position(1, 999),
@@ -140,7 +140,7 @@ def stored(keys: int, *, keep: int = 0) -> tuple[KeyTable, dict[str, bytes]]:
     """A table, and what is stored of it: all but `keep` of the newest keys."""
     table = KeyTable(window_ms=10_000, keys_max=LARGE)
     for n in range(keys):
-        table.place(table.push(fingerprint(b"%d" % n), n), Position(1 + n // 3000, n % 3000))
+        table.set_position(table.push(fingerprint(b"%d" % n), n), Position(1 + n // 3000, n % 3000))
     table.expire(10_699, 700)
     tail = table.tail - keep
     record = Record(

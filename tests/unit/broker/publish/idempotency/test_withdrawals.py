@@ -78,7 +78,7 @@ def test_a_cursor_is_covered_before_the_deleted_is_forgotten() -> None:
     assert going is not None
     log.forget(going)
     cursor = Cursor.at(log, EARLIEST)
-    held.cover(cursor)
+    held.acknowledge_in(cursor)
     assert {position: partial.bits for position, partial in cursor.partial.items()} == {second: 0b110}
 
 

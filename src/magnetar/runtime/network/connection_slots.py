@@ -55,7 +55,7 @@ def address_of(peer: str) -> str:
     return "::1" if address.is_loopback else f"{ipaddress.IPv6Network((address, 64), strict=False)}"
 
 
-class _Place:
+class _Slot:
     """One that is taken."""
 
     __slots__ = ("address", "drop", "known", "peer", "shaking", "since_s")
@@ -69,23 +69,23 @@ class _Crowds:
     """Strangers by address, and which address has most of them."""
 
     def __init__(self) -> None:
-        self._by_address: dict[str, dict[Hashable, _Place]] = {}
+        self._by_address: dict[str, dict[Hashable, _Slot]] = {}
         self._sizes: dict[int, dict[str, None]] = {}
         self._most = 0
 
-    def add(self, connection: Hashable, place: _Place) -> None:
+    def add(self, connection: Hashable, slot: _Slot) -> None:
         """One more."""
-        crowd = self._by_address.setdefault(place.address, {})
-        crowd[connection] = place
-        self._moved(place.address, len(crowd) - 1, len(crowd))
+        crowd = self._by_address.setdefault(slot.address, {})
+        crowd[connection] = slot
+        self._moved(slot.address, len(crowd) - 1, len(crowd))
 
-    def remove(self, connection: Hashable, place: _Place) -> None:
+    def remove(self, connection: Hashable, slot: _Slot) -> None:
         """One less."""
-        crowd = self._by_address.get(place.address, {})
+        crowd = self._by_address.get(slot.address, {})
         if crowd.pop(connection, None) is not None:
-            self._moved(place.address, len(crowd) + 1, len(crowd))
+            self._moved(slot.address, len(crowd) + 1, len(crowd))
             if not crowd:
-                del self._by_address[place.address]
+                del self._by_address[slot.address]
 
     def _moved(self, address: str, before: int, size: int) -> None:
         if before:
@@ -101,12 +101,12 @@ class _Crowds:
         """The address with most of them; "" when there are none."""
         return next(iter(self._sizes[self._most])) if self._most else ""
 
-    def of(self, address: str) -> dict[Hashable, _Place]:
+    def of(self, address: str) -> dict[Hashable, _Slot]:
         """The strangers of an address, in the order of their arrival."""
         return self._by_address.get(address, {})
 
 
-class Places:
+class ConnectionSlots:
     """Limits connections, of one listener or of several.
 
     Args:
@@ -131,9 +131,9 @@ class Places:
         self.most = most
         self.per_address = per_address
         self._full, self._crowded, self._made_room, self._clock = full, crowded, made_room, clock
-        self._places: dict[Hashable, _Place] = {}
+        self._slots: dict[Hashable, _Slot] = {}
         self._counts: dict[str, int] = {}
-        self._strangers: dict[Hashable, _Place] = {}
+        self._strangers: dict[Hashable, _Slot] = {}
         self._crowds = _Crowds()
         self._idle: dict[Hashable, float] = {}
         self.shaking = 0
@@ -142,57 +142,57 @@ class Places:
     @property
     def open(self) -> int:
         """Connections that are open."""
-        return len(self._places) - self.shaking
+        return len(self._slots) - self.shaking
 
     def begin(self, connection: Hashable, peer: str, drop: Callable[[], None] | None = None) -> bool:
         """A handshake of TLS begins, if there is room for its connection; `drop` ends it."""
         if not self._enter(connection, peer, drop):
             return False
-        self._places[connection].shaking = True
+        self._slots[connection].shaking = True
         self.shaking += 1
         return True
 
     def end(self, connection: Hashable) -> None:
         """A handshake of TLS is over. Its connection, if there is one, has taken its slot."""
-        place = self._places.get(connection)
-        if place is not None and place.shaking:
+        slot = self._slots.get(connection)
+        if slot is not None and slot.shaking:
             self.leave(connection)
 
     def take(self, connection: Hashable, peer: str, drop: Callable[[], None] | None = None) -> bool:
         """Whether a connection may be opened, which `drop` ends. After a handshake of TLS it has its slot already."""
-        place = self._places.get(connection)
-        if place is None:
+        slot = self._slots.get(connection)
+        if slot is None:
             return self._enter(connection, peer, drop)
-        if place.shaking:
-            place.shaking = False
+        if slot.shaking:
+            slot.shaking = False
             self.shaking -= 1
-        place.drop = drop
+        slot.drop = drop
         return True
 
     def leave(self, connection: Hashable) -> None:
         """A connection is gone; nothing if it made room."""
-        place = self._places.pop(connection, None)
-        if place is None:
+        slot = self._slots.pop(connection, None)
+        if slot is None:
             return
-        self.shaking -= place.shaking
+        self.shaking -= slot.shaking
         self._idle.pop(connection, None)
-        self._no_stranger(connection, place)
-        left = self._counts[place.address] - 1
+        self._no_stranger(connection, slot)
+        left = self._counts[slot.address] - 1
         if left:
-            self._counts[place.address] = left
+            self._counts[slot.address] = left
         else:
-            del self._counts[place.address]
+            del self._counts[slot.address]
 
     def known(self, connection: Hashable) -> None:
         """A connection is no longer a stranger."""
-        place = self._places.get(connection)
-        if place is not None and not place.known:
-            place.known = True
-            self._no_stranger(connection, place)
+        slot = self._slots.get(connection)
+        if slot is not None and not slot.known:
+            slot.known = True
+            self._no_stranger(connection, slot)
 
     def idle(self, connection: Hashable) -> None:
         """A connection has nothing to do, and may be closed without harm."""
-        if connection in self._places:
+        if connection in self._slots:
             self._idle.pop(connection, None)
             self._idle[connection] = self._clock()
 
@@ -202,9 +202,9 @@ class Places:
 
     # ------------------------------------------------------------------------------------------------------- deciding
 
-    def _no_stranger(self, connection: Hashable, place: _Place) -> None:
+    def _no_stranger(self, connection: Hashable, slot: _Slot) -> None:
         if self._strangers.pop(connection, None) is not None:
-            self._crowds.remove(connection, place)
+            self._crowds.remove(connection, slot)
 
     def _enter(self, connection: Hashable, peer: str, drop: Callable[[], None] | None) -> bool:
         address = address_of(peer)
@@ -212,12 +212,12 @@ class Places:
         if self.per_address and self._counts.get(address, 0) >= self.per_address and not self._clear(address):
             self._crowded(peer)
             return False
-        if len(self._places) >= limit and not self._clear():
+        if len(self._slots) >= limit and not self._clear():
             self._full(peer)
             return False
-        place = _Place(address, peer, drop, self._clock())
-        self._places[connection] = self._strangers[connection] = place
-        self._crowds.add(connection, place)
+        slot = _Slot(address, peer, drop, self._clock())
+        self._slots[connection] = self._strangers[connection] = slot
+        self._crowds.add(connection, slot)
         self._counts[address] = self._counts.get(address, 0) + 1
         return True
 
@@ -234,17 +234,17 @@ class Places:
         for connection, since_s in self._idle.items():
             if now_s - since_s < IDLE_S:
                 return False
-            place = self._places[connection]
-            if place.known and address in {None, place.address}:
-                return self._out({connection: place})
+            slot = self._slots[connection]
+            if slot.known and address in {None, slot.address}:
+                return self._out({connection: slot})
         return False
 
-    def _out(self, among: dict[Hashable, _Place]) -> bool:
+    def _out(self, among: dict[Hashable, _Slot]) -> bool:
         """Close the first of these that can be closed."""
-        for connection, place in among.items():
-            if place.drop is not None:
+        for connection, slot in among.items():
+            if slot.drop is not None:
                 self.leave(connection)
-                self._made_room(place.peer)
-                place.drop()
+                self._made_room(slot.peer)
+                slot.drop()
                 return True
         return False
