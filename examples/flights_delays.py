@@ -32,7 +32,7 @@ EAST = os.environ.get("EAST", "pulsar://127.0.0.1:6651")
 OUT = os.environ.get("OUT", "delays")  # a folder: checkpoint and Parquet
 FLIGHTS = int(os.environ.get("FLIGHTS", "3000"))  # how many, of the 336,776 that left New York in 2013
 
-# %% The flights, as JSON; those that leave from JFK are told to both clusters
+# %% The flights, as JSON; those that leave from JFK are published in both clusters
 
 
 def flights(count: int) -> list[dict[str, str | int]]:
@@ -69,7 +69,7 @@ magnetar.spark.register(spark)
 
 
 def stream(url: str) -> DataFrame:
-    """Everything of the topic, from its beginning; the checkpoint says where to go on."""
+    """Everything of the topic, from its beginning; the checkpoint says where to continue."""
     reader = spark.readStream.format("pulsar").option("service.url", url).option("topic", "flights")
     return reader.option("startingOffsets", "earliest").load()
 
@@ -78,8 +78,8 @@ FIELDS = "row long, origin string, dep_delay string, time_hour timestamp"
 both = stream(WEST).unionByName(stream(EAST))
 parsed = both.select(f.from_json(f.col("value").cast("string"), FIELDS).alias("flight")).select("flight.*")
 
-# %% Each flight once: the keys seen are state of the query, on disk in RocksDB. They are forgotten when flights of two days later
-# were seen, and flights that come later than that are left out: a cluster may lag so far behind the other.
+# %% Each flight once: the keys seen are state of the query, on disk in RocksDB. A key is forgotten when flights of two days later
+# were seen, and flights that come later than that are left out: one cluster may lag behind the other by two days.
 once = magnetar.spark.deduplicate(parsed, "row", watermark="2 days", time="time_hour")
 
 # %% Delays of each hour; a flight that was cancelled has none
@@ -105,13 +105,13 @@ def write(delays: DataFrame, batch: int) -> None:
 query = (
     hourly.writeStream.outputMode("update")  # an hour is written again when more of its flights came
     .option("checkpointLocation", f"{OUT}/checkpoint")
-    .trigger(availableNow=True)  # what is there, then stop; leave this line out to go on for good
+    .trigger(availableNow=True)  # what is there, then stop; leave this line out to continue for good
     .foreachBatch(write)
     .start()
 )
 query.awaitTermination()
 
-# %% How far it is: the lag of each source in the query's progress
+# %% The lag of each source, from the query's progress
 for source in query.lastProgress["sources"] if query.lastProgress else []:
     print("entries behind:", json.loads(source["latestOffset"])["entriesBehindInAll"])
 
@@ -123,8 +123,10 @@ newest = hours.groupBy("hour", "origin").agg(
 newest.withColumn("delay", f.round(f.col("minutes") / f.col("departed"), 1)).orderBy("hour", "origin").show(12)
 
 # %% ...and in the topic: the last message of each
-told = spark.read.format("pulsar").option("service.url", WEST).option("topic", "delays").load()
+in_the_topic = spark.read.format("pulsar").option("service.url", WEST).option("topic", "delays").load()
 FOUND = "hour timestamp, origin string, flights long, departed long, minutes long"
-rows = told.select("__messageId", f.from_json(f.col("value").cast("string"), FOUND).alias("row")).select("row.*")
+rows = in_the_topic.select("__messageId", f.from_json(f.col("value").cast("string"), FOUND).alias("row")).select(
+    "row.*"
+)
 in_topic = rows.groupBy("hour", "origin").agg(f.max("flights").alias("flights"))
 print("hours and airports in the topic:", in_topic.count(), "flights:", in_topic.agg(f.sum("flights")).collect()[0][0])

@@ -52,21 +52,21 @@ def demo(
 ) -> None:
     """Send 336,776 real flights through three clusters, while brokers and Spark are killed; prove that none is lost."""
     own = folder is None
-    place = Path(tempfile.mkdtemp(prefix="magnetar-demo-")) if folder is None else prepare(folder)
+    path = Path(tempfile.mkdtemp(prefix="magnetar-demo-")) if folder is None else prepare(folder)
     with _ended_by_sigterm():
         try:
             options = Options(flights or (FAST_FLIGHTS if fast else None), fast, per_second, master, as_json)
-            result = play(place, options)
+            result = play(path, options)
         except MagnetarError as error:
-            raise MagnetarError(f"{error}; logs are in {place}") from None
+            raise MagnetarError(f"{error}; logs are in {path}") from None
         except KeyboardInterrupt:
             if own:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
             raise
     if own and result["ok"]:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
     elif not result["ok"]:
-        raise MagnetarError(f"{'; '.join(result['faults'])}; everything is left in {place}")
+        raise MagnetarError(f"{'; '.join(result['faults'])}; everything is left in {path}")
 
 
 def prepare(folder: Path) -> Path:
@@ -90,7 +90,7 @@ class Options:
 
     Attributes:
         each_max: flights of each airport; None: all.
-        brief: only January is read, and Java is told that it will not run for long.
+        brief: only January is read, and Java starts with settings for a short run.
         per_second: flights that each airport publishes.
         master: Spark master URL.
         as_json: JSON instead of tables and progress.
@@ -103,7 +103,7 @@ class Options:
     as_json: bool
 
 
-def play(place: Path, options: Options) -> dict[str, Any]:
+def play(path: Path, options: Options) -> dict[str, Any]:
     """The whole demo in a folder; its result, already printed."""
     from examples.demo import flights, report
     from examples.demo.screen import screen
@@ -112,14 +112,14 @@ def play(place: Path, options: Options) -> dict[str, Any]:
 
     shown = screen(as_json=options.as_json)
     data = flights.source()
-    world = World(place, flights.AIRPORTS, options.master, brief=options.brief)
+    world = World(path, flights.AIRPORTS, options.master, brief=options.brief)
     try:
         shown.step("starting three brokers and the Spark pipeline")
         world.open(shown.look)
         shown.step("reading the flights meanwhile")
         read = flights.rows(data)
         departures = flights.departures(flights.january(read) if options.brief else read, options.each_max)
-        outcome = Story(world, departures, options.per_second, shown).tell()
+        outcome = Story(world, departures, options.per_second, shown).run()
         shown.step("comparing all three clusters on Spark (magnetar verify)")
         verified = verify(world, TOPIC)
         shown.close()
@@ -145,7 +145,7 @@ def play(place: Path, options: Options) -> dict[str, Any]:
 
 
 def verify(world: "World", topic: str) -> dict[str, Any]:
-    """Run `magnetar verify` as anybody would; its JSON.
+    """Run `magnetar verify` as a user does; its JSON.
 
     Raises:
         MagnetarError: it could not compare.

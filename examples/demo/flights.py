@@ -83,7 +83,7 @@ def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dic
 
     Args:
         flights: rows of the file, the names of the columns first.
-        each_max: at most so many of each airport, the earliest; None: all.
+        each_max: the most flights of each airport, the earliest ones; None: all.
     """
     lines = iter(flights)
     columns = next(lines)
@@ -98,16 +98,16 @@ def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dic
         chosen = [(number, dict(zip(columns, row, strict=True))) for _, number, row in several[:each_max]]
         found[airport.lower()] = Departures(
             airport.lower(),
-            [encode(flight(number, row), age_at(place, evolves_at)) for place, (number, row) in enumerate(chosen)],
+            [encode(flight(number, row), age_at(index, evolves_at)) for index, (number, row) in enumerate(chosen)],
             [key(row) for _, row in chosen],
             evolves_at,
         )
     return found
 
 
-def age_at(place: int, evolves_at: int | None) -> Age:
-    """With which schema the flight at a place is written."""
-    return "old" if evolves_at is None or place < evolves_at else "new"
+def age_at(index: int, evolves_at: int | None) -> Age:
+    """The schema that flight number `index` of an airport is written with."""
+    return "old" if evolves_at is None or index < evolves_at else "new"
 
 
 def flight(number: int, row: dict[str, str]) -> dict[str, str | int | None]:

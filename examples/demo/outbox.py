@@ -19,7 +19,7 @@ TOPIC: Final = f"persistent://{NAMESPACE}/outbox"
 KEY: Final = "booking"
 BOOKINGS: Final = 200
 TTL_S: Final = 86_400
-"""What is changed while a cluster is down: messages that nobody wants expire after a day."""
+"""What is changed while a cluster is down: messages without a subscription expire after a day."""
 
 READ_MS: Final = 10_000
 """A reader's patience with a message that is there."""

@@ -1,6 +1,6 @@
 """Publishers, readers and the consumer of the demo: threads over the official Pulsar client.
 
-Nothing here knows Magnetar: the addresses and the topic are all that these threads are told.
+Nothing here knows Magnetar: these threads get the addresses and the topic, and nothing else.
 """
 
 import logging
@@ -31,7 +31,7 @@ OFFICIAL_EVERY: Final = 100
 """Of the messages of each schema version that an observer gets, the first and so on are decoded at once, by the client."""
 
 PROBE_MS: Final = 300
-"""How often the consumer's client looks whether its cluster lives."""
+"""How often the consumer's client checks whether its cluster answers."""
 
 STAY: Final = 1_000_000
 """Successful probes before the client would go back by itself: never; an operator moves the subscription back."""
@@ -190,8 +190,8 @@ class Publisher(Player):
 def look_inside(message: "pulsar.Message", tally: Tally) -> None:
     """Note with which schema a flight came, and now and then decode one as the official client does.
 
-    Its decoder takes 40 us for so many fields: all of that for four observers in one process would hold up what is measured,
-    and the consumer. All flights are decoded at the end (`Story.decode`).
+    Its decoder takes 40 us for a message with this many fields. Decoding every message for four observers in one process would
+    delay the consumer and distort what is measured. All flights are decoded at the end (`Story.decode`).
     """
     version, payload = schema.version_of(message), message.data()
     if tally.came(version, payload) % OFFICIAL_EVERY:
@@ -231,8 +231,8 @@ class Watcher(Player):
 class Consumer(Player):
     """The consumer of a replicated subscription; it acknowledges every flight and goes where its subscription goes.
 
-    It is told nothing: when its cluster dies, its client finds the other one by itself; when the subscription is moved, the
-    broker sends it there.
+    It gets no instructions: when its cluster dies, its client finds the other one by itself; when the subscription is moved,
+    the broker redirects it.
 
     Args:
         subscription: its name.

@@ -9,14 +9,14 @@ from magnetar.core.errors import MagnetarError
 
 PORTS: Final = range(15_000, 32_768)
 """Below the ports that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere).
-One of those could be anybody's while a broker that was killed is down."""
+Another program could get one of those while a broker that was killed is down."""
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of PORTS that nobody listens on now; all different.
+    """TCP ports of PORTS that are free now; all different.
 
     Raises:
-        MagnetarError: there are not so many.
+        MagnetarError: fewer are free.
     """
     found: list[int] = []
     for number in random.SystemRandom().sample(PORTS, len(PORTS)):

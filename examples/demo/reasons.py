@@ -1,8 +1,8 @@
 """Why the consumer was given a flight twice: each second delivery has its reason, or it is a fault.
 
-A flight comes twice for one of two reasons. Its first cluster was killed before the other one had heard of the
-acknowledgement; or it had been sent to the consumer when the subscription was moved on purpose and was not acknowledged in
-time, which the move reports. In which cluster a delivery was made its message id says: each cluster has ledgers of its own.
+A flight comes twice for one of two reasons. Its first cluster was killed before the acknowledgement reached
+the other one; or it had been sent to the consumer when the subscription was moved on purpose and was not acknowledged in
+time, which the move reports. The message id names the cluster of a delivery: each cluster has ledgers of its own.
 """
 
 from collections import Counter
@@ -20,11 +20,11 @@ class Delivery(NamedTuple):
     """A flight that was received and acknowledged.
 
     Attributes:
-        place: how many different flights were acknowledged before.
+        order: how many different flights were acknowledged before this one.
         ledger: of its message id.
     """
 
-    place: int
+    order: int
     ledger: int
 
 
@@ -55,32 +55,32 @@ def judge(
     *,
     first: str,
     second: str,
-    told: int | None,
+    replicated: int | None,
     redelivered: int,
 ) -> Verdict:
     """Find the reason of every second delivery.
 
     Args:
-        again: they.
+        again: the second deliveries.
         acknowledged: every flight's last delivery.
         holders: ledger -> the clusters that have one of that number. Rarely two have: then either may have been meant.
         first: the cluster where the consumer began, which was killed, and to which it was moved back.
         second: where it was in between.
-        told: how many acknowledgements `second` had heard of before the kill; None: nobody was killed.
+        replicated: how many acknowledgements had reached `second` before the kill; None: no broker was killed.
         redelivered: how many the planned move reported as sent and not acknowledged.
     """
-    # Whoever is acknowledged later than the first flight of `second` was not acknowledged to the dead broker.
-    there = min((one.place for one in acknowledged.values() if holders(one.ledger) == {second}), default=None)
+    # A flight that was acknowledged after the first one of `second` was not acknowledged to the dead broker.
+    there = min((one.order for one in acknowledged.values() if holders(one.ledger) == {second}), default=None)
     reasons: Counter[str] = Counter()
     strange: Counter[str] = Counter()
     for before, ledger in again:
         came_from, came_to = holders(before.ledger), holders(ledger)
         if first in came_from and second in came_to:
-            if told is None:
+            if replicated is None:
                 strange[f"in {second} without any broker having been killed"] += 1
-            elif before.place < told:
+            elif before.order < replicated:
                 strange[f"whose acknowledgement {second} had"] += 1
-            elif there is not None and before.place > there:
+            elif there is not None and before.order > there:
                 strange[f"in {second} after the way back"] += 1
             else:
                 reasons[KILLED] += 1

@@ -88,7 +88,7 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
             "flights": outcome.consumer.arrived,
             "delivered_twice": outcome.consumer.again,
             "delivered_twice_explained": outcome.consumer.explained,
-            "delivered_twice_because": {told_reason(one): n for one, n in outcome.consumer.reasons.items()},
+            "delivered_twice_because": {reason_text(one): n for one, n in outcome.consumer.reasons.items()},
         },
         "subscription": {
             "staleness_p50_ms": percentile(outcome.staleness, 0.5),
@@ -137,7 +137,7 @@ def verdict(outcome: Outcome) -> list[dict[str, Any]]:
         ("messages published", sum(outcome.published.values())),
         ("messages lost", lost(outcome)),
         ("messages delivered twice", again),
-        *((f"of these {told_reason(reason)}", count) for reason, count in outcome.consumer.reasons.items()),
+        *((f"of these {reason_text(reason)}", count) for reason, count in outcome.consumer.reasons.items()),
     ]
     strange = again - outcome.consumer.explained
     if strange:
@@ -153,7 +153,7 @@ def lost(outcome: Outcome) -> int:
     return sum(tally.missing for tally in (*outcome.watchers.values(), outcome.consumer))
 
 
-def told_reason(reason: str) -> str:
+def reason_text(reason: str) -> str:
     """Why flights came twice, in words."""
     if reason == KILLED:
         return f"acknowledged in {CONSUMER_AT}, and {ELSEWHERE} did not know when {CONSUMER_AT} was killed"
@@ -165,7 +165,7 @@ def sentences(outcome: Outcome) -> list[str]:
     published = ", ".join(f"{name} {count:,}" for name, count in outcome.published.items())
     lines = [
         f"published: {published}",
-        f"the consumer began in {CONSUMER_AT}, went on in {ELSEWHERE} and came back; it got {outcome.consumer.arrived:,} flights",
+        f"the consumer began in {CONSUMER_AT}, continued in {ELSEWHERE} and came back with {outcome.consumer.arrived:,} flights",
     ]
     if outcome.moved:
         lines.append(

@@ -1,8 +1,8 @@
 """The Avro schema of a flight, and what becomes of it on the way: one airport adds how many minutes a flight made up.
 
-Everybody reads with the new one from the beginning, as one does who is going to evolve a schema: what was written with the old
-one is read with the default of the new field. Whether a flight was decoded rightly is told by encoding it again with the
-schema that it was written with: that gives the same bytes, or something is wrong.
+All readers use the new one from the beginning, as is usual before a schema evolves: a flight that was written with the old one
+is read with the default of the new field. A flight was decoded correctly if encoding it again with the schema that it was
+written with gives the same bytes.
 """
 
 import io
@@ -130,6 +130,6 @@ def official(age: Age) -> "AvroSchema":
 
 def version_of(message: "pulsar.Message") -> int:
     """The number of a message's schema in the cluster where it was received; -1: it has none."""
-    told = message.schema_version()
-    raw = told.encode("latin-1") if isinstance(told, str) else told
+    version = message.schema_version()
+    raw = version.encode("latin-1") if isinstance(version, str) else version
     return int.from_bytes(raw[:8], "big") if raw else -1

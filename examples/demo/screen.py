@@ -13,19 +13,19 @@ PLAIN_EVERY_S: Final = 5.0
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """Where the progress of the demo is shown."""
 
     def step(self, text: str) -> None:
-        """A new thing happens."""
+        """Show that a new step begins."""
 
     def bars(self, counts: Mapping[str, Count]) -> None:
-        """From now on show these counts."""
+        """Show these counts from now on."""
 
     def look(self) -> None:
         """Redraw if it is time to."""
 
     def close(self) -> None:
-        """No more drawing."""
+        """Stop drawing."""
 
 
 class Quiet:
@@ -48,7 +48,7 @@ class Plain:
     """Lines with the seconds since the start; the counts every few seconds."""
 
     def __init__(self) -> None:
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._counts: dict[str, Count] = {}
         self._last = ""
 
@@ -62,9 +62,9 @@ class Plain:
 
     def look(self) -> None:
         """A line with all counts, if the last one is old and anything changed."""
-        if time.monotonic() - self._told < PLAIN_EVERY_S:
+        if time.monotonic() - self._printed < PLAIN_EVERY_S:
             return
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
         now = ", ".join(f"{name} {done:,}" for name, count in self._counts.items() for done, _ in [count()])
         if now and now != self._last:
             self._last = now

@@ -1,15 +1,15 @@
-"""The story of the demo: publish, break things, look whether anything was lost.
+"""The script of the demo: publish, break things, check whether anything was lost.
 
     1  all three airports publish; every cluster gets everything                         (nothing is broken: calm)
-    2  the consumer's broker is killed while the others publish; the consumer goes on in another cluster; the broker comes back
+    2  the consumer's broker is killed while the others publish; the consumer continues in another cluster; the broker comes back
     3  the subscription is moved back (`magnetar failover`) while all publish; the consumer follows
-    4  a destination broker is down while the others publish; their other links go on; it comes back and catches up. A program
+    4  a destination broker is down while the others publish; their other links continue; it comes back and catches up. A program
        that had sent its outbox there sends all of it again elsewhere; a policy is changed meanwhile (demo.outbox)
     5  the Spark driver is killed while all publish; it comes back
     6  all publish once more                                                             (calm)
 
 A publisher whose own broker is about to be killed has been flushed before: without publisher deduplication a client that
-sends again what was not confirmed stores it twice, and that would be the demo's doing, not replication's.
+sends again what was not confirmed stores it twice, and replication would not be the cause.
 """
 
 import json
@@ -43,12 +43,12 @@ CONSUMER_AT: Final = "jfk"
 """Where the consumer begins, and which broker is killed under it."""
 
 ELSEWHERE: Final = "lga"
-"""Where it goes on."""
+"""Where it continues."""
 
 DOWN: Final = "ewr"
-"""The destination that is down for a while. Neither of the consumer's: its client, which fled to ELSEWHERE, drops all its
-connections when that one goes down, also the one to the cluster its subscription was moved to; what it had acknowledged and
-not yet sent comes twice then."""
+"""The destination that is down for a while. It is neither of the consumer's clusters: its client, which
+moved to ELSEWHERE, drops all its connections when that one goes down, including the one to the cluster that its subscription was
+moved to. Acknowledgements that it had not sent yet would be lost, and their messages would come twice."""
 
 PARTS: Final = (0.35, 0.6, 0.7, 0.8, 0.9, 1.0)
 """How much of the flights is published by the end of each part of the story."""
@@ -127,13 +127,13 @@ class Outcome:
 
 
 class Story:
-    """Tells it.
+    """Runs the script, part by part.
 
     Args:
         world: opened: brokers running, the pipeline starting.
         departures: by airport.
         per_second: how fast each airport publishes.
-        screen: where it is told.
+        screen: where the progress is shown.
     """
 
     def __init__(self, world: World, departures: Mapping[str, Departures], per_second: int, screen: Screen) -> None:
@@ -168,10 +168,10 @@ class Story:
         self._evolves = {airport: len(one) - one.evolves_at for airport, one in departures.items() if one.evolves_at}
         self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
         self._total = sum(flights.values())
-        self._told: int | None = None
+        self._replicated: int | None = None
         self._allowed = dict.fromkeys(flights, 0)
 
-    def tell(self) -> Outcome:
+    def run(self) -> Outcome:
         """Run all parts; the brokers are left running, the pipeline is not.
 
         Raises:
@@ -194,7 +194,7 @@ class Story:
     # -------------------------------------------------------------------------------------------------------- the parts
 
     def start(self) -> None:
-        """Wait for the pipeline, let everybody begin, and send the first flights.
+        """Wait for the pipeline, let all players begin, and send the first flights.
 
         The first micro-batch starts Python workers and compiles queries; it says nothing about replication, so it does
         not count as calm.
@@ -203,7 +203,7 @@ class Story:
         self._mark("pipeline ready")
         for publisher in self.publishers.values():
             publisher.start()
-        # The topic's first schema is the publishers'. Who reads brings the next one already.
+        # The topic's first schema is the publishers'. The readers bring the next one.
         self._wait(lambda: all(one.opened.is_set() for one in self.publishers.values()), "the publishers to connect")
         readers: list[Player] = [*self.watchers.values(), self.consumer]
         for player in readers:
@@ -223,21 +223,21 @@ class Story:
         self._wait(self._everywhere, "every cluster to have what was published")
 
     def the_consumers_broker_dies(self, share: float) -> None:
-        """SIGKILL under the consumer, part of the way; it goes on in another cluster, the others publish meanwhile."""
+        """SIGKILL under the consumer, part of the way; it continues in another cluster while the others publish."""
         others = [name for name in self.publishers if name != CONSUMER_AT]
         enough = round(self._total * KILL_AT)
         self._break()
         self._allow(share, *others)
         self._wait(lambda: self.consumer.tally.arrived >= enough, f"the consumer to have {enough:,} flights")
-        # What the other cluster had been told by now cannot come again.
-        self._told = self.staleness.ask(ELSEWHERE) or 0
+        # An acknowledgement that has reached the other cluster by now cannot come twice.
+        self._replicated = self.staleness.ask(ELSEWHERE) or 0
         self.world.brokers[CONSUMER_AT].kill()
         had = self.consumer.tally.arrived
         self.screen.step(f"broker {CONSUMER_AT} is killed (SIGKILL) under the consumer, which has {had:,} flights")
-        self._wait(lambda: self._between(others), f"{' and '.join(others)} to go on without {CONSUMER_AT}")
-        self._wait(lambda: bool(self._consumers(ELSEWHERE)), f"the consumer to go on in {ELSEWHERE}")
+        self._wait(lambda: self._between(others), f"{' and '.join(others)} to continue without {CONSUMER_AT}")
+        self._wait(lambda: bool(self._consumers(ELSEWHERE)), f"the consumer to continue in {ELSEWHERE}")
         self.screen.step(
-            f"the consumer went on in {ELSEWHERE} by itself; {' and '.join(others)} have everything of each other; "
+            f"the consumer continued in {ELSEWHERE} by itself; {' and '.join(others)} have everything of each other; "
             f"{CONSUMER_AT} starts again"
         )
         self.world.brokers[CONSUMER_AT].start(self.screen.look)
@@ -245,7 +245,7 @@ class Story:
         self._heal()
 
     def the_consumer_comes_back(self, share: float) -> None:
-        """A planned move of the subscription, while everybody publishes; nothing may come twice by it."""
+        """A planned move of the subscription while all airports publish; it must not deliver anything twice."""
         self._break()
         before = self._arrived()
         self._allow(share, *self.publishers)
@@ -270,7 +270,7 @@ class Story:
         return sum(int(row["consumers"]) for row in rows if row["subscription"] == SUBSCRIPTION)
 
     def _run(self, command: str) -> dict[str, Any]:
-        """Run a command of ours as anybody would; its JSON.
+        """Run a command of Magnetar as a user does; its JSON.
 
         Raises:
             MagnetarError: it failed; its own line.
@@ -288,7 +288,7 @@ class Story:
         return dict(json.loads(out))
 
     def a_destination_is_down(self, share: float) -> None:
-        """An orderly stop; two links towards it wait, the others go on."""
+        """An orderly stop; two links towards it wait, the others continue."""
         others = [name for name in self.publishers if name != DOWN]
         self._break()
         self.outbox.make(DOWN)
@@ -306,7 +306,7 @@ class Story:
             f"the program sends all its bookings again, to {ELSEWHERE}; there a policy of {NAMESPACE} is changed, too"
         )
         self._allow(share, *others)
-        self._wait(lambda: self._between(others), f"{' and '.join(others)} to go on without {DOWN}")
+        self._wait(lambda: self._between(others), f"{' and '.join(others)} to continue without {DOWN}")
         self.screen.step(f"{' and '.join(others)} have everything of each other; {DOWN} starts again and catches up")
         self.world.brokers[DOWN].start(self.screen.look)
         self._allow(share, DOWN)
@@ -320,7 +320,7 @@ class Story:
         some = self._total * (share - PARTS[3]) / 4
         self._wait(lambda: self._arrived() - before >= some, "some flights of this part to arrive")
         self.world.pipeline.kill()
-        self.screen.step("the Spark driver is killed (SIGKILL) in the middle of its work; publishing goes on")
+        self.screen.step("the Spark driver is killed (SIGKILL) in the middle of its work; publishing continues")
         self._wait(self._published, "publishing without a pipeline")
         self.screen.step("everything is published; the Spark driver starts again")
         self.world.pipeline.start(self.screen.look)
@@ -351,13 +351,13 @@ class Story:
             lambda ledger: frozenset(cluster for cluster, several in ledgers.items() if ledger in several),
             first=CONSUMER_AT,
             second=ELSEWHERE,
-            told=self._told,
+            replicated=self._replicated,
             redelivered=int(self.outcome.moved.get("redelivered", 0)),
         )
         self.outcome.consumer.reasons, self.outcome.consumer.strange = verdict.reasons, verdict.strange
 
     def decode(self) -> None:
-        """Decode what everybody got, with the schema that the cluster's registry has under the number it came with."""
+        """Decode every flight that arrived, with the schema that the cluster's registry has under the number it came with."""
         for tally in (*self.outcome.watchers.values(), self.outcome.consumer):
             url = self.world.admin_urls.get(tally.name, self.world.admin_urls[CONSUMER_AT])
             for version, flights in tally.versions.items():

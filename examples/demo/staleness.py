@@ -1,4 +1,4 @@
-"""How far the state of the subscription is behind in the clusters where its consumer is not.
+"""How late the state of the subscription is in the clusters where its consumer is not.
 
 All clusters are asked the same thing in one loop: how many messages the subscription has acknowledged. When a number was
 first seen anywhere, and when each of the others shows it, is its staleness there. The loop adds at most its own period.
@@ -60,7 +60,7 @@ class Staleness(threading.Thread):
         return int(found[0]["acknowledged"]) if found else None
 
     def see(self, cluster: str, acknowledged: int, now_ms: int) -> None:
-        """One cluster shows so many acknowledgements."""
+        """One cluster shows this number of acknowledgements."""
         before = self.acknowledged[cluster]
         self.acknowledged[cluster] = acknowledged
         if not self._counts or acknowledged > self._counts[-1]:

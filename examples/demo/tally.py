@@ -74,7 +74,7 @@ class Link:
 
     @property
     def per_second(self) -> float:
-        """Flights per second while there was something to send and nothing was broken; 0 when too few came to tell."""
+        """Flights per second while there was something to send and nothing was broken; 0 when too few came."""
         return len(self.calm) * 1000 / self.busy_ms if self.busy_ms else 0.0
 
 
@@ -85,7 +85,7 @@ class Tally:
         name: of the observer.
         flights: origin -> how many flights it has.
         number_of: payload -> (origin, number).
-        board: to tell about progress.
+        board: where progress is reported.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Tally:
         self.undecoded = 0
         """Messages that could not be decoded to what was published."""
         self.strange: Counter[str] = Counter()
-        """Second deliveries without a reason, by what is known of them; for whoever looks into it."""
+        """Second deliveries without a reason, by what is known of them; for the reader of a failed demo."""
         self.number_of = number_of
         self._board = board
 
@@ -187,13 +187,13 @@ class Board:
     def moved(self) -> None:
         """Something made progress.
 
-        Called once a message by several threads: it wakes nobody (the waiter looks by itself, often enough), and a
-        count that is lost between two threads is harmless.
+        Called once a message by several threads. It wakes no thread: the waiter checks at intervals. A count that is lost
+        between two threads does no harm.
         """
         self._moves += 1
 
     def fail(self, line: str) -> None:
-        """A thread cannot go on; the first line counts."""
+        """A thread cannot continue; the first line counts."""
         with self._changed:
             self._failure = self._failure or line
             self._changed.notify_all()

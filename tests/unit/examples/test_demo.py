@@ -330,7 +330,7 @@ HOLDERS = {1: {"jfk"}, 2: {"lga"}, 3: {"jfk"}, 9: {"jfk", "lga"}}
 
 
 def judged(
-    deliveries: list[tuple[int, int]], told: int | None = 2, redelivered: int = 0
+    deliveries: list[tuple[int, int]], replicated: int | None = 2, redelivered: int = 0
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Reasons and what has none, of (flight, ledger) in the order of delivery."""
     found, board = outcome({"jfk": [b"%d" % number for number in range(10)]})
@@ -343,17 +343,17 @@ def judged(
         lambda ledger: frozenset(HOLDERS.get(ledger, ())),
         first="jfk",
         second="lga",
-        told=told,
+        replicated=replicated,
         redelivered=redelivered,
     )
     return dict(verdict.reasons), dict(verdict.strange)
 
 
-def test_what_the_other_cluster_had_not_been_told_when_a_broker_was_killed_may_come_again() -> None:
+def test_what_the_other_cluster_did_not_have_yet_when_a_broker_was_killed_may_come_again() -> None:
     in_jfk = [(number, 1) for number in range(5)]
     assert judged([*in_jfk, (2, 2), (3, 2), (4, 2), (5, 2)]) == ({KILLED: 3}, {})
     assert judged([*in_jfk, (1, 2), (2, 2)]) == ({KILLED: 1}, {"whose acknowledgement lga had": 1})
-    assert judged([*in_jfk, (2, 2)], told=None) == ({}, {"in lga without any broker having been killed": 1})
+    assert judged([*in_jfk, (2, 2)], replicated=None) == ({}, {"in lga without any broker having been killed": 1})
     # Both have a ledger of this number: it may have been either.
     assert judged([*[(number, 9) for number in range(5)], (2, 2)]) == ({KILLED: 1}, {})
 
@@ -511,7 +511,7 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
     shown.step("a step")
     shown.bars({"published": lambda: (1234, 5000)})
     shown.look()
-    shown._told = -1e9
+    shown._printed = -1e9
     shown.look()
     shown.look()
     lines = capsys.readouterr().out.splitlines()
