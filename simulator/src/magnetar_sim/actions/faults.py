@@ -161,7 +161,7 @@ class Faults:
         """A link's filter changes."""
         if self._links:
             self.context.count("filter changed")
-            self.rng.choice(list(self._links.values())).change_filter()
+            self.rng.choice(list(self._links.values())).filter.change()
 
     def wipe(self) -> None:
         """A cluster loses its disk, and perhaps its clock."""

@@ -85,7 +85,7 @@ class Cursors(Checker):
             if not start < position <= end or position <= floor or uid in self._have[key]:
                 continue
             published = self.world.truth.published[uid]
-            if published.cluster == source and link.always(published):
+            if published.cluster == source and link.filter.always(published):
                 raise Violation(
                     f"{source}>{target} settles {uid} at {position}, which {target} never got in this generation"
                 )

@@ -57,7 +57,7 @@ class OnceAndInOrder(Checker):
             raise Violation(f"not stored as what it is: {name}")
         if not entry.flags & EntryFlags.REPLICATED:
             raise Violation(f"not marked as replicated: {name}")
-        if not self.world.links[entry.origin, cluster.name].ever(published):
+        if not self.world.links[entry.origin, cluster.name].filter.ever(published):
             raise Violation(f"never meant for it: {name}")
         self._last[key] = entry.source
 
@@ -134,7 +134,7 @@ class OnceAndInOrder(Checker):
                     and (published := self.world.truth.published[uid]).cluster == source
                     and published.incarnation == here.incarnation
                     and uid not in have
-                    and link.always(published)
+                    and link.filter.always(published)
                 ]
                 for published in missing:
                     position = here.where.get(published.uid, NONE)

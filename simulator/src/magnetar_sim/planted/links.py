@@ -13,7 +13,8 @@ from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto
-from magnetar_sim.connections.pipeline import Link, Range
+from magnetar_sim.connections.pipeline import Link
+from magnetar_sim.connections.ranges import Range
 
 _judge, _advance, _load = chain.judge, chain.advance, TopicLog._load
 _jumped, _rewound = LinkTopic.jumped, LinkTopic.rewound
@@ -126,7 +127,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
     "p_is_previous_entry": {
         f"{PIPELINE}.next_p": _next_p_is_position,
-        "magnetar_sim.connections.pipeline.Range.sent_last": property(_last_was_sent),
+        "magnetar_sim.connections.ranges.Range.sent_last": property(_last_was_sent),
     },
     "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
     "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},

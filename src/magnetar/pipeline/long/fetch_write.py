@@ -1,15 +1,7 @@
 """The sink's half of a long batch: sends entries at once, and reports to the sources what the destinations have persisted.
 
 A thread reads Arrow batches from Spark, because only a blocking read can wait for Spark's stream. Everything else happens in one
-loop over all connections.
-
-Progress of a topic under one grant:
-
-    p   the position sent before the next entry; it begins at S, which the source gives with a reader's first entries
-    c   every entry up to here is settled: sent and persisted, or examined and left out
-
-When the destination refuses a topic, blocks it or cannot be reached, the topic is given back: further entries of it under this
-grant are dropped, and the pipeline decides about the next grant (`pipeline.long.grants`).
+loop over all connections. `pipeline.long.fetched_topics` has the progress of the topics.
 """
 
 import os
@@ -18,27 +10,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import Thread
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
-from magnetar.core.ids import NONE, Position
+from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, ROUTE
 from magnetar.pipeline.long.commit_channel import CommitChannel
+from magnetar.pipeline.long.fetched_topics import FetchedTopic, LinkProgress
 from magnetar.pipeline.long.plain_rows import plain_rows
 from magnetar.pipeline.rows import Slices, cut
-from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
+from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendSender
 from magnetar.pipeline.tasks.channel_poll import Pollable
 from magnetar.pipeline.tasks.link_channel import open_channel
 from magnetar.pipeline.tasks.task_read import Connect
 from magnetar.runtime.clock import wall_ms
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.positions import position_from_proto, position_to_proto
+from magnetar.wire.positions import position_from_proto
 
 COMMIT_S: Final = 0.01
 """Confirmations are collected this long: the window at the source is large, and each commit costs its broker some 50 us."""
@@ -50,97 +41,6 @@ END_S: Final = 2.0
 """How long the last confirmations may take to reach their sources at the end of a batch."""
 
 _PLAIN: Final = frozenset((ANSWER, ROUTE, FILLER))
-
-_ENDED: Final = {m.REFUSED: m.REFUSED, m.BLOCKED: m.BLOCKED}
-"""Troubles that are reported to a source by name; every other one is `retry`."""
-
-
-@dataclass(slots=True)
-class LinkProgress:
-    """One link: totals since the batch began, and its topics."""
-
-    route: m.Route
-    totals: pb.GeoFetchTotals
-    topics: dict[str, "FetchedTopic"] = field(default_factory=dict)
-    dirty: dict[str, "FetchedTopic"] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class FetchedTopic:
-    """One topic under one grant: a `Progress` (`pipeline.tasks.append_sender`)."""
-
-    link: LinkProgress
-    route: m.Route
-    topic: str
-    incarnation: int
-    grant: int
-    gen: int
-    schema_numbering: int
-    sent: Position
-    s: Position
-    c: Position = NONE
-    looked: deque[tuple[Position, Position]] = field(default_factory=deque)
-    """(end, last position sent at or before it) of ranges that were examined and are not settled."""
-    trouble: str = ""
-    kind: str = ""
-    reason: str = ""
-    at: m.Pair | None = None
-    conflict: m.Packed = b""
-
-    def left(self) -> None:
-        """One append less is under way: C says enough of that."""
-
-    def throttled(self, throttle_ms: int) -> None:
-        """The destination asks for a pause, which the sender makes."""
-
-    def confirmed(self, append: AppendRequest, duplicates: int) -> None:
-        """The destination has persisted all of an append."""
-        totals = self.link.totals
-        totals.messages += append.messages
-        totals.bytes += len(append.data)
-        totals.duplicates += duplicates
-        totals.lag_ms = min(max(0, wall_ms() - append.oldest_publish_ms), 0xFFFFFFFF)
-        self.s = max(self.s, append.last)
-        self.settle()
-
-    def settle(self) -> None:
-        """Move C over the ranges that were examined and whose sent entries are all persisted."""
-        c = max(self.c, self.s)  # S at the start is at or below C there
-        while self.looked and self.looked[0][1] <= self.s:
-            c = max(c, self.looked.popleft()[0])
-        if c > self.c:
-            self.c = c
-            self.link.dirty[self.topic] = self
-
-    def fail(
-        self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
-    ) -> None:
-        """Give the topic back; only the first trouble is reported, as later ones follow from it."""
-        if self.trouble:
-            return
-        self.trouble, self.reason, self.kind, self.at, self.conflict = trouble, reason, kind, at, conflict
-        self.link.dirty[self.topic] = self
-        if trouble == m.TARGET_DOWN and self.link.totals.down != reason:
-            self.link.totals.down = reason
-            self.link.totals.downs += 1
-
-    def commit(self) -> pb.GeoCommitTopic:
-        """The commit for the source."""
-        commit = pb.GeoCommitTopic(
-            topic=self.topic,
-            incarnation=self.incarnation,
-            cursor=pb.GeoCursor(c=position_to_proto(self.c), s=position_to_proto(self.s), gen=self.gen),
-            grant=self.grant,
-        )
-        if self.trouble:
-            commit.ended, commit.ended_reason = _ENDED.get(self.trouble, m.RETRY), self.reason
-        if self.trouble == m.BLOCKED:
-            commit.blocked, commit.reason = self.kind, self.reason
-            if self.at is not None:
-                commit.position.ledger, commit.position.entry = self.at
-            if self.conflict:
-                commit.conflict.MergeFromString(self.conflict)
-        return commit
 
 
 class FetchSink:
@@ -182,8 +82,9 @@ class FetchSink:
                     bytes(rows.list_bytes(begin)).decode(),
                 )  # fmt: skip
             elif kind == LOOKED:
-                topic = self._numbers[int(rows.range[begin])]
-                self._looked(topic, Position(int(rows.ledger[begin]), int(rows.entry[begin])))
+                self._numbers[int(rows.range[begin])].looked_to(
+                    Position(int(rows.ledger[begin]), int(rows.entry[begin]))
+                )
 
     def _row(self, kind: int, link: int, lists: memoryview, data: memoryview) -> None:
         """Handle a row that is not an entry."""
@@ -191,7 +92,7 @@ class FetchSink:
             self._answer(self._links[link], pb.CommandGeoFetchResponse.FromString(bytes(lists)), data)
         elif kind == ROUTE:
             totals = pb.GeoFetchTotals(task=self._task, messages=0, bytes=0, duplicates=0)
-            self._links[link] = LinkProgress(m.decode_route(data), totals)
+            self._links[link] = LinkProgress(m.decode_route(data), totals, wall_ms)
 
     def _answer(self, link: LinkProgress, response: pb.CommandGeoFetchResponse, data: memoryview) -> None:
         at = 0
@@ -207,7 +108,7 @@ class FetchSink:
                     topic, list(read.ledgers), list(read.entries), list(read.first_indexes), list(read.counts),
                     list(read.sizes), min(read.publish_times), data[at : at + size],
                 )  # fmt: skip
-            self._looked(topic, position_from_proto(read.end))
+            topic.looked_to(position_from_proto(read.end))
             at += size
 
     def _topic(
@@ -215,21 +116,9 @@ class FetchSink:
         uuid: str,
     ) -> FetchedTopic:  # fmt: skip
         """The topic that entries are of: the known one, or a new one when its grant or the meaning of its versions is new."""
-        topic = link.topics.get(name)
-        if topic is None or topic.grant != grant:
-            if uuid != link.route.uuid:
-                link.route = replace(link.route, uuid=uuid)
-            begin = p if p is not None else NONE
-            topic = link.topics[name] = FetchedTopic(
-                link, link.route, name, incarnation, grant, gen, numbering, begin, begin
-            )
-            if p is None:
-                topic.fail(m.RETRY, "entries came without the position before them")
-            self._sender.revive(link.route)
-        elif p is not None:
-            topic.sent, topic.s = p, max(topic.s, p)  # another reader began again, or others have settled something
-        if topic.schema_numbering != numbering:
-            topic.fail(m.RETRY, f"the schemas of {name} began again")
+        topic, begins = link.topic(name, incarnation, grant, gen, numbering, p, uuid)
+        if begins:
+            self._sender.revive(topic.route)
         if not topic.trouble and (down := self._sender.down(topic.route)):
             topic.fail(m.TARGET_DOWN, down)
         return topic
@@ -263,18 +152,7 @@ class FetchSink:
         self, topic: FetchedTopic, ledgers: list[int], entries: list[int], indexes: list[int], counts: list[int],
         sizes: list[int], published: int, data: memoryview,
     ) -> None:  # fmt: skip
-        last = Position(ledgers[-1], entries[-1])
-        append = AppendRequest(
-            topic, topic.sent, last, ledgers, entries, indexes, counts, sizes, data, sum(counts), published
-        )
-        topic.sent = last
-        self._sender.put(append)
-
-    def _looked(self, topic: FetchedTopic, end: Position) -> None:
-        """All entries up to a position were examined."""
-        if not topic.trouble:
-            topic.looked.append((end, min(topic.sent, end)))
-            topic.settle()
+        self._sender.put(topic.append(ledgers, entries, indexes, counts, sizes, published, data))
 
     # ----------------------------------------------------------------------------------------------------------- moving
 
@@ -293,9 +171,7 @@ class FetchSink:
         for commits in self._commits.values():
             commits.go_on()
             for ignored, commit in commits.ignored():
-                found = self._links[ignored].topics.get(commit.topic)
-                if found is not None and found.grant == commit.grant:
-                    found.fail(m.RETRY, "the source has another cursor")
+                self._links[ignored].ignored(commit)
         if not any(link.dirty for link in self._links.values()):
             return WAIT_S
         if (left := self._committed_at + COMMIT_S - now) > 0:
@@ -303,10 +179,7 @@ class FetchSink:
         self._committed_at = now
         for number, link in self._links.items():
             if link.dirty:
-                dirty, link.dirty = link.dirty, {}
-                self._channel(link.route).put(
-                    number, link.route.target, {name: topic.commit() for name, topic in dirty.items()}, link.totals
-                )
+                self._channel(link.route).put(number, link.route.target, link.take_commits(), link.totals)
         return WAIT_S
 
     def _channel(self, route: m.Route) -> CommitChannel:

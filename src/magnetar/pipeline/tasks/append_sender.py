@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
+from magnetar.pipeline.tasks.append_request import AppendRequest
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
 from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel
 from magnetar.pipeline.tasks.pace import Mark
@@ -34,113 +34,6 @@ APPEND_ENTRIES_MAX: Final = 4096
 WINDOW_BYTES_MIN: Final = 8 << 20
 """The window of a destination that is near, or that is not known yet, unless its ceiling is lower: a disk that syncs for tens of
 milliseconds should not stop a link in between."""
-
-
-class Progress(Protocol):
-    """The progress of one topic, as its sender needs it."""
-
-    @property
-    def route(self) -> m.Route:
-        """The link's source and destination."""
-        ...
-
-    @property
-    def topic(self) -> str:
-        """Full name of the topic."""
-        ...
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of the topic in its source."""
-        ...
-
-    @property
-    def gen(self) -> int:
-        """Generation of the link's cursor."""
-        ...
-
-    @property
-    def schema_numbering(self) -> int:
-        """Schema numbering of the entries' versions."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """Why no more entries of the topic are sent; "" while they are."""
-        ...
-
-    def left(self) -> None:
-        """One append less is under way."""
-        ...
-
-    def confirmed(self, append: "AppendRequest", duplicates: int) -> None:
-        """The destination has persisted all of an append."""
-        ...
-
-    def throttled(self, throttle_ms: int) -> None:
-        """The destination asks for a pause of this length."""
-        ...
-
-    def fail(
-        self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
-    ) -> None:
-        """No more entries of the topic can be sent; only the first trouble counts, as later ones follow from it."""
-        ...
-
-
-@dataclass(slots=True)
-class AppendRequest:
-    """One GEO_APPEND on its way.
-
-    Attributes:
-        progress: of its topic.
-        p: the position sent before the first entry.
-        last: position of the last entry.
-        ledgers, entries, first_indexes, counts, sizes: of each entry, as on the wire.
-        data: the entries' bytes.
-        messages: in all entries.
-        oldest_publish_ms: of all entries.
-    """
-
-    progress: Progress
-    p: Position
-    last: Position
-    ledgers: list[int]
-    entries: list[int]
-    first_indexes: list[int]
-    counts: list[int]
-    sizes: list[int]
-    data: memoryview
-    messages: int
-    oldest_publish_ms: int
-
-    def command(self) -> pb.BaseCommand:
-        """The command; the data follows it in the frame."""
-        progress = self.progress
-        command = pb.BaseCommand(type=pb.GEO_APPEND)
-        append = command.geo_append
-        append.topic, append.source, append.uuid = progress.topic, progress.route.source, progress.route.uuid
-        append.incarnation, append.gen = progress.incarnation, progress.gen
-        append.p.ledger, append.p.entry = self.p
-        append.schema_numbering = progress.schema_numbering
-        append.ledgers.extend(self.ledgers)
-        append.entries.extend(self.entries)
-        append.first_indexes.extend(self.first_indexes)
-        append.counts.extend(self.counts)
-        append.sizes.extend(self.sizes)
-        return command
-
-    def stored(self, persisted: Position) -> "AppendRequest | None":
-        """The part of it up to a position; None if no entry has that position."""
-        positions = list(zip(self.ledgers, self.entries, strict=True))
-        if persisted not in positions:
-            return None
-        stored = positions.index(persisted) + 1
-        size = sum(self.sizes[:stored])
-        return AppendRequest(
-            self.progress, self.p, persisted, self.ledgers[:stored], self.entries[:stored], self.first_indexes[:stored],
-            self.counts[:stored], self.sizes[:stored], self.data[:size], sum(self.counts[:stored]), self.oldest_publish_ms,
-        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -338,25 +231,7 @@ class AppendSender:
             progress.throttled(answer.throttle_ms)
             if self._heeds_throttles:
                 destination.quiet_until = time.monotonic() + answer.throttle_ms / 1000
-        persisted = Position(answer.persisted.ledger, answer.persisted.entry)
-        if answer.blocked:
-            self._blocked(append, persisted, answer)
-        elif answer.refused:
-            progress.fail(m.REFUSED, f"the destination has {persisted}")
-        elif answer.retry or persisted < append.last:
-            progress.fail(m.RETRY, answer.reason or f"only {persisted} is persisted")
-        elif not progress.trouble:
-            progress.confirmed(append, answer.duplicates)
-
-    @staticmethod
-    def _blocked(append: AppendRequest, persisted: Position, answer: pb.CommandGeoAppendResponse) -> None:
-        """An entry blocks: the entries before it are stored, and settled."""
-        progress, stored = append.progress, append.stored(persisted)
-        if stored is not None and not progress.trouble:
-            progress.confirmed(stored, min(answer.duplicates, len(stored.entries)))
-        at = (answer.position.ledger, answer.position.entry) if answer.HasField("position") else None
-        conflict = answer.conflict.SerializeToString() if answer.HasField("conflict") else b""
-        progress.fail(m.BLOCKED, answer.reason, answer.blocked, at, conflict)
+        append.answered(answer)
 
     def _wanted(self, destination: DestinationChannel, wanted: pb.CommandGeoSchemasWanted) -> None:
         """The destination does not know the schemas of an append: it waits until the source has supplied them."""

@@ -18,7 +18,8 @@ from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import BLOCK, CLOSE, ENTRY, OPEN
 from magnetar.pipeline.rows import Slices
-from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendRequest, AppendSender
+from magnetar.pipeline.tasks.append_request import AppendRequest
+from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendSender
 from magnetar.pipeline.tasks.link_channel import open_channel
 from magnetar.pipeline.tasks.task_read import Connect
 from magnetar.runtime.clock import wall_ms
@@ -26,7 +27,7 @@ from magnetar.runtime.clock import wall_ms
 
 @dataclass(slots=True)
 class RangeProgress:
-    """The state of one range in this task: a `Progress` (`pipeline.tasks.append_sender`)."""
+    """The state of one range in this task: a `Progress` (`pipeline.tasks.append_request`)."""
 
     route: m.Route
     part: m.Range
