@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 # What was compiled once is not compiled again by every process (containers often forbid it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test clients check bench sim worlds soak docs proto lock clean
+.PHONY: help setup demo test clients peers check bench sim worlds soak docs proto lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -29,6 +29,9 @@ test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PR
 
 clients: setup ## Official clients of other languages (Go, Java, Node.js) and Pulsar's own tools: built and tried; skips what cannot be built here
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
+
+peers: setup ## Tests next to a real Apache Pulsar, fetched from Maven Central once; skips where there is no Java or Maven
+	@MAGNETAR_PEERS=1 $(PY) -m pytest -q tests/peers $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rule, generated files
 	$(PY) -m ruff check .

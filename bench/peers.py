@@ -1,6 +1,8 @@
-"""One broker beside another of its kind: Magnetar and pulsar-lite, by the same generator, in one run, turn by turn.
+"""One broker beside another of its kind: Magnetar and a peer, by the same generator, in one run, turn by turn.
 
-    python -m bench.peers [--quick] [--peer PATH] [--only WORDS ...]
+    python -m bench.peers [--quick] [--peer pulsar-lite|pulsar|PATH] [--only WORDS ...]
+
+`--peer pulsar` is a real Apache Pulsar: bench/peers_pulsar.py says what is measured then. The rest is about the other peer.
 
 pulsar-lite is the other Pulsar-compatible broker on PyPI that needs nothing else: one process, written in Rust, storing in
 one local database. It is fetched into `.cache/peers` (a package that the project itself does not need), or PATH names its
@@ -61,13 +63,9 @@ class Running:
         return self.cpu_s()
 
     def cpu_s(self) -> float:
-        """Processor seconds until now; by the scheduler's nanoseconds where there are any (ticks are 10 ms)."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        try:
-            return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
-        except OSError:
-            times = self.process.cpu_times()
-            return float(times.user + times.system)
+        """Processor seconds of the whole process until now, also of threads that have ended (a JVM's compilers do); in 10 ms."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
 
 
 def peer_program() -> Path:
@@ -205,13 +203,15 @@ def one_by_one(messages: int) -> Cell:
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
         arguments = ["--messages", str(messages), "--size", "1024", "--window", "1"]
-        broker.begin()
+        before = broker.begin()
         done = load(f"127.0.0.1:{broker.port}", name, *arguments)
+        cpu_us = (broker.cpu_s() - before) / messages * 1e6
         counted = ["--messages", "100", *arguments[2:]]
         with syncs(broker) as count:
             load(f"127.0.0.1:{broker.port}", name, *counted)
             seen = count()
-        return {"value": done["latency_ms"]["p50"], "receipt_ms": done["latency_ms"], "syncs per 100 messages": seen}
+        latency = done["latency_ms"]
+        return {"value": latency["p50"], "cpu_us": cpu_us, "receipt_ms": latency, "syncs per 100 messages": seen}
 
     return cell
 
@@ -308,6 +308,14 @@ def cells(scale: int) -> list[tuple[str, str, Cell]]:
     return made
 
 
+def picked(made: list[tuple[str, str, Cell]], only: list[str] | None) -> list[tuple[str, str, Cell]]:
+    """Those with any of these words in their names. Raises SystemExit when there is none."""
+    chosen = [one for one in made if not only or any(words in one[0] for words in only)]
+    if not chosen:
+        raise SystemExit(f"--only {' '.join(only or [])}: no cell has that in its name")
+    return chosen
+
+
 def tried(cell: Cell, broker: Running, name: str) -> dict[str, Any]:
     """A measurement, or why there is none: a peer that cannot do a thing does not end the run."""
     try:
@@ -321,19 +329,38 @@ def tried(cell: Cell, broker: Running, name: str) -> dict[str, Any]:
         return {"failed": reason.splitlines()[-1][:200] if reason else type(failure).__name__}
 
 
-def compared(name: str, unit: str, rounds: dict[str, list[dict[str, Any]]]) -> list[Figure]:
-    """Our median and the median ratio to the peer's."""
+def compared(name: str, unit: str, rounds: dict[str, list[dict[str, Any]]], other: str) -> list[Figure]:
+    """Our median and the median ratio to the peer's, also of the processor time of each server where it was measured."""
     ours = [one["value"] for one in rounds["magnetar"] if "value" in one]
     if len(ours) < len(rounds["magnetar"]):
         raise SystemExit(f"{name}: {[one for one in rounds['magnetar'] if 'failed' in one]}")
     figures = [Figure(name, statistics.median(ours), unit, detail={"rounds": rounds})]
-    pairs = [
-        mine["value"] / other["value"]
-        for mine, other in zip(rounds["magnetar"], rounds["pulsar-lite"], strict=True)
-        if other.get("value")
-    ]
-    if pairs:
-        figures.append(Figure(f"{name}: beside pulsar-lite", statistics.median(pairs), "ratio"))
+    for key, what in (("value", ""), ("cpu_us", " in processor time")):
+        pairs = [
+            mine[key] / its[key]
+            for mine, its in zip(rounds["magnetar"], rounds[other], strict=True)
+            if mine.get(key) and its.get(key)
+        ]
+        if pairs:
+            figures.append(Figure(f"{name}: beside {other}{what}", statistics.median(pairs), "ratio"))
+    return figures
+
+
+def turns(
+    ours: Running, other: Running, chosen: list[tuple[str, str, Cell]], rounds: int, warm: Callable[[str, str], Any]
+) -> list[Figure]:
+    """Measure each cell at both brokers in turns. `warm` is called before, with the cell's name and a name for its topics."""
+    figures: list[Figure] = []
+    for number, (name, unit, cell) in enumerate(chosen):
+        warmed = warm(name, f"warm-{number}")
+        seen: dict[str, list[dict[str, Any]]] = {ours.name: [], other.name: []}
+        for turn in range(rounds):
+            for broker in (ours, other) if turn % 2 else (other, ours):
+                seen[broker.name].append(tried(cell, broker, f"cell-{number}-{turn}"))
+        found = compared(name, unit, seen, other.name)
+        found[0].detail["warm-up"] = warmed
+        figures += found
+        print(*(f"{one.name}: {one.value:,.3g} {one.unit}" for one in found), sep="; ", flush=True)
     return figures
 
 
@@ -341,7 +368,9 @@ def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
-    parser.add_argument("--peer", type=Path, help="program of the peer; default: fetched")
+    parser.add_argument(
+        "--peer", default="pulsar-lite", help="pulsar-lite (fetched), pulsar (fetched) or a program that is pulsar-lite"
+    )
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, help="of each cell at each broker; ratios are their medians"
     )
@@ -350,21 +379,20 @@ def main() -> None:
     )
     options = parser.parse_args()
     scale, rounds = (10, 1) if options.quick else (1, options.rounds)
-    chosen = [one for one in cells(scale) if not options.only or any(words in one[0] for words in options.only)]
-    if not chosen:
-        parser.error(f"--only {' '.join(options.only)}: no cell has that in its name")
-    program = options.peer.resolve() if options.peer else peer_program()
+    if options.peer == "pulsar":
+        from bench import peers_pulsar
+
+        peers_pulsar.measure(
+            scale, rounds, options.only, [each for each in sys.argv if each not in {"--peer", "pulsar"}]
+        )
+        return
+    chosen = picked(cells(scale), options.only)
+    program = peer_program() if options.peer == "pulsar-lite" else Path(options.peer).resolve()
     figures: list[Figure] = []
     folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
     try:
         with magnetar(folder / "magnetar") as ours, peer(program, folder / "peer") as other:
-            for number, (name, unit, cell) in enumerate(chosen):
-                seen: dict[str, list[dict[str, Any]]] = {ours.name: [], other.name: []}
-                for turn in range(rounds):
-                    for broker in (ours, other) if turn % 2 else (other, ours):
-                        seen[broker.name].append(tried(cell, broker, f"cell-{number}-{turn}"))
-                figures += compared(name, unit, seen)
-                print(*(f"{one.name}: {one.value:,.3g} {one.unit}" for one in figures[-2:]), sep="; ", flush=True)
+            figures += turns(ours, other, chosen, rounds, lambda _cell, _name: None)
             for broker in () if options.only else (ours, other):  # after all, not after some
                 figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
     finally:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.machine import Taken
 from tests.support.patience import PATIENCE
 
-ORDER = ("unit", "property", "golden", "scenarios", "sim", "web", "clients", "spark", "replication", "e2e")
+ORDER = ("unit", "property", "golden", "scenarios", "sim", "web", "clients", "spark", "replication", "e2e", "peers")
 """Fast ones first: a broken codec should be known before Spark has started."""
 
 LONG = (

@@ -1,0 +1,126 @@
+"""Two joined clusters a and b: of Magnetar with its pipeline, or of Apache Pulsar with its own geo-replication. Benches use both
+alike.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psutil
+from tests.support.apache_pulsar import kit
+from tests.support.brokers import World
+from tests.support.delaying_proxy import proxied
+from tests.support.pipelines import Pipeline
+
+from bench.links import busy
+
+STEADY: Final = 0.05
+"""A run whose processor time for each message is less than this share below the best before is no longer warming up."""
+
+
+class Cluster(Protocol):
+    """What both kinds of clusters have."""
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+
+    @property
+    def pulsar_port(self) -> int:
+        """Where the broker listens, without any proxy."""
+
+    def rest(self, method: str, path: str) -> Any:
+        """A request to its administration."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two running clusters with everything that replicates between them.
+
+    Attributes:
+        name: "magnetar" or "pulsar".
+        clusters: "a" and "b".
+        roots: the processes of the servers and of the pipeline; those below them count as well.
+        config: Magnetar's configuration file.
+    """
+
+    name: str
+    clusters: dict[str, Cluster] = field(repr=False)
+    roots: list[psutil.Process] = field(repr=False)
+    config: Path | None = None
+
+    def __getitem__(self, cluster: str) -> Cluster:
+        return self.clusters[cluster]
+
+    def cpu_s(self) -> float:
+        """Processor seconds of everything but clients and proxies until now."""
+        return sum(map(busy, self.roots))
+
+
+@contextlib.contextmanager
+def magnetar(folder: Path, one_way: float = 0.0, links: str = "") -> Iterator[Pair]:
+    """Two brokers and one pipeline, which is next to a; b is `one_way` seconds away from both.
+
+    Args:
+        folder: for data and logs.
+        one_way: 0 for no proxy.
+        links: of the configuration; all links without it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        world = World(folder, ["a", "b"], links)
+        stack.callback(world.close)
+        world.start()
+        config = world.config
+        if one_way:
+            # The pipeline's own file: only the pipeline goes through the proxy, a consumer in b does not.
+            port = world["b"].pulsar_port
+            far = stack.enter_context(proxied(port, one_way))
+            config = folder / "pipeline.toml"
+            config.write_text(world.config.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{far}"))
+        pipeline = Pipeline(config)
+        stack.callback(pipeline.kill)
+        pipeline.start()
+        roots = [pipeline.process, *(broker.process for broker in world.brokers.values())]
+        processes = [psutil.Process(root.pid) for root in roots if root is not None]
+        yield Pair("magnetar", {name: world[name] for name in "ab"}, processes, world.config)
+
+
+@contextlib.contextmanager
+def pulsar(folder: Path, one_way: float = 0.0) -> Iterator[Pair]:
+    """Two clusters that replicate public/default to each other; b is `one_way` seconds away from a."""
+    made = {name: kit.PulsarCluster(folder / name, name) for name in "ab"}
+    with contextlib.ExitStack() as stack:
+        if one_way:
+            made["b"].advertised = stack.enter_context(proxied(made["b"].pulsar_port, one_way))
+        for cluster in made.values():
+            stack.callback(cluster.wipe)
+            stack.callback(cluster.kill)
+            cluster.start()
+        kit.join(list(made.values()))
+        processes = [psutil.Process(cluster.pid) for cluster in made.values()]
+        yield Pair("pulsar", {name: made[name] for name in "ab"}, processes)
+
+
+KINDS: Final[dict[str, Callable[[Path, float], contextlib.AbstractContextManager[Pair]]]] = {
+    "magnetar": magnetar,
+    "pulsar": pulsar,
+}
+
+
+def warmed(run: Callable[[int], float], most: int) -> dict[str, Any]:
+    """Repeat a run until its processor time for each message is steady, at most so many times.
+
+    It is steady when two runs in succession are no more than `STEADY` below the best before: then the JVM has compiled what the
+    run uses. Processor time decides, because a rate depends on what else the machine does. `run` takes the number of the run and
+    returns processor time for each message. The result has all of them, and whether the last ones were steady.
+    """
+    best, calm, spent = float("inf"), 0, list[float]()
+    while calm < 2 and len(spent) < most:
+        cost = run(len(spent))
+        calm = calm + 1 if cost > best * (1 - STEADY) else 0
+        best = min(best, cost)
+        spent.append(cost)
+    return {"runs": spent, "steady": calm == 2}

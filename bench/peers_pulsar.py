@@ -1,0 +1,148 @@
+"""One Magnetar broker next to one real Apache Pulsar, in one run, turn by turn: rates, latency, processor time for each message.
+
+    python -m bench.peers --peer pulsar [--quick] [--rounds 3] [--only WORDS ...]
+
+tests/support/apache_pulsar starts the peer: broker and bookie in one JVM, its journal synced, with the settings that
+standalone.conf there explains. Both brokers get the same load from the same generators, one after the other, in `--rounds`
+rounds. A ratio is Magnetar / Pulsar of one round; the figure is the median. Over 1 is better for rates, under 1 for times.
+Processor time is user and system time of the whole server process, from /proc.
+
+Warm-up: the JVM compiles what is used often, so a first round says little. Each cell runs at the peer alone, with a quarter of
+its messages, until the peer's processor time for each message is steady (`bench.pairs.warmed`). After `WARM_UPS` runs it is
+measured anyway. The details of each cell have the processor time of each run and say whether it was steady.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pulsar
+from tests.support.apache_pulsar import kit
+
+from bench.pairs import warmed
+from bench.peers import (
+    KIB,
+    ROUNDS,
+    Cell,
+    Running,
+    catching_up,
+    end_to_end,
+    magnetar,
+    one_by_one,
+    picked,
+    published,
+    topics_of,
+    tried,
+    turns,
+)
+from bench.peers_client import quiet
+from bench.results import Figure, kept, store
+
+WARM_UPS: Final = 8
+"""Runs of a cell before it is measured, at most."""
+
+BUNDLE_TOPICS: Final = 64
+"""Topics that are looked up once. The generator of single connections looks nothing up, and the broker owns a bundle of the
+namespace from the first look-up on; each of the four bundles has some of these topics."""
+
+
+@contextmanager
+def apache_pulsar(folder: Path) -> Iterator[Running]:
+    """One cluster of the peer."""
+    with kit.running(folder, "peer") as clusters:
+        cluster = clusters["peer"]
+        for number in range(BUNDLE_TOPICS):
+            cluster.rest("GET", f"/lookup/v2/topic/persistent/public/default/owned-{number}")
+        yield Running("pulsar", cluster.pulsar_port, psutil.Process(cluster.pid))
+
+
+def cells(scale: int) -> list[tuple[str, str, Cell]]:
+    """What is measured: name, unit, how."""
+    made: list[tuple[str, str, Cell]] = [("one at a time, 1 KB, receipt p50", "ms", one_by_one(2000 // scale))]
+    for label, size, batch, messages in (
+        ("1 KB single", KIB, 1, 100_000),
+        ("1 KB in batches of 100", KIB, 100, 400_000),
+        ("128 KB single", 128 * KIB, 1, 3_000),
+    ):
+        made.append((f"publish, {label}, one connection", "messages/s", published(size, batch, messages // scale)))
+    for count in (10, 100):
+        for label, batched in (("single", False), ("batched", True)):
+            cell = topics_of(count, 40_000 // scale, KIB, batch=batched)
+            made.append((f"publish, official client, 1 KB {label}, {count} topics", "messages/s", cell))
+    for count in (1, 10, 100):
+        cell = end_to_end(1, 1000, 5000 // scale, topics=count)
+        made.append((f"end to end at 1,000/s, 1 KB, {count} topics, p99", "ms", cell))
+    for label, size, batch, messages in (
+        ("1 KB in batches of 100", KIB, 100, 200_000),
+        ("1 KB single", KIB, 1, 60_000),
+        ("128 KB single", 128 * KIB, 1, 2_000),
+    ):
+        made.append((f"catch-up of a backlog, {label}", "messages/s", catching_up(messages // scale, size, batch)))
+    return made
+
+
+def warm_up(peer: Running) -> Callable[[str, str], dict[str, Any]]:
+    """Runs a quarter of a cell at the peer until it is steady. A quick run warms up no less: the JVM needs as much."""
+    quarters = {name: cell for name, _, cell in cells(4)}
+
+    def warm(cell: str, topics: str) -> dict[str, Any]:
+        return warmed(lambda turn: float(tried(quarters[cell], peer, f"{topics}-{turn}").get("cpu_us", 0.0)), WARM_UPS)
+
+    return warm
+
+
+def start_to_first_publish(url: str, began: float) -> float:
+    """Seconds from `began` until a message of an official client is confirmed."""
+    client = pulsar.Client(url, logger=quiet(), io_threads=1)
+    client.create_producer("first").send(b"x")
+    client.close()
+    return time.monotonic() - began
+
+
+def measure(scale: int, rounds: int, only: list[str] | None, command: list[str]) -> None:
+    """Measure and store; one line, and nothing stored, where the peer cannot run."""
+    if reason := kit.missing():
+        print(f"skipped: {reason}")
+        return
+    chosen = picked(cells(scale), only)
+    kit.fetch()
+    figures: list[Figure] = []
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+    try:
+        began = time.monotonic()
+        with magnetar(folder / "magnetar") as ours:
+            ready = {ours.name: start_to_first_publish(ours.url, began)}
+            began = time.monotonic()
+            with apache_pulsar(folder / "peer") as other:
+                ready[other.name] = start_to_first_publish(other.url, began)
+                figures += turns(ours, other, chosen, rounds, warm_up(other))
+                for broker in () if only else (ours, other):  # after all, not after some
+                    figures.append(Figure(f"start to first publish, {broker.name}", ready[broker.name], "s"))
+                    resident = broker.process.memory_info().rss / 1e6
+                    figures.append(Figure(f"memory after all, {broker.name}", resident, "MB"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    others = kept("peers_pulsar", figures) if only else []
+    store("peers_pulsar", others + figures, command)
+
+
+def main() -> None:
+    """As `bench.peers --peer pulsar`, for `make bench`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", nargs="+", help="cells with any of these words in their names")
+    options = parser.parse_args()
+    measure(*((10, 1) if options.quick else (1, options.rounds)), options.only, sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A real Apache Pulsar as a peer for tests and benches."""
