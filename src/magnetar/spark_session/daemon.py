@@ -8,6 +8,10 @@ again for each new executor. Here the imports are done once, and their memory is
 Threads: numpy's linear algebra, which Magnetar does not use, is set not to start any; pyarrow starts one, which belongs
 to an allocator that supports `fork` (jemalloc) and that pyarrow uses only on request.
 
+The buffers between a worker and the JVM: with long batches the JVM's own is small, because a buffer that is not full holds rows
+back (`pipeline.replicate.LONG_SETTINGS`). Spark gives workers the same size. But there each batch is flushed, so a small buffer
+only costs system calls: six in place of one for each Arrow batch, in both workers, and the JVM is woken by the first of them.
+
 Set as `spark.python.daemon.module` (see `session`); after that it works as Spark's own.
 """
 
@@ -22,6 +26,9 @@ from pyspark import daemon
 
 from magnetar.spark_session.worker import settle
 
+BUFFER_BYTES: Final = 64 << 10
+"""The buffers between a worker and the JVM in each direction: Spark's default."""
+
 MODULES: Final = (
     "pyspark.worker",
     "pyspark.sql.streaming.datasource",
@@ -34,6 +41,8 @@ MODULES: Final = (
     "magnetar.pipeline.rows",
     "magnetar.pipeline.tasks.task_read",
     "magnetar.pipeline.tasks.task_write",
+    "magnetar.pipeline.long.fetch_read",
+    "magnetar.pipeline.long.fetch_write",
     "magnetar.jobs.verify_listing",
     "magnetar.spark.format",
     "encodings.idna",
@@ -48,4 +57,5 @@ if __name__ == "__main__":
         with suppress(ModuleNotFoundError):  # pandas may be missing; a task reports any other missing module
             importlib.import_module(module)
     settle()
+    os.environ["SPARK_BUFFER_SIZE"] = str(BUFFER_BYTES)  # workers read it after they are forked
     daemon.manager()
