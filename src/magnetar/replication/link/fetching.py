@@ -58,12 +58,13 @@ TASKS_MAX: Final = 16
 """Tasks whose totals are remembered: two at a time, and those that Spark tries again."""
 
 SPACING_MS_MIN: Final = 2
-SPACING_MS_MAX: Final = 8
-"""Least and largest spacing of answers under load: each answer costs a fixed amount in five processes. The spacing follows the
-number of entries in an answer, so a message that comes alone does not wait."""
+SPACING_MS_MAX: Final = 6
+"""Least and largest spacing of answers: each answer costs a fixed amount in five processes, some 2 ms of processor in all."""
 
-SPACING_ENTRIES: Final = 4
-"""An answer of more entries makes the spacing larger, one of fewer makes it smaller."""
+SPACING_RATE: Final = 0.75
+"""Entries per millisecond, since the last answer: from here on the spacing grows, and below it shrinks. The rate counts, and not
+the size of an answer: that follows the spacing, so at 1,000 entries a second the spacing would be at either end by chance. At 750
+a second two processors have nothing left for answers of single entries."""
 
 FetchReply = Callable[[pb.CommandGeoFetchResponse, Sequence[bytes]], None]
 Refusal = Callable[[str], str]
@@ -493,7 +494,10 @@ class FetchSession:
         if self._ready and self._throttle is None:
             self._spacing_ms = 0  # there is more: waiting has no benefit
         else:
-            step = 1 if len(buffers) > SPACING_ENTRIES else -1
+            elapsed_ms = min(
+                self._outbox.now_ms - self._answered_ms, SPACING_MS_MAX
+            )  # a rest before a burst is no low rate
+            step = 1 if len(buffers) > SPACING_RATE * elapsed_ms else -1
             self._spacing_ms = min(max(self._spacing_ms + step, SPACING_MS_MIN), SPACING_MS_MAX)
         self._answered_ms = self._outbox.now_ms
         asked.reply(response, buffers)

@@ -379,6 +379,26 @@ def test_answers_under_load_are_spaced_and_a_single_message_is_not() -> None:
     assert link.publish("a") == question.positions, "at once"
 
 
+@pytest.mark.parametrize(("every_ms", "spacing_ms"), [(1, SPACING_MS_MAX), (2, SPACING_MS_MIN)])
+def test_the_spacing_follows_the_rate_wherever_it_was_before(every_ms: int, spacing_ms: int) -> None:
+    link = Fetching()
+    question = link.fetch()
+    for before in (SPACING_MS_MIN, SPACING_MS_MAX):
+        for _ in range(30):  # a rate far below the limit, or far above
+            link.publish(*["x"] * (before == SPACING_MS_MAX) * 9, "x")
+            link.later(1 if before == SPACING_MS_MAX else 20)
+            question = question if question.held else link.fetch()
+        times = []
+        for now in range(200):
+            if now % every_ms == 0:
+                link.publish("a")
+            if not question.held:
+                times.append(now)
+                question = link.fetch()
+            link.later(1)
+        assert {after - before for before, after in pairwise(times[-10:])} == {spacing_ms}
+
+
 # ------------------------------------------------------------------------------------------------------- what bounds answers
 
 
