@@ -141,13 +141,17 @@ class AppendSender:
             others: further connections to wait for, and the call for each, with (readable, writable), when it is ready.
         """
         began = time.monotonic()
+        # Those without work too: to leave them out and take them in again costs two system calls for each append.
         destinations = {
             destination.channel: destination
             for destination in self._destinations.values()
-            if destination.channel is not None and destination.busy
+            if destination.channel is not None
         }
-        for destination in destinations.values():
+        for channel, destination in destinations.items():
             timeout = min(timeout, self._fill_window(destination, began))
+            if channel.connected and channel.wants_write:
+                self._go_on(channel, False, True, destinations, {})  # a wait for room would be three system calls more
+                timeout = timeout if destination.channel is channel else 0.0
         sources = self._schema_fetcher.channels
         timeout = min(timeout, self._schema_fetcher.patience_s) if sources else timeout
         others = others or {}
@@ -182,7 +186,9 @@ class AppendSender:
             for event in channel.pump(readable, writable):
                 self._answered(destination, channel, event)
         except LinkDown as down:
-            if not self._reconnect(destination):
+            if not destination.busy:
+                self._forget(destination)
+            elif not self._reconnect(destination):
                 self._give_up(destination, str(down))
 
     def _fill_window(self, destination: DestinationChannel, now: float) -> float:
@@ -265,6 +271,13 @@ class AppendSender:
         for append, _ in appends:
             self._send(destination, channel, append, time.monotonic())
         return True
+
+    def _forget(self, destination: DestinationChannel) -> None:
+        """An idle connection has ended, which says nothing about its destination: the next append opens another one."""
+        if destination.channel is not None:
+            destination.channel.close()
+            destination.channel = None
+        del self._destinations[destination.route.target_address]
 
     def _give_up(self, destination: DestinationChannel, reason: str) -> None:
         destination.down = f"{destination.route.target}: {reason}"

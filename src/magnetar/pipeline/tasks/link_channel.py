@@ -83,6 +83,11 @@ class LinkChannel:
         return self._socket.fileno()
 
     @property
+    def connected(self) -> bool:
+        """Whether connecting is over: then bytes can be sent before the selector says so, mostly."""
+        return self._connected
+
+    @property
     def wants_write(self) -> bool:
         """Whether the selector should look for room to write, or for the end of connecting."""
         if isinstance(self._socket, TlsSocket) and self._socket.waits_to_read:

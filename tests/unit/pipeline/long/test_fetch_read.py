@@ -38,6 +38,10 @@ class FarSource(LinkChannel):
         return self.ready.fileno()
 
     @property
+    def connected(self) -> bool:
+        return False  # its answers come with the selector
+
+    @property
     def wants_write(self) -> bool:
         return True
 
