@@ -110,6 +110,8 @@ class FakeCluster:
         self.hasty = False  # answers appends before they are persisted, as no broker may
         self.appends = 0
         self.reads = 0
+        self.reads_follow = True  # False: a broker of the last version
+        self._read_ends: dict[tuple[object, int], tuple[Position, bool]] = {}
         self.commits = 0
         self.append_hook: Callable[[pb.CommandGeoAppend], None] | None = None
         self.serving = threading.local()  # `peer`: whose request this thread answers
@@ -172,7 +174,11 @@ class FakeCluster:
                         linked = linked and command.connect.auth_method_name == LINK_AUTH_METHOD
                         answer = pb.BaseCommand(type=3, connected=pb.CommandConnected(server_version="fake"))
                         if linked:
-                            answer.connected.geo.CopyFrom(pb.GeoHello(version=1, cluster=self.name, uuid=self.uuid))
+                            answer.connected.geo.CopyFrom(
+                                pb.GeoHello(
+                                    version=1, cluster=self.name, uuid=self.uuid, reads_follow=self.reads_follow
+                                )
+                            )
                         self._send(connection, sending, answer)
                     elif not linked:
                         return
@@ -282,12 +288,15 @@ class FakeCluster:
         answer = pb.BaseCommand(type=1003)
         read = answer.geo_read_response
         read.request_id = asked.request_id
-        after = Position(asked.after.ledger, asked.after.entry)
+        after, over = Position(asked.after.ledger, asked.after.entry), False
+        if asked.follows:
+            assert self.reads_follow
+            after, over = self._read_ends[self.serving.peer, asked.follows]
         end, size, chosen = after, 0, []
         with self.lock:
             self.reads += 1
             topic = self.topics.get(asked.topic)
-            for entry in topic.log if topic else ():
+            for entry in topic.log if topic and not over else ():
                 if entry.position <= after:
                     continue
                 if size >= asked.bytes_max:
@@ -299,6 +308,7 @@ class FakeCluster:
             if topic is None:
                 read.error, read.message = 11, f"topic {asked.topic} not found"
         read.end.CopyFrom(wire(end))
+        self._read_ends[self.serving.peer, asked.request_id] = end, over or topic is None or end == after
         origins: list[str] = []
         for entry in chosen:
             if entry.origin not in origins:

@@ -2225,19 +2225,23 @@ class GeoHello(message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     CLUSTER_FIELD_NUMBER: builtins.int
     UUID_FIELD_NUMBER: builtins.int
+    READS_FOLLOW_FIELD_NUMBER: builtins.int
     version: builtins.int
     cluster: builtins.str
     uuid: builtins.str
+    reads_follow: builtins.bool
+    """GEO_READ may name the one that it follows"""
     def __init__(
         self,
         *,
         version: builtins.int | None = ...,
         cluster: builtins.str | None = ...,
         uuid: builtins.str | None = ...,
+        reads_follow: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "reads_follow", b"reads_follow", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cluster", b"cluster", "reads_follow", b"reads_follow", "uuid", b"uuid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2476,6 +2480,7 @@ class CommandGeoRead(message.Message):
     UP_TO_FIELD_NUMBER: builtins.int
     BYTES_MAX_FIELD_NUMBER: builtins.int
     ORIGIN_FIELD_NUMBER: builtins.int
+    FOLLOWS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     to: builtins.str
@@ -2483,6 +2488,8 @@ class CommandGeoRead(message.Message):
     bytes_max: builtins.int
     origin: builtins.str
     """instead of `to`: only messages that this cluster published (restore)"""
+    follows: builtins.int
+    """an earlier GEO_READ of this connection: begin where its answer ends, not at `after`"""
     @builtins.property
     def after(self) -> GeoPosition: ...
     @builtins.property
@@ -2499,10 +2506,11 @@ class CommandGeoRead(message.Message):
         up_to: GeoPosition | None = ...,
         bytes_max: builtins.int | None = ...,
         origin: builtins.str | None = ...,
+        follows: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "follows", b"follows", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["after", b"after", "bytes_max", b"bytes_max", "follows", b"follows", "origin", b"origin", "request_id", b"request_id", "to", b"to", "topic", b"topic", "up_to", b"up_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

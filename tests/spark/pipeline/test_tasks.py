@@ -21,7 +21,9 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline import rows as rows_module
 from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
 from magnetar.pipeline.rows import arrow_schema
+from magnetar.pipeline.tasks import task_read
 from magnetar.pipeline.tasks.link_channel import LinkChannel, call
+from magnetar.pipeline.tasks.pace import Pace
 from magnetar.pipeline.tasks.task_read import read_task
 from magnetar.pipeline.tasks.task_write import SENT_COLUMNS, LinkSink
 from magnetar.runtime.network.link_connection import LinkDown
@@ -31,9 +33,13 @@ from tests.spark.fakes import TOKEN, FakeCluster, entry_bytes
 TOPIC = "persistent://public/default/t"
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[FakeCluster, FakeCluster]]:
+@pytest.fixture(params=["near", "far"])
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, FakeCluster]]:
+    """Two clusters. If they are far, a range takes many reads that follow each other, eight at a time."""
     a, b = FakeCluster("a").start(), FakeCluster("b").start()
+    if request.param == "far":
+        monkeypatch.setattr(Pace, "window", lambda _self, _round_trip_s, _now_s, _least, most: min(4_000, most))
+        monkeypatch.setattr(task_read, "READ_BYTES_MAX", 500)
     yield a, b
     a.stop()
     b.stop()

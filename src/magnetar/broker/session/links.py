@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from magnetar.broker.connection import Connection
 from magnetar.broker.session.link_access import LinkAccess
+from magnetar.broker.session.read_chains import ReadChains
 from magnetar.broker.session.services import SessionServices
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note, Send
 from magnetar.replication.link.handshakes import name_of
-from magnetar.replication.link.reading import Reading
+from magnetar.replication.link.reading import Reading, ReadReply
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import request_id_of
 from magnetar.wire.frames import Frame, encode, encode_with_payload
@@ -39,6 +40,7 @@ class LinkSession:
         self._services = services
         self._links = services.links
         self._access = LinkAccess(connection, services)
+        self._reads = ReadChains(connection.outbox)
 
     def handle(self, frame: Frame) -> None:
         """One command.
@@ -53,6 +55,7 @@ class LinkSession:
 
     def disconnected(self) -> None:
         """The connection is gone."""
+        self._reads.disconnected()
         self._links.disconnected(self._connection.number)
 
     def _answer(self, kind: int, **body: Any) -> None:
@@ -72,9 +75,6 @@ class LinkSession:
     def _read(self, frame: Frame) -> None:
         request = frame.command.geo_read
         name_of(request.topic)
-        if (refused := self._access.refuse_read(request)) is not None:
-            self._answer(pb.GEO_READ_RESPONSE, geo_read_response=refused)
-            return
 
         def reply(response: pb.CommandGeoReadResponse, buffers: Sequence[bytes]) -> None:
             connection = self._connection
@@ -85,6 +85,12 @@ class LinkSession:
             command = pb.BaseCommand(type=pb.GEO_READ_RESPONSE, geo_read_response=response)
             connection.outbox.put(Send(connection.number, encode_with_payload(command, list(buffers))))
 
+        self._reads.read(request, reply, self._begin_read)
+
+    def _begin_read(self, request: pb.CommandGeoRead, reply: ReadReply) -> None:
+        if (refused := self._access.refuse_read(request)) is not None:
+            reply(refused, ())
+            return
         if request.HasField("to") and request.to:
             self._links.source(request.to).read(request, reply)
             return

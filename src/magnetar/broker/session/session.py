@@ -204,7 +204,9 @@ class Session:
         services.counters.let_in += 1
         hello = None
         if link:
-            hello = pb.GeoHello(version=1, cluster=services.context.cluster, uuid=services.context.uuid)
+            hello = pb.GeoHello(
+                version=1, cluster=services.context.cluster, uuid=services.context.uuid, reads_follow=True
+            )
             self.geo = LinkSession(connection, services)
         limit = services.link_frame_bytes_max if link else services.frame_bytes_max
         most = LINK_COMMAND_BYTES_MAX if link else services.command_bytes_max

@@ -1,14 +1,16 @@
 """The source's half of a task: reads ranges from their source brokers and yields rows.
 
-All sources are read at the same time, several ranges of each at once, one read of a range after the other. A source that
-makes no progress for half a second is given up for this task: its ranges are closed where they are, with the reason. No
-behaviour of a broker makes this module raise an exception, which would fail the task, and with it the other links.
+All sources are read at the same time, several ranges of each at once. One read of a range follows the other. A source that is
+far gets the next reads of a range before it has answered the first (`GEO_READ.follows`): as much is asked for as bandwidth times
+round trip (`pipeline.tasks.pace`). A source that makes no progress for half a second is given up for this task: its ranges are
+closed where they are, with the reason. No behaviour of a broker makes this module raise an exception, which would fail the task,
+and with it the other links.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -18,15 +20,16 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import CLOSE, OPEN
 from magnetar.pipeline.rows import Assembler
 from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, open_channel, wait
+from magnetar.pipeline.tasks.pace import Mark
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import Response
 
 READ_BYTES_MAX: Final = 4 << 20
-"""One GEO_READ: large enough to hide the round trip, small enough to overlap reading and sending."""
+"""One GEO_READ: large enough that its fixed cost vanishes, small enough to overlap reading and sending."""
 
 READS_AHEAD: Final = 8
-"""Reads under way at one source: enough to hide the broker's answer time where ranges are small."""
+"""Ranges that are read at one source at a time, if it is near: enough to hide the broker's answer time where ranges are small."""
 
 Connect = Callable[[str, str], LinkChannel]
 
@@ -43,7 +46,17 @@ class RangeReading:
     kind: str = ""
     reason: str = ""
     opened: bool = False
+    over: bool = False
     schema_numbering: int | None = None
+    asked: dict[int, int] = field(default_factory=dict)
+    """Request id and size of the reads under way, in order: each follows the one before it."""
+    stopped: bool = False
+    """Whether enough was read, or there is no more: no further read is asked for, and what is under way is taken."""
+
+    @property
+    def to_ask(self) -> int:
+        """Bytes of the range that are neither read nor asked for."""
+        return 0 if self.stopped or self.over else self.left - sum(self.asked.values())
 
     def same_numbering(self, read: pb.CommandGeoReadResponse) -> bool:
         """Whether the versions in an answer's entries mean what those of the answers before did."""
@@ -52,7 +65,7 @@ class RangeReading:
         return self.schema_numbering == read.schema_numbering
 
     def answered(self, read: pb.CommandGeoReadResponse, size: int) -> bool:
-        """Take one answer's bookkeeping; returns whether the range is over."""
+        """Take one answer's bookkeeping, whose request is in `asked` no more; returns whether the range is over."""
         if read.blocked or read.HasField("error"):
             self.trouble = m.BLOCKED if read.blocked else m.RETRY
             self.kind, self.reason = read.blocked, read.message
@@ -61,7 +74,9 @@ class RangeReading:
         if moved:
             self.after = end
         self.left -= size
-        return bool(self.trouble) or not moved or self.left <= 0 or self.after >= m.position(self.part.up_to)
+        if not moved or self.left <= 0 or self.after >= m.position(self.part.up_to):
+            self.stopped = True
+        return bool(self.trouble) or (self.stopped and not self.asked)
 
     def closing(self) -> bytes:
         """The bytes of the closing control row."""
@@ -71,13 +86,40 @@ class RangeReading:
 Answer = tuple[RangeReading, pb.CommandGeoReadResponse, memoryview]
 
 
-class SourceReader:
-    """One source broker's share of a task."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A read under way."""
 
-    def __init__(self, address: str, token: str, ranges: Sequence[RangeReading], connect: Connect) -> None:
-        self._address, self._token, self._connect = address, token, connect
+    progress: RangeReading
+    size: int
+    mark: Mark
+
+
+class SourceReader:
+    """One source broker's share of a task.
+
+    Args:
+        address, token: of the broker.
+        ranges: its share; those that ended are in `over`.
+        connect: opens or takes a kept connection.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        ranges: Sequence[RangeReading],
+        connect: Connect,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address, self._token, self._connect, self._clock = address, token, connect, clock
         self._waiting = deque(ranges)
-        self._asked: dict[int, RangeReading] = {}
+        self._window_bytes_max = max((progress.route.window_bytes for progress in ranges), default=0)
+        self._open: dict[int, RangeReading] = {}
+        """By number; the oldest first."""
+        self._asked: dict[int, _Asked] = {}
+        self._asked_bytes = 0
         self.channel: LinkChannel | None = None
         self.silent_s = 0.0
         self.over: list[RangeReading] = []
@@ -86,32 +128,50 @@ class SourceReader:
         except LinkDown as down:
             self.give_up(str(down))
         else:
-            self._fill()
+            self._fill(self.channel)
 
     @property
     def busy(self) -> bool:
         """Whether answers are awaited."""
         return bool(self._asked)
 
-    def _fill(self) -> None:
-        while self._waiting and len(self._asked) < READS_AHEAD:
-            self._ask(self._waiting.popleft())
+    def _fill(self, channel: LinkChannel) -> None:
+        """Ask as much as the source's window allows: at least one read of each open range, and some ranges at a time."""
+        now = self._clock()
+        for progress in self._open.values():
+            if not progress.asked:
+                self._ask(channel, progress, now)
+        window = channel.pace.window(channel.round_trip_s, now, 0, self._window_bytes_max)
+        while self._waiting and (len(self._open) < READS_AHEAD or self._asked_bytes < window):
+            progress = self._waiting.popleft()
+            self._open[progress.part.number] = progress
+            self._ask(channel, progress, now)
+        if channel.hello is None or not channel.hello.reads_follow:
+            return  # of the last version
+        for progress in self._open.values():
+            while self._asked_bytes < window and progress.to_ask > 0:
+                self._ask(channel, progress, now)
 
-    def _ask(self, progress: RangeReading) -> None:
-        assert self.channel is not None
+    def _ask(self, channel: LinkChannel, progress: RangeReading, now: float) -> None:
         command = pb.BaseCommand(type=pb.GEO_READ)
         read = command.geo_read
         read.topic, read.to = progress.part.topic, progress.route.target
         read.after.ledger, read.after.entry = progress.after
-        read.bytes_max = max(1, min(READ_BYTES_MAX, progress.left))
-        self._asked[self.channel.request(command)] = progress
+        if progress.asked:
+            read.follows = next(reversed(progress.asked))
+        size = read.bytes_max = max(1, min(READ_BYTES_MAX, progress.to_ask))
+        number = channel.request(command)
+        progress.asked[number] = size
+        self._asked[number] = _Asked(progress, size, channel.pace.asked(now))
+        self._asked_bytes += size
 
     def pump(self, readable: bool, writable: bool) -> list[Answer]:
         """Continue; returns answers with entries. Ranges that ended are in `over`, after the answer that ended them."""
-        assert self.channel is not None
+        channel = self.channel
+        assert channel is not None
         answers: list[Answer] = []
         try:
-            events = self.channel.pump(readable, writable)
+            events = channel.pump(readable, writable)
         except LinkDown as down:
             if self._reconnect():
                 return []
@@ -121,12 +181,16 @@ class SourceReader:
             if event.command.type == pb.ERROR:
                 self.give_up(event.command.error.message)
                 return answers
-            progress = self._asked.pop(event.request_id, None) if isinstance(event, Response) else None
-            if progress is None:
+            if not isinstance(event, Response) or (asked := self._asked.pop(event.request_id, None)) is None:
                 continue
+            self._asked_bytes -= asked.size
+            channel.pace.answered(asked.mark, asked.size, self._clock())
+            progress = asked.progress
+            del progress.asked[event.request_id]
+            if progress.over:
+                continue  # it followed a read with a trouble
             read, payload = event.command.geo_read_response, event.payload
             if not fits(read, payload):
-                self._waiting.appendleft(progress)
                 self.give_up(
                     f"GEO_READ of {progress.part.topic}: the answer's lists do not fit its {len(payload)} bytes"
                 )
@@ -134,20 +198,23 @@ class SourceReader:
             if set(read.incarnations) - {progress.part.incarnation}:
                 # Created again since the plan, by a clock that may be slow: these are other messages at old positions.
                 progress.trouble, progress.reason = m.RETRY, f"{progress.part.topic} was created again in its source"
-                self.over.append(progress)
+                self._close(progress)
                 continue
             if read.sizes and not progress.same_numbering(read):
                 # The topic got its first schema, or its schemas were forgotten: another range distinguishes the numbers.
                 progress.trouble, progress.reason = m.RETRY, f"the schemas of {progress.part.topic} began again"
-                self.over.append(progress)
+                self._close(progress)
                 continue
             answers.append((progress, read, payload))
             if progress.answered(read, len(payload)):
-                self.over.append(progress)
-            else:
-                self._ask(progress)
-        self._fill()
+                self._close(progress)
+        self._fill(channel)
         return answers
+
+    def _close(self, progress: RangeReading) -> None:
+        progress.over = True
+        self._open.pop(progress.part.number, None)
+        self.over.append(progress)
 
     def _reconnect(self) -> bool:
         """A kept connection may have died between two tasks, unseen: it is worth one new one."""
@@ -159,17 +226,23 @@ class SourceReader:
             self.channel = LinkChannel(self._address, self._token)
         except LinkDown:
             return False
-        asked, self._asked = list(self._asked.values()), {}
-        for progress in asked:
-            self._ask(progress)
+        self._forget()
+        self._fill(self.channel)
         return True
+
+    def _forget(self) -> None:
+        """No answer will come to what was asked."""
+        self._asked.clear()
+        self._asked_bytes = 0
+        for progress in self._open.values():
+            progress.asked.clear()
 
     def give_up(self, reason: str) -> None:
         """Close every range that is not over where it is."""
-        for progress in [*self._asked.values(), *self._waiting]:
+        self._forget()
+        for progress in [*self._open.values(), *self._waiting]:
             progress.trouble, progress.reason = m.SOURCE_DOWN, f"{progress.route.source}: {reason}"
-            self.over.append(progress)
-        self._asked.clear()
+            self._close(progress)
         self._waiting.clear()
         if self.channel is not None:
             self.channel.close()

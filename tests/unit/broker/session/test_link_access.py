@@ -45,7 +45,7 @@ FIELDS: dict[int, tuple[str, dict[str, str]]] = {
     1002: (
         "geo_read",
         {"request_id": OWN, "topic": TOPIC, "to": LINK, "origin": IN_TOPIC, "after": IN_TOPIC, "up_to": IN_TOPIC,
-         "bytes_max": OWN},
+         "bytes_max": OWN, "follows": OWN},
     ),
     1004: (
         "geo_append",
