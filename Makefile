@@ -41,6 +41,7 @@ check: setup ## Lint, format, types, import rule, generated files
 	$(PY) tools/generate_proto.py --check
 	$(PY) tools/generate_reference.py --check
 	$(PY) tools/generate_metrics.py --check
+	$(PY) tools/generate_comparison.py --check
 
 bench: setup ## The benchmark suite; figures are kept in bench/results
 	@$(PY) -m magnetar bench $(BENCH_ARGS)
@@ -67,6 +68,7 @@ docs: setup ## Write the generated reference pages anew
 	$(PY) tools/generate_rest_reference.py
 	$(PY) tools/generate_policies.py
 	$(PY) tools/generate_metrics.py
+	$(PY) tools/generate_comparison.py
 
 proto: setup ## Generate the protobuf module from pulsar.proto
 	$(PY) tools/generate_proto.py

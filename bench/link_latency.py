@@ -1,6 +1,7 @@
 """Latency of a link at steady rates, and the processor time of everything for each message: long batches and short ones by turns.
 
     python -m bench.link_latency [--quick] [--rates 5,50,500,1000,2000] [--topics 100,500] [--tails long-batches,short-batches]
+    python -m bench.link_latency --peer pulsar ...     # next to Apache Pulsar's geo-replication: bench/links_pulsar.py
 
 Messages of 1 KB, single, from an official client's producers in A to an official client's consumers in B; the time is from the
 publish time to the arrival. Then 1,000 messages a second to many topics, and a mesh of three clusters with six links that has
@@ -278,7 +279,15 @@ def main() -> None:
     parser.add_argument("--rates", default=RATES, help=f"messages a second (default: {RATES})")
     parser.add_argument("--topics", default=TOPICS, help=f"numbers of topics at {TOPICS_RATE}/s (default: {TOPICS})")
     parser.add_argument("--tails", default=",".join(TAILS), help="kinds of batches (default: both)")
-    options = parser.parse_args()
+    parser.add_argument("--peer", choices=["pulsar"])
+    options, more = parser.parse_known_args()
+    if options.peer:
+        from bench import links_pulsar
+
+        links_pulsar.main([*sys.argv[1:], "--only", "latency"])
+        return
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     rates, topics, tails = numbers(options.rates), numbers(options.topics), options.tails.split(",")
     rounds: dict[str, list[dict[str, Any]]] = {tail: [] for tail in tails}
     for _ in range(1 if options.quick else 3):

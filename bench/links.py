@@ -1,6 +1,7 @@
 """Figures of links between real brokers through the real pipeline: catching up, the tail, many topics, a dead cluster, idling.
 
     python -m bench.links [--quick]
+    python -m bench.links --peer pulsar ...     # next to Apache Pulsar's geo-replication: bench/links_pulsar.py
 
 Brokers, the Spark driver with its workers, the load generator and the measuring consumer share this machine's processors:
 an absolute figure says as much about the machine as about Magnetar. What was measured in one run can be compared.
@@ -209,7 +210,15 @@ def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a quarter of the messages")
-    options = parser.parse_args()
+    parser.add_argument("--peer", choices=["pulsar"])
+    options, more = parser.parse_known_args()
+    if options.peer:
+        from bench import links_pulsar
+
+        links_pulsar.main(sys.argv[1:])
+        return
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     scale = 4 if options.quick else 1
     figures: list[Figure] = []
     one_link(scale, figures)

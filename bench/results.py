@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -75,7 +76,7 @@ def store(suite: str, figures: list[Figure], command: list[str]) -> None:
     content = {
         "suite": suite,
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join(["python", "-m", f"bench.{suite}", *command[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{suite}", *command[1:]]),
         "commit": commit.stdout.strip(),
         "machine": {
             "cpus": os.cpu_count(),

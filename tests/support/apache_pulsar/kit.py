@@ -153,7 +153,7 @@ class PulsarCluster:
         return self.process.pid
 
     def start(self) -> Self:
-        """Start, and wait until it serves.
+        """Start, and wait until it serves. The thread that starts it has to live as long as the cluster.
 
         Raises PeerError when it ends or the deadline passes, with its last line; or when the disk has too little room.
         """
@@ -249,7 +249,9 @@ class PulsarCluster:
         ]
         opened += ["java.base/jdk.internal.platform", "java.management/sun.management"]
         drivers = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
-        command = ["java", "-cp", f"{jars}/*", "-Xms256m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
+        # A test or bench that is killed takes its peers with it, where the system has this program (Linux).
+        command = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        command += ["java", "-cp", f"{jars}/*", "-Xms256m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
         command += ["-XX:+UseG1GC", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
         command += [f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-Dio.netty.tryReflectionSetAccessible=true"]
         command += [f"--add-opens={name}=ALL-UNNAMED" for name in opened]
