@@ -22,6 +22,7 @@ The decoder guarantees:
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -30,6 +31,7 @@ from magnetar.core.errors import ProtocolError
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.dividing import names_ids, portions
 from magnetar.wire.limits import FIELDS_MAX, FREE_BYTES, FREE_IDS_BYTES, heads, why_refused
+from magnetar.wire.plain_sends import COMMAND_BYTES_MAX, plain_command
 from magnetar.wire.text import missing_fields, text_is_valid
 
 MESSAGE_BYTES_MAX: Final = 5 * 1024 * 1024
@@ -66,6 +68,34 @@ class Frame(NamedTuple):
 
     command: pb.BaseCommand
     payload: bytes
+
+    @property
+    def send(self) -> "pb.CommandSend | PlainSend":
+        """The fields of a SEND."""
+        return self.command.send
+
+
+class PlainSend(Frame):
+    """A plain SEND (`wire.plain_sends`): it was not decoded. Its fields have the names and meanings of `CommandSend`."""
+
+    __slots__ = ()
+
+    producer_id: int = property(itemgetter(2))  # type: ignore[assignment]
+    sequence_id: int = property(itemgetter(3))  # type: ignore[assignment]
+    num_messages: Final = 1
+    highest_sequence_id: Final = 0
+    marker: Final = False
+
+    @property
+    def command(self) -> pb.BaseCommand:
+        """The command as the usual decoder gives it, made when it is asked for."""
+        send = pb.CommandSend(producer_id=self.producer_id, sequence_id=self.sequence_id)
+        return pb.BaseCommand(type=pb.SEND, send=send)
+
+    @property
+    def send(self) -> "pb.CommandSend | PlainSend":
+        """See `Frame`."""
+        return self
 
 
 class Refused(Frame):
@@ -198,9 +228,9 @@ class FrameDecoder:
         if self._portion(frames):
             self.more = True
             return
-        view, start, end = self._view, self._start, self._end
-        unpack, parse = _HEADER.unpack_from, pb.BaseCommand.FromString
-        free = FREE_BYTES if self._fields_max else sys.maxsize
+        buffer, view, start, end = self._buffer, self._view, self._start, self._end
+        unpack, parse, new = _HEADER.unpack_from, pb.BaseCommand.FromString, tuple.__new__
+        free, plain_max = (FREE_BYTES, COMMAND_BYTES_MAX) if self._fields_max else (sys.maxsize, 0)
         try:
             while end - start >= _HEADER_BYTES:
                 if len(frames) >= frames_max:
@@ -213,6 +243,12 @@ class FrameDecoder:
                 if stop > end:
                     break
                 behind = start + _HEADER_BYTES + size
+                if size <= plain_max and buffer[start + _HEADER_BYTES + 1] == _SEND:
+                    plain = plain_command(buffer, start + _HEADER_BYTES, behind)
+                    if plain is not None:
+                        frames.append(new(PlainSend, (None, view[behind:stop].tobytes(), *plain)))
+                        start = stop
+                        continue
                 raw = view[start + _HEADER_BYTES : behind].tobytes()
                 if size > free and (instead := self._checked(raw)) is not None:
                     frames += instead
@@ -312,6 +348,7 @@ def _refused(raw: bytes, reason: str) -> Refused:
 
 
 _CONNECT: Final = pb.CONNECT
+_SEND: Final = 6
 
 _TOTAL: Final = struct.Struct(">I")
 

@@ -315,6 +315,27 @@ class TopicDeduplication:
             self._counters.unknown += 1
         return verdict
 
+    def leading_new(self, numbers: Numbers, sequence_ids: list[int]) -> int:
+        """Judge single messages of a connected producer that carry its name, as `judge` does, up to one that is not simply new.
+
+        Args:
+            numbers: see `judge`.
+            sequence_ids: of the messages.
+
+        Returns:
+            How many are new; the others are not judged yet.
+        """
+        if self.status is not _ENABLED:
+            return 0
+        pushed = numbers.pushed
+        for count, sequence in enumerate(sequence_ids):
+            if not pushed < sequence <= SEQUENCE_TAKEN_MAX:
+                numbers.pushed = pushed
+                return count
+            pushed = sequence
+        numbers.pushed = pushed
+        return len(sequence_ids)
+
     def confirmed(self, entries: list[StoredEntry]) -> None:
         """Entries are in the log. Own ones are counted by their producer's receipt; those of links here."""
         if entries[0].flags & _REPLICATED:

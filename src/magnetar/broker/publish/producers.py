@@ -26,6 +26,7 @@ from magnetar.broker.publish.sequence_numbers import Numbers
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.meter import Meter
 from magnetar.core.times import iso_time
+from magnetar.wire.plain_sends import PlainMessages
 
 PRODUCERS_WAITING_MAX: Final = 1000
 """A ceiling on producers queued for exclusive access to one topic: each holds memory and no work."""
@@ -84,6 +85,7 @@ class Producer:
         held: its share of the memory for clients' metadata.
         last_publish: its newest batch in flight to the log.
         schema_version: version of its schema, as in its messages; b"" without one.
+        plain: recognises its plain messages.
     """
 
     connection: int
@@ -113,9 +115,11 @@ class Producer:
     numbers: Numbers | None = None
     last_publish: Publish | None = None
     meter: Meter = field(init=False)
+    plain: PlainMessages = field(init=False)
 
     def __post_init__(self) -> None:
         self.meter = Meter(3, self.connected_ms)
+        self.plain = PlainMessages(self.name)
 
     @property
     def counted(self) -> tuple[int, int, int]:

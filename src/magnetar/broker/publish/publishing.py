@@ -28,9 +28,12 @@ from magnetar.effects.outbox import Note
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frames import Frame, PlainSend
 from magnetar.wire.idempotency_keys import SPECIAL, Found, KeyRefused, takes_long
 from magnetar.wire.metadata import BatchCountError, Inspected, MessageTooLargeError
+
+Send = pb.CommandSend | PlainSend
+"""A SEND, decoded or recognised."""
 
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
@@ -42,12 +45,14 @@ _OF_ONE_MESSAGE: Final = (MessageNotAllowed, KeyRefused, MessageTooLargeError, B
 """Refusals that the same message would get again, whenever it comes."""
 
 
-def in_transaction(command: pb.CommandSend | pb.CommandAck) -> bool:
+def in_transaction(command: Send | pb.CommandAck) -> bool:
     """Whether it names a transaction. By presence: the first transaction of Pulsar's first coordinator is (0, 0)."""
+    if isinstance(command, PlainSend):
+        return False
     return command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits")
 
 
-def refused_id(send: pb.CommandSend) -> int:
+def refused_id(send: Send) -> int:
     """The sequence id of a refused SEND in the error: for a batch it is the highest. Java's client compares with that
     one, and ignores an error that names another.
     """
@@ -63,7 +68,7 @@ def as_understood(error: BrokerError, client_version: str) -> BrokerError:
     return error
 
 
-def check_transaction(send: pb.CommandSend) -> None:
+def check_transaction(send: Send) -> None:
     """Refuse a message of a transaction: stored now it would be read before, or without, its commit.
 
     Raises:
@@ -149,8 +154,13 @@ class Publishing:
     def _take(self, frames: list[Frame], message_bytes_max: int) -> None:
         deduplication, numbers, name = self._deduplication, self._producer.numbers, self._producer.name
         new = verdict = Verdict.NEW
-        for frame in frames:
-            send = frame.command.send
+        limits = self._topic.limits
+        plain_max = 0 if limits.encrypted else min(limits.message_bytes, message_bytes_max)
+        at = 0
+        while (at := self._take_plain(frames, at, plain_max)) < len(frames):
+            frame = frames[at]
+            at += 1
+            send = frame.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker)
@@ -171,6 +181,23 @@ class Publishing:
             self._size += len(frame.payload)
         self._append()
 
+    def _take_plain(self, frames: list[Frame], at: int, bytes_max: int) -> int:
+        """Take the plain messages from `at` on that no check could refuse; returns where the usual way has to continue."""
+        end, total = at, len(frames)
+        while end < total and type(frames[end]) is PlainSend:
+            end += 1
+        if end == at:
+            return at
+        producer, plain = self._producer, frames[at:end]
+        entries = producer.plain.entries([frame.payload for frame in plain], bytes_max)
+        if self._deduplication is not None and producer.numbers is not None:
+            sequence_ids = producer.plain.sequence_ids(entries)
+            del entries[self._deduplication.leading_new(producer.numbers, sequence_ids) :]
+        self._entries += entries
+        self._receipts += [(frame.send.sequence_id, 0) for frame in plain[: len(entries)]]
+        self._size += sum([len(entry.data) for entry in entries])
+        return at + len(entries)
+
     def _judge(self, seen: Inspected) -> Verdict:
         deduplication, numbers = self._deduplication, self._producer.numbers
         if deduplication is None or numbers is None:
@@ -181,7 +208,7 @@ class Publishing:
         self, idempotency: TopicIdempotency, frames: list[Frame], message_bytes_max: int, found: Found | None
     ) -> Elsewhere | None:
         """The same with idempotency keys, which are looked up for all frames at once."""
-        if not self._keys_known(frames[0].command.send) or self._take_new(idempotency, frames, message_bytes_max):
+        if not self._keys_known(frames[0].send) or self._take_new(idempotency, frames, message_bytes_max):
             return None
         if found is not None and found.name is not idempotency.name:
             found = None  # keys were switched off and on meanwhile
@@ -189,7 +216,7 @@ class Publishing:
         judged = self._deduplication is not None
         taken, pending = idempotency.taken, idempotency.pending
         for frame, key, number in zip(frames, keys, numbers, strict=True):
-            send = frame.command.send
+            send = frame.send
             keyed: Keyed | None = None
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
@@ -268,7 +295,7 @@ class Publishing:
         topic = self._topic
         entries, receipts = self._entries, self._receipts
         for frame in frames:
-            send = frame.command.send
+            send = frame.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker)
@@ -311,7 +338,7 @@ class Publishing:
         self._publisher.publishing(append, size)
         return True
 
-    def _keys_known(self, send: pb.CommandSend) -> bool:
+    def _keys_known(self, send: Send) -> bool:
         """Whether the stored idempotency keys are known; a producer that is too early has to reconnect."""
         assert self._idempotency is not None
         try:
@@ -325,7 +352,7 @@ class Publishing:
             return False
         return True
 
-    def _known(self, send: pb.CommandSend, number: int) -> bool:
+    def _known(self, send: Send, number: int) -> bool:
         """All messages of an entry are stored already."""
         if not self._append():
             return False
@@ -335,7 +362,7 @@ class Publishing:
         )
         return True
 
-    def _repeated(self, send: pb.CommandSend, verdict: Verdict) -> bool:
+    def _repeated(self, send: Send, verdict: Verdict) -> bool:
         if not self._append():
             return False
         if verdict is Verdict.DUPLICATE:
@@ -356,7 +383,7 @@ class Publishing:
         producer_id = self._producer.producer_id
         self._publisher.connection.send(commands.send_error(producer_id, sequence_id, error.code, error.message))
 
-    def _refused(self, send: pb.CommandSend, error: BrokerError) -> bool:
+    def _refused(self, send: Send, error: BrokerError) -> bool:
         if not self._append():
             return False
         connection, producer = self._publisher.connection, self._producer

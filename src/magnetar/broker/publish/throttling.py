@@ -136,7 +136,7 @@ class PublishThrottle:
             if messages <= 0 or size <= 0:
                 return number
             # The client's number; the rate is charged with the real one when the entry is stored.
-            messages -= max(1, frame.command.send.num_messages)
+            messages -= max(1, frame.send.num_messages)
             size -= len(frame.payload)
         return len(frames)
 

@@ -227,7 +227,7 @@ class NonPersistentPort:
         entries: list[NewEntry] = []
         receipts: list[tuple[int, int]] = []
         for frame in frames:
-            send = frame.command.send
+            send = frame.send
             try:
                 seen = metadata.inspect(frame.payload, message_bytes_max=config.message_bytes_max)
                 metadata.check_client_entry(seen, marker=send.marker)

@@ -35,7 +35,7 @@ from magnetar.effects.outbox import FrameLimit
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import GEO_REQUESTS, NO_REQUEST, State, request_id_of
-from magnetar.wire.frames import Frame, Refused, encode
+from magnetar.wire.frames import Frame, PlainSend, Refused, encode
 from magnetar.wire.limits import LINK_COMMAND_BYTES_MAX
 
 _SEND: Final = pb.SEND
@@ -103,17 +103,10 @@ class Session:
         total = len(frames)
         while at < total and not connection.closed:
             frame = frames[at]
-            kind = frame.command.type
+            kind = _SEND if type(frame) is PlainSend else frame.command.type
             if kind == _SEND and handshake.connected:
-                run = at + 1
-                producer_id = frame.command.send.producer_id
-                while (
-                    run < total
-                    and frames[run].command.type == _SEND
-                    and (frames[run].command.send.producer_id == producer_id)
-                ):
-                    run += 1
-                self.producers.publish(producer_id, frames[at:run])
+                run = _end_of_run(frames, at)
+                self.producers.publish(frame.send.producer_id, frames[at:run])
                 at = run
                 continue
             at += 1
@@ -293,6 +286,19 @@ class Session:
             self.connection.send(
                 commands.ack_response(ack.consumer_id, ack.request_id, ErrorCode.NOT_ALLOWED, NO_TRANSACTIONS)
             )
+
+
+def _end_of_run(frames: list[Frame], at: int) -> int:
+    """The index of the first frame that is no SEND of the producer that sent the one at `at`."""
+    producer_id = frames[at].send.producer_id
+    for run in range(at + 1, len(frames)):
+        frame = frames[run]
+        if type(frame) is PlainSend:
+            if frame.producer_id != producer_id:
+                return run
+        elif frame.command.type != _SEND or frame.command.send.producer_id != producer_id:
+            return run
+    return len(frames)
 
 
 _HANDLERS: Final[dict[int, Callable[[Session, pb.BaseCommand], None]]] = {

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frames import Frame, PlainSend
 
 IDS_MAX: Final = 60
 """Message ids that one event acknowledges, some 0.2 ms; as many as it dispatches entries (`dispatch_entries_max`)."""
@@ -58,6 +58,9 @@ class Portions:
         waiting = self._waiting
         room, count = 1.0, 0
         for frame in waiting:
+            if type(frame) is PlainSend:
+                count += 1
+                continue
             kind = frame.command.type
             if kind == _ACK:
                 room -= len(frame.command.ack.message_id) / IDS_MAX
