@@ -397,10 +397,11 @@ class Links(TopicPart):
         request: pb.CommandGeoCommit,
         reply: Callable[[pb.CommandGeoCommitResponse], None],
         *,
+        connection: int = 0,
         whole: bool = True,
         narrow: str = "",
     ) -> None:
-        """GEO_COMMIT, counted; `whole`, `narrow`: see `LinkSource.commit`.
+        """GEO_COMMIT, counted; `connection`, `whole`, `narrow`: see `LinkSource.commit`.
 
         Raises:
             BrokerError: there is no such link.
@@ -408,7 +409,7 @@ class Links(TopicPart):
         source = self.source(request.to)
         states = {commit.topic: source.topics.get(commit.topic) for commit in request.commits}
         before = {name: (state.index, state.cursor) for name, state in states.items() if state is not None}
-        source.commit(request, reply, whole=whole, narrow=narrow)
+        source.commit(request, reply, connection=connection, whole=whole, narrow=narrow)
         if self._unknown:
             self._look_for_known()
         sent = self._sent[request.to]

@@ -189,6 +189,7 @@ class LinkSession:
         self._links.commit(
             request,
             lambda response: self._answer(pb.GEO_COMMIT_RESPONSE, geo_commit_response=response),
+            connection=self._connection.number,
             whole=self._access.everywhere,
             narrow=self._access.narrow,
         )

@@ -153,6 +153,8 @@ class FetchSession:
         self.grants: dict[str, Granted] = {}
         self.totals = pb.GeoFetchTotals(task=0, messages=0, bytes=0, duplicates=0)
         self._tasks: dict[int, pb.GeoFetchTotals] = {}
+        self._commanding = 0
+        """The newest connection over which this pipeline has granted or revoked."""
         self._numbers: dict[str, int] = {}
         """The number of the last grant of each topic, also when it is over: a late message must not bring one back."""
         self._ended: dict[str, Ended] = {}
@@ -192,10 +194,26 @@ class FetchSession:
             former.reply(self._refused(former.request), ())
         for topic in list(self.grants):
             self._forget(topic)
+        self._commanding = 0
         self._numbers.clear()
         self._ended.clear()
         self._reader = _NO_READER
         self._former.clear()
+
+    def commands(self, pipeline: str, connection: int) -> bool:
+        """Whether grants and revocations that come over a connection count; else they are older than what a newer one brought.
+
+        A command may be stuck in a connection that its pipeline has given up. By its number alone, a grant that never arrived
+        before it was revoked would be a new one: between the comparison and the next grant it would be installed.
+
+        Args:
+            pipeline: that speaks.
+            connection: later ones have higher numbers.
+        """
+        if pipeline != self.pipeline or connection < self._commanding:
+            return False
+        self._commanding = connection
+        return True
 
     def grant(self, pipeline: str, grant: pb.GeoGrant) -> bool:
         """Allow a topic's entries to be handed out; whether the grant is about the topic as it is now, and not outdated."""

@@ -487,9 +487,18 @@ class LinkSource:
 
     # ----------------------------------------------------------------------------------------------------------- commit
 
-    def commit(self, request: pb.CommandGeoCommit, reply: CommitReply, *, whole: bool = True, narrow: str = "") -> None:
+    def commit(
+        self,
+        request: pb.CommandGeoCommit,
+        reply: CommitReply,
+        *,
+        connection: int = 0,
+        whole: bool = True,
+        narrow: str = "",
+    ) -> None:
         """GEO_COMMIT: progress, watermarks and grants; answered when every rewind that follows from it is durable.
 
+        `connection`: over which it came; grants and revocations count over the newest one only (`FetchSession.commands`).
         `whole`: the sender may replicate everything. Else it says nothing of the whole link, nor of this cluster's earlier uuids.
         `narrow`: the role of one that may not.
         """
@@ -510,13 +519,14 @@ class LinkSource:
         for commit in request.commits:
             if not self._commit_topic(commit, session):
                 response.ignored.append(commit.topic)
-        for topic in request.revoked:
+        commands = bool(request.revoked or request.grants) and session.commands(request.pipeline, connection)
+        for topic in request.revoked if commands else ():
             session.revoke(request.pipeline, topic)
         for learnt in request.learned:
             if self._learn_topic(learnt, stored, whole):
                 waiting += 1
         for grant in request.grants:
-            if not session.grant(request.pipeline, grant):
+            if not (commands and session.grant(request.pipeline, grant)):
                 response.ignored.append(grant.topic)
         if request.HasField("totals") and session.add_totals(request.totals):
             self._topics.link_changed()

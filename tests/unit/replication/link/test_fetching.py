@@ -150,24 +150,29 @@ class Fetching:
         (found,) = [state for state in self.poll(**fields)[0].topics if state.topic == name]
         return found
 
-    def tell(self, *, narrow: str = "", pipeline: str = "p1", **fields: Any) -> pb.CommandGeoCommitResponse:
+    def tell(
+        self, *, narrow: str = "", pipeline: str = "p1", connection: int = 80, **fields: Any
+    ) -> pb.CommandGeoCommitResponse:
         got: list[pb.CommandGeoCommitResponse] = []
         request = pb.CommandGeoCommit(request_id=1, to="b", pipeline=pipeline, **fields)
-        self.machine.commit(request, got.append, whole=not narrow, narrow=narrow)
+        self.machine.commit(request, got.append, connection=connection, whole=not narrow, narrow=narrow)
         self.rig.store()
         self.validate()
         return got[0]
 
-    def grant(self, name: str = TOPIC, *, pipeline: str = "p1", narrow: str = "", **fields: Any) -> bool:
+    def grant(
+        self, name: str = TOPIC, *, pipeline: str = "p1", narrow: str = "", connection: int = 80, **fields: Any
+    ) -> bool:
         """Grant a topic as it is; whether that counted."""
         self.numbers += 1
         state = self.machine.topics.get(name)
         about = {} if state is None else {"incarnation": state.log.incarnation, "gen": state.cursor.gen}
         grant = pb.GeoGrant(topic=name, **({"number": self.numbers} | about | fields))
-        return name not in self.tell(grants=[grant], pipeline=pipeline, narrow=narrow).ignored
+        told = self.tell(grants=[grant], pipeline=pipeline, narrow=narrow, connection=connection)
+        return name not in told.ignored
 
-    def revoke(self, name: str = TOPIC, *, pipeline: str = "p1") -> None:
-        self.tell(revoked=[name], pipeline=pipeline)
+    def revoke(self, name: str = TOPIC, *, pipeline: str = "p1", connection: int = 80) -> None:
+        self.tell(revoked=[name], pipeline=pipeline, connection=connection)
 
     def fetch(self, *, reader: int = 7, epoch: int = 1, connection: int = 1, **fields: Any) -> Question:
         self.requests += 1
@@ -670,6 +675,34 @@ def test_another_reader_comes_while_a_read_is_under_way() -> None:
     link.rig.disk()
     assert present.positions == positions
     assert len(former.answers) == 1
+
+
+def test_a_grant_stuck_in_an_old_connection_while_it_was_revoked_is_not_installed_after_the_comparison() -> None:
+    link = Fetching(granted=False)
+    stuck = {"number": 7, "connection": 81}  # sent over 81, which stalls: the pipeline revokes over 82
+    link.revoke(connection=82)
+    assert not link.grant(**stuck), "it was compared before the revocation"
+    (position,) = link.publish("a")
+    assert link.fetch().held
+    assert link.grant(number=8, connection=82)
+    assert link.told().grant == 8
+    assert link.commit(position, grant=8)
+
+
+def test_a_revocation_stuck_in_an_old_connection_does_not_end_the_next_grant() -> None:
+    link = Fetching()
+    link.revoke(connection=82)
+    assert link.grant(connection=82)
+    link.revoke(connection=81)
+    assert link.told().grant == link.numbers
+
+
+def test_a_pipeline_that_takes_the_lease_may_have_an_older_connection() -> None:
+    link = Fetching(granted=False)
+    assert link.grant(connection=90)
+    link.later(LEASE_MS + 1)
+    link.poll(pipeline="p2")
+    assert link.grant(pipeline="p2", connection=70)
 
 
 def test_a_grant_ends_while_its_read_is_under_way() -> None:
