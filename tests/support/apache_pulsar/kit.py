@@ -165,7 +165,7 @@ class PulsarCluster:
             raise PeerError(
                 f"{self.folder} has {room >> 20} MB of room; a cluster is started with {FREE_BYTES >> 19} MB or more"
             )
-        (self.folder / "standalone.conf").write_text(self._configuration())
+        (self.folder / "standalone.conf").write_text(self.configuration())
         self._ended.clear()
         self._output.clear()
         self.stopped_because = ""
@@ -226,7 +226,8 @@ class PulsarCluster:
         """Size of its logs."""
         return sum(path.stat().st_size for path in (self.folder / "logs").iterdir())
 
-    def _configuration(self) -> str:
+    def configuration(self) -> str:
+        """The text of its configuration file."""
         lines = {
             "clusterName": self.name,
             "brokerServicePort": str(self.pulsar_port),

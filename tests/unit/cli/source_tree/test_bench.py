@@ -29,13 +29,20 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_suites_of_this_tree() -> None:
-    assert {"broker", "links", "storage"} <= set(bench.suites_of(ROOT / "bench"))
+    assert {"broker", "links", "links_pulsar", "moves", "peers_pulsar", "storage"} <= set(
+        bench.suites_of(ROOT / "bench")
+    )
     assert "loadgen" not in bench.suites_of(ROOT / "bench")
 
 
 def test_a_suite_runs(tree: Path, run: Run) -> None:
     assert run("bench", "good", "--quick", "--json").json == {"good": {"quick": True}}
     assert "kept in" in run("bench", "good").out
+
+
+def test_a_suite_that_keeps_nothing(tree: Path, run: Run) -> None:
+    (tree / "bench" / "peer.py").write_text('def main(): pass\n# store("peer"\nprint("skipped: there is no `java`")\n')
+    assert run("bench", "peer", "--json").json == {"peer": None}
 
 
 def test_a_suite_that_fails(tree: Path, run: Run) -> None:

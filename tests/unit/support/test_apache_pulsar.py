@@ -1,0 +1,91 @@
+"""What the kit of a real Apache Pulsar says and writes, without one."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.apache_pulsar import kit
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """A machine with some programs, one version of Java, and no jars."""
+
+    def made(*programs: str, java: str = 'openjdk version "17.0.15" 2025-04-15') -> None:
+        monkeypatch.setenv("PULSAR_PEER_HOME", str(tmp_path))
+        monkeypatch.setattr(kit.shutil, "which", lambda name: f"/bin/{name}" if name in programs else None)
+        said = subprocess.CompletedProcess([], 0, "", java + "\n")
+        monkeypatch.setattr(kit.subprocess, "run", lambda *_, **__: said)
+
+    return made
+
+
+def test_a_machine_without_java_is_named(machine: Machine) -> None:
+    machine("mvn")
+    assert "there is no `java`" in kit.missing()
+
+
+@pytest.mark.parametrize("java", ['openjdk version "11.0.2"', 'java version "1.8.0_292"', ""])
+def test_an_old_java_is_named(machine: Machine, java: str) -> None:
+    machine("mvn", "java", java=java)
+    assert "Java 17 or newer" in kit.missing()
+    assert "\n" not in kit.missing()
+
+
+def test_maven_is_needed_until_the_jars_are_there(machine: Machine) -> None:
+    machine("java")
+    assert "there is no `mvn`" in kit.missing()
+    jars = kit.home() / "lib"
+    jars.mkdir()
+    (jars / f"pulsar-broker-{kit.VERSION}.jar").touch()
+    assert kit.missing()  # Maven was interrupted
+    (jars / ".complete").touch()
+    assert not kit.missing()
+
+
+def test_a_later_java_will_do(machine: Machine) -> None:
+    machine("java", "mvn", java='openjdk version "21" 2023-09-19')
+    assert not kit.missing()
+
+
+def settings(cluster: kit.PulsarCluster) -> dict[str, str]:
+    """As Pulsar reads them: the last line of a key counts."""
+    lines = [line for line in cluster.configuration().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_settings_of_a_comparison(tmp_path: Path) -> None:
+    found = settings(kit.PulsarCluster(tmp_path, "c1", settings={"managedLedgerCacheSizeMB": "7"}))
+    assert found["journalSyncData"] == "true"
+    assert found["managedLedgerDefaultMarkDeleteRateLimit"] == "1.0"
+    assert found["clusterName"] == "c1"
+    assert found["advertisedAddress"] == "127.0.0.1"
+    assert found["managedLedgerCacheSizeMB"] == "7"
+
+
+def test_a_cluster_behind_a_proxy_has_two_listeners(tmp_path: Path) -> None:
+    cluster = kit.PulsarCluster(tmp_path, "c1", advertised=7000)
+    found = settings(cluster)
+    assert found["advertisedListeners"] == f"inside:{cluster.url},outside:pulsar://127.0.0.1:7000"
+    assert found["internalListenerName"] == "inside"
+    assert "advertisedAddress" not in found
+
+
+def test_a_full_disk_refuses_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit, "FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(kit, "fetch", lambda: tmp_path)
+    with pytest.raises(kit.PeerError, match="MB of room; a cluster is started with"):
+        kit.PulsarCluster(tmp_path / "peer", "c1").start()
+
+
+def test_maven_that_fails_is_one_line(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine("java", "mvn")
+    failed = subprocess.CompletedProcess([], 1, "[INFO] x\n[ERROR] Could not resolve\n", "")
+    monkeypatch.setattr(kit.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(kit.PeerError, match=r"^mvn could not fetch Apache Pulsar [\d.]+: \[ERROR\] Could not resolve$"):
+        kit.fetch()
+    assert not kit.fetched()
