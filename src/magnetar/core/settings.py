@@ -238,7 +238,9 @@ class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_cached_snapshots: Count = 30
     """Limit per subscription: a snapshot is a few positions; fewer snapshots only make updates coarser."""
     ack_sync_interval_ms: Milliseconds = 100
-    """How long acknowledgements are collected before they are written: ten markers per second for a topic in use."""
+    """How long acknowledgements are collected at most before they are written. It is half of the time that the topic's link needs
+    if that is shorter, but 10 ms at least. A topic in use writes ten markers per second over a slow link, a hundred over a fast
+    one; all topics of a broker together write at most 100 per second before this time is over."""
     markers_per_s_max: CountOrZero = 500
     """Limit of the markers of acknowledged sets that a broker writes per second for all topics; above it topics collect
     for longer. Ten busy topics stay below it; a thousand write one marker every 2 s each. 0: no limit."""

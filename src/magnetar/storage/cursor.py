@@ -238,8 +238,11 @@ class Cursor:
                 continue
             ledger, entry = position
             at = self.mark_delete
-            if ledger == at.ledger and entry == at.entry + 1:
-                # The entries are in order, as usual: no bitmap is touched.
+            if ledger == at.ledger and (
+                entry == at.entry + 1
+                or (entry == at.entry + 2 and log.flags_at(Position(ledger, at.entry + 1)) & _MARKER)
+            ):
+                # The entries are in order, as usual, or with a marker in between: no bitmap is touched.
                 self.mark_delete = position
             else:
                 acked.add(ledger, entry)

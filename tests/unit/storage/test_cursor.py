@@ -97,6 +97,19 @@ def test_a_marker_behind_an_unacknowledged_entry_waits_for_it() -> None:
     assert cursor.mark_delete == at(2)
 
 
+def test_acknowledging_in_order_over_a_marker_touches_no_bitmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that stands between messages is stepped over by mark-delete itself: the messages behind it are in order."""
+    log = log_of("..m...m.", "mm..")
+    cursor = Cursor.at(log, EARLIEST)
+    cursor.ack([at(0)])  # the first of a ledger
+    added: list[tuple[int, int]] = []
+    monkeypatch.setattr(PositionSet, "add", lambda _self, ledger, entry: added.append((ledger, entry)))
+    assert cursor.ack([at(1), at(3), at(4), at(5), at(7)]) == 5
+    assert not added
+    assert cursor.mark_delete == at(1, FIRST_LEDGER + 1)
+    cursor.validate()
+
+
 def test_cumulative() -> None:
     cursor = Cursor.at(log_of("....", "...."), EARLIEST)
     cursor.ack([at(1), at(1, 101), at(2, 101)])

@@ -60,7 +60,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "creation_older_wins": (2, 11, 17, 31), "base_union": (11, 77, 92), "no_relay": (1, 8, 26),
     "no_replay": (472, 191, 304, 249), "epoch_volatile": (1, 6, 9, 11, 13), "delta_after_restart": (28, 92, 99, 96),
     "no_full_on_rebase": (13, 24, 30, 35),
-    "origin_floor": (35, 24, 27, 13), "floor_own": (27, 8, 11, 13), "floor_untold": (112, 115, 83),
+    "origin_floor": (35, 24, 27, 13), "floor_own": (27, 8, 11, 13), "floor_untold": (150, 112, 115, 83),
     "vector_too_late": (18, 92), "never_rests": (0, 5), "never_tells": (5, 20, 21, 24),
     "answer_pushed": (4, 8), "refuse_pushed": (72, 136, 36), "rewind_volatile": (44, 109, 146, 248),
     "no_cursor_gen": (159, 36, 137), "trim_volatile": (6, 9, 3),

@@ -15,9 +15,11 @@ from magnetar.storage.entries import Append
 RETRY_MS: Final = 500
 """The pause after a failed write, or while the topic accepts nothing."""
 
-GATHER_MS: Final = 50
-"""Between two events of changes. The first of many is published at once, what follows it so closely goes together: a script that
-makes a thousand namespaces costs every cluster some dozens of events, links included, not a thousand."""
+GATHER_MS_MIN: Final = 10
+GATHER_MS_MAX: Final = 50
+"""Between two events of changes. The first of many is published at once; changes that follow it closely go together, and the time
+between two events doubles while they continue. A single change is not late, and a script that makes a thousand namespaces costs
+every cluster some dozens of events, links included, not a thousand."""
 
 BEACON_MS: Final = 30_000
 """The interval at which a cluster publishes its state when that did not change, so that others see that it runs."""
@@ -60,6 +62,7 @@ class SyncPublisher:
         self._started = self._appending = self._gathering = self._hello = False
         self._unpublished: dict[str, None] = {}
         self._waiting: list[Done] = []
+        self._gather_ms = GATHER_MS_MIN
         self._snapshot_ms = self._changes_ms = self._last_ms = self._last_digest = 0
 
     def start(self) -> None:
@@ -76,11 +79,13 @@ class SyncPublisher:
         if not self._started or self._appending or self._topic not in self._topics:
             return
         now_ms = self._outbox.now_ms
-        if self._unpublished and now_ms < self._changes_ms + GATHER_MS:
+        if self._unpublished and now_ms < self._changes_ms + self._gather_ms:
             if not self._gathering:
                 self._gathering = True
-                self._context.timer(self._changes_ms + GATHER_MS, self._gathered)
+                self._context.timer(self._changes_ms + self._gather_ms, self._gathered)
         elif self._unpublished:
+            follows = now_ms < self._changes_ms + 2 * self._gather_ms
+            self._gather_ms = min(2 * self._gather_ms, GATHER_MS_MAX) if follows else GATHER_MS_MIN
             self._changes_ms = now_ms
             paths, self._unpublished = self._unpublished, {}
             self.append(self._machine.changes(paths, self._outbox.day_ms), partial(self._changes_stored, paths))

@@ -66,9 +66,9 @@ class AckCollector:
 
     def add(self, subscription: str, acked: Acked) -> bool:
         """Note it, if some of this subscription was begun to be noted; whether that is so."""
-        noted = self._noted.get(subscription)
-        if noted is None:
+        if subscription not in self._noted:
             return False
+        noted = self._noted[subscription]
         if acked.partial or acked.up_to != NONE:
             noted.add(acked)
         else:

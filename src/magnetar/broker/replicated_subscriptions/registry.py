@@ -12,10 +12,11 @@ send "no" by default. Only an administrator can end it.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from magnetar.broker.context import BrokerContext
 from magnetar.broker.links.links import Links
+from magnetar.broker.replicated_subscriptions.ack_interval import AckInterval
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, SnapshotMachine
 from magnetar.broker.replicated_subscriptions.progress import Progress
 from magnetar.broker.replicated_subscriptions.state_store import Leftover, decode_checkpoint
@@ -40,10 +41,6 @@ from magnetar.replication.snapshots.routes import refuses_snapshots
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire.acksets import Mark
-
-INTERVAL_MS_MAX: Final = 10_000
-"""The longest that acknowledgements are collected while no link reads: a pipeline that is switched on again finds fresh ones
-within this time, and one that never comes costs six markers a minute."""
 
 MakeMachines = Callable[["ReplicatedSubscriptions", ReplicatedTopic], tuple[ExactMachine, SnapshotMachine]]
 
@@ -108,6 +105,7 @@ class ReplicatedSubscriptions(TopicPart):
         self._heard: dict[str, set[str]] = {}
         self._ignored: set[str] = set()
         self._gone: Counter[str] = Counter()
+        self._interval = AckInterval(context.outbox, links.sources, settings.ack_sync_interval_ms)
         self._stored: dict[str, dict[str, bytes]] = {}
         for key, data in stored.items():
             if key.startswith(REPLICATED_PREFIX):
@@ -432,22 +430,8 @@ class ReplicatedSubscriptions(TopicPart):
     # --------------------------------------------------------------------------------------------------------- watching
 
     def interval_ms(self, text: str, progress: Progress) -> int:
-        """The time for which acknowledgements of a topic are collected now: longer while no link reads the earlier
-        markers.
-
-        A link that had nothing to read for an hour is not a slow one: the waiting time of the oldest marker that it has
-        not carried counts. The fastest link decides, so that a dead cluster does not slow others down.
-        """
-        now_ms, shortest = self.context.outbox.now_ms, self.settings.ack_sync_interval_ms
-        waits = []
-        for source in self.links.sources.values():
-            state = source.topics.get(text)
-            if state is not None and state.wanted:
-                since_ms = progress.waiting_since(state.cursor.c)
-                if not since_ms:
-                    return shortest
-                waits.append(now_ms - max(state.read_ms, since_ms))
-        return max(shortest, min([INTERVAL_MS_MAX, *waits])) if waits else shortest
+        """The time for which acknowledgements of a topic are collected now."""
+        return self._interval.next_ms(text, progress)
 
     def carried(self, text: str) -> Position:
         """The position up to which every link has carried a topic's entries; its last position if there are no

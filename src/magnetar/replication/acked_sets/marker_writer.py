@@ -24,7 +24,9 @@ REQUEST_MAX: Final = 1000
 """Subscriptions in one request: a marker of them stays well below the limit on messages that links meet."""
 
 FULL_EVERY: Final = 100
-"""Deltas between two full states, at most: what a lost marker could hide is written again after 10 s of steady traffic."""
+FULL_MS: Final = 10_000
+"""A full state is due after this many deltas, and not before this time: what a lost marker could hide is written again after 10 s
+of steady traffic. A fast link gets ten times as many deltas, each a tenth as large, and no more full states."""
 
 Written = Callable[[Position, str], None]
 """Called with the position of the last marker of a full state, or with NONE and what went wrong."""
@@ -120,13 +122,14 @@ class MarkerWriter:
 
     # ---------------------------------------------------------------------------------------------------------- what
 
-    @staticmethod
-    def _is_full(state: SubscriptionState) -> bool:
+    def _is_full(self, state: SubscriptionState) -> bool:
         """Whether a full state is due: for a reason, as the first in its epoch, every so often.
 
         See docs/design/acknowledged-sets.md#full-states.
         """
-        return bool(state.full) or state.opened != state.epoch or state.deltas >= FULL_EVERY
+        if state.full or state.opened != state.epoch:
+            return True
+        return state.deltas >= FULL_EVERY and self._host.now_ms - state.full_ms >= FULL_MS
 
     def _marker(self) -> AckedSetsMarker:
         """A marker without sets."""
@@ -185,7 +188,7 @@ class MarkerWriter:
                 state.deltas = 0 if one.full else state.deltas + 1
                 state.dirty = MessageSet()
                 if one.full:
-                    state.opened, state.full = state.epoch, ""
+                    state.opened, state.full, state.full_ms = state.epoch, "", self._host.now_ms
         return True
 
     def _appended(

@@ -20,6 +20,19 @@ class MarkerPacer:
         self._step_us = 1_000_000 // markers_per_s_max if markers_per_s_max else 0
         self._free_us = 0
 
+    def reserve_between(self, at_ms: int, latest_ms: int) -> int:
+        """Take the first free moment at or after `at_ms`, or none if there is no free one before `latest_ms`.
+
+        Returns:
+            When, ms; `latest_ms`: none was free before it.
+        """
+        free_us = max(self._free_us, (at_ms - BURST_MS) * 1000) + self._step_us
+        found_ms = max(at_ms, free_us // 1000)
+        if found_ms >= latest_ms:
+            return latest_ms
+        self._free_us = free_us
+        return found_ms
+
     def reserve(self, now_ms: int) -> int:
         """Take the next free moment; the caller writes one batch of markers then, and asks no more for it.
 

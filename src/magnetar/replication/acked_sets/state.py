@@ -108,6 +108,7 @@ class SubscriptionState:
         in_flight: markers of it that are written and not durable.
         opened: the epoch of the last full state written since the start; None: none was.
         deltas: written since the last full state.
+        full_ms: when that was written.
         forgot: per cluster, below which bits were dropped because no cluster needs them.
         fence: the latest stage of a failover that is known.
         left_out: origins for which there was no room (`too_many`), not yet noted. Their acknowledged messages come again.
@@ -122,6 +123,7 @@ class SubscriptionState:
     in_flight: int = 0
     opened: Epoch | None = None
     deltas: int = 0
+    full_ms: int = 0
     forgot: dict[str, tuple[int, int]] = field(default_factory=dict)
     fence: FenceToken | None = None
     left_out: int = field(default=0, compare=False)

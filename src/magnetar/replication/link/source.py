@@ -30,6 +30,7 @@ from magnetar.replication.link.polling import Lease, Leases
 from magnetar.replication.link.ports import SourceHost
 from magnetar.replication.link.reading import Reading, ReadReply
 from magnetar.replication.link.records import LinkRecord, LinkTopicRecord
+from magnetar.replication.link_delivery import DeliveryTime
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import marks_message
@@ -64,6 +65,7 @@ class LinkSource:
         topics: those that have a cursor for this link, by name, orphans included.
         operations: what operators do with the link.
         lease: of pipelines that may replicate everything.
+        delivery: how long the link needs for an entry.
         trouble, trouble_reason, trouble_since_ms, throttled: what the pipeline reported of the whole link.
     """
 
@@ -86,6 +88,7 @@ class LinkSource:
         self.cluster, self.uuid, self.linked = cluster, uuid, linked
         self.trouble, self.trouble_reason, self.trouble_since_ms, self.throttled = "", "", outbox.now_ms, False
         self._host = host
+        self.delivery = DeliveryTime()
         self.topics: dict[str, LinkTopic] = {}
         self._read_bytes_max, self._poll_ms_max = read_bytes_max, poll_ms_max
         self._sessions = FetchSessions(self._fetch_session)
@@ -273,6 +276,8 @@ class LinkSource:
                 if not lost and state.cursor.c >= state.log.last:
                     self._sessions.changed(state)
                     return  # nothing for the pipeline to do: it is not woken
+            if not self.delivery.follows and state.wanted and state.blocked is None:
+                self.delivery.begin(topic, state.log.last, self.outbox.now_ms)
             self._topics.changed(state)
 
     def touched(self, topic: str) -> None:
@@ -560,6 +565,7 @@ class LinkSource:
             session.end(commit.topic, commit.grant, Ended(commit.ended, commit.ended_reason))
         if moved:
             self._cursors.moved(state)
+            self.delivery.confirmed(commit.topic, cursor.c, self.outbox.now_ms)
         if moved or commit.ended:
             self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from magnetar.broker.metadata_sync import sync as metasync
+from magnetar.broker.metadata_sync.publisher import GATHER_MS_MAX, GATHER_MS_MIN
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.effects.outbox import Store
 from magnetar.effects.store_batches import Piece
@@ -102,6 +103,32 @@ def test_the_first_of_many_changes_is_told_at_once_and_the_others_together() -> 
     assert after["published"] <= before["published"] + 3
     assert agree(world)
     assert b.broker.resources.has_namespace(NamespaceName("acme", "n49"))
+
+
+def test_single_changes_are_published_at_once_and_a_stream_in_few_events() -> None:
+    world = worlds("ab")
+    a = world["a"]
+    make(a)
+    world.advance(3_000)
+
+    def published(changes: int, every_ms: int) -> list[int]:
+        """Events that each of these changes was in at once (0 or 1), and those at the end."""
+        found = []
+        for number in range(changes):
+            before = told(a)["counters"]["published"]
+            change = a.broker.resources.change_policies(NS, message_ttl_in_seconds=every_ms * 1_000 + number)
+            a.control.policies.apply(change, lambda error: None)
+            world.work()
+            found.append(told(a)["counters"]["published"] - before)
+            world.advance(every_ms)
+        return found
+
+    assert published(20, 2 * GATHER_MS_MIN) == [1] * 20
+    world.advance(3_000)
+    before = told(a)["counters"]["published"]
+    assert published(500, 2)[0] == 1
+    world.advance(1_000)
+    assert told(a)["counters"]["published"] - before <= 500 * 2 // GATHER_MS_MAX + 5
 
 
 def test_three_clusters_set_the_same_field_at_the_same_time() -> None:

@@ -5,25 +5,44 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.replicated_subscriptions.registry import INTERVAL_MS_MAX, ReplicatedSubscriptions
+from magnetar.broker.replicated_subscriptions.ack_interval import (
+    EARLY_PER_S,
+    INTERVAL_MS_MAX,
+    INTERVAL_MS_MIN,
+    AckInterval,
+)
 from magnetar.core.ids import Position
+from magnetar.replication.link_delivery import DeliveryTime
+from tests.support.geoworld import TOPIC, World
 
 SHORTEST = 100
 NOW = 1_000_000
 MARKER = Position(5, 7)
 
 
-def interval(*links: tuple[Position, int], written_ms: int) -> int:
+def delivering_in(ms: int | None) -> DeliveryTime:
+    """A link that has delivered within that time; None: nothing yet."""
+    found = DeliveryTime()
+    if ms is not None:
+        found.begin("t", MARKER, 0)
+        found.confirmed("t", MARKER, ms)
+    return found
+
+
+def intervals(*links: tuple[Position, int], delivery_ms: int | None = None) -> AckInterval:
     """With links that got so far and read last then."""
     topics = [SimpleNamespace(wanted=True, cursor=SimpleNamespace(c=c), read_ms=read_ms) for c, read_ms in links]
-    sources = {str(number): SimpleNamespace(topics={"t": state}) for number, state in enumerate(topics)}
-    registry = SimpleNamespace(
-        context=SimpleNamespace(outbox=SimpleNamespace(now_ms=NOW)),
-        links=SimpleNamespace(sources=sources),
-        settings=SimpleNamespace(ack_sync_interval_ms=SHORTEST),
-    )
+    sources = {
+        str(number): SimpleNamespace(topics={"t": state}, delivery=delivering_in(delivery_ms))
+        for number, state in enumerate(topics)
+    }
+    return AckInterval(cast("Any", SimpleNamespace(now_ms=NOW)), cast("Any", sources), SHORTEST)
+
+
+def interval(*links: tuple[Position, int], written_ms: int, delivery_ms: int | None = None) -> int:
+    """With a marker that was written then."""
     progress = SimpleNamespace(waiting_since=lambda carried: 0 if carried >= MARKER else written_ms)
-    return ReplicatedSubscriptions.interval_ms(cast("Any", registry), "t", cast("Any", progress))
+    return intervals(*links, delivery_ms=delivery_ms).next_ms("t", cast("Any", progress))
 
 
 @pytest.mark.parametrize(
@@ -46,3 +65,54 @@ def test_collected_for_as_long_as_nobody_reads(
     links: list[tuple[Position, int]], written_ms: int, expected: int
 ) -> None:
     assert interval(*links, written_ms=written_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("delivery_ms", "expected"),
+    [(None, SHORTEST), (0, INTERVAL_MS_MIN), (7, INTERVAL_MS_MIN), (60, 30), (250, SHORTEST), (90_000, SHORTEST)],
+)
+def test_half_of_what_the_link_needs(delivery_ms: int | None, expected: int) -> None:
+    assert interval((MARKER, NOW), written_ms=NOW - 5, delivery_ms=delivery_ms) == expected
+
+
+def test_a_fast_link_that_stands_still_is_not_written_to_at_its_pace() -> None:
+    assert interval((Position(5, 6), 0), written_ms=NOW - 3_000, delivery_ms=5) == 3_000
+
+
+def test_many_topics_share_the_early_markers() -> None:
+    """All of them together write so many a second before their usual time, and none waits longer than that."""
+    found = intervals((MARKER, NOW), delivery_ms=5)
+    progress = cast("Any", SimpleNamespace(waiting_since=lambda _carried: 0))
+    given = [found.next_ms("t", progress) for _ in range(1_000)]
+    early = [ms for ms in given if ms < SHORTEST]
+    assert given[0] == INTERVAL_MS_MIN
+    assert max(given) == SHORTEST
+    assert len(early) <= EARLY_PER_S * 2 * SHORTEST // 1_000
+
+
+def test_a_fast_link_gets_markers_sooner() -> None:
+    """Two brokers: the first acknowledgements are collected for the usual time, the later ones at the pace of the link."""
+    world = World("ab", ack_sync_interval_ms=1_000)
+    a, b = world["a"], world["b"]
+    a.create()
+    client = a.client()
+    consumer = client.subscribe("s")
+    world.settle()
+    client.flow(consumer)
+
+    def staleness() -> int:
+        """How long until b has the acknowledgement of one more message."""
+        a.publish(b"x")
+        world.advance(3)
+        (message,) = client.take(consumer)
+        client.ack(consumer, message)
+        before = b.broker.topics[TOPIC].subscriptions["s"].cursor.backlog_messages()
+        waited = 0
+        while b.broker.topics[TOPIC].subscriptions["s"].cursor.backlog_messages() == before:
+            assert waited < 5_000, "the acknowledgement did not arrive"
+            world.advance(1)
+            waited += 1
+        return waited
+
+    found = [staleness() for _ in range(5)]
+    assert max(found[1:]) <= INTERVAL_MS_MIN + 5, found

@@ -32,3 +32,12 @@ def test_the_pacer_keeps_to_its_rate_over_a_second():
     given = [pacer.reserve(10_000) for _ in range(600)]
     assert sum(at < 11_000 for at in given) <= 550
     assert given == sorted(given)
+
+
+def test_moments_before_a_time_are_given_while_there_are_some():
+    pacer = MarkerPacer(100)
+    given = [pacer.reserve_between(1010, 1100) for _ in range(25)]
+    assert given[:10] == [1010] * 10  # saved up
+    assert given[10:19] == [*range(1020, 1100, 10), 1100]
+    assert given[19:] == [1100] * 6  # none is left before it, and none is taken
+    assert pacer.reserve_between(1110, 1200) == 1110

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.replication.acked_sets import AckedSets, MarkerPacer
-from magnetar.replication.acked_sets.marker_writer import FULL_EVERY
+from magnetar.replication.acked_sets.marker_writer import FULL_EVERY, FULL_MS
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.marker_host import Acked, Machine
 from magnetar.storage.cursor import Cursor
@@ -89,6 +89,18 @@ def test_every_so_often_a_full_state():
         rig.ack(rig.publish())
         kinds += [said.sets[0].full for said in rig.pass_time()]
     assert kinds == [False] * FULL_EVERY + [True, False]
+
+
+def test_a_fast_link_gets_no_more_full_states():
+    """Ten times as many deltas in the same time, and the next full state as late as ever."""
+    rig = Rig(interval_ms=lambda: 10)
+    rig.subscribe()
+    since, fulls = rig.now_ms, []
+    for _ in range(12 * FULL_EVERY):
+        rig.ack(rig.publish())
+        fulls += [rig.now_ms - since for said in rig.pass_time(10) if said.sets[0].full]
+    assert len(fulls) == 1
+    assert fulls[0] >= FULL_MS
 
 
 def test_a_full_state_over_the_limit_is_split():
