@@ -100,10 +100,16 @@ async def _read_rows(call: Call, rows: Iterable[str], seen: Snapshot) -> None:
 async def metrics(call: Call) -> web.Response:
     """Text exposition format, compressed if the request says `Accept-Encoding: gzip`."""
     control = call.control
-    seen = Snapshot(control.statistics.broker(), now_ms=int(time.time() * 1000))
-    await asyncio.sleep(0)
-    seen.whole = control.statistics.broker_figures()
-    seen.topic_rows, seen.subscription_rows = control.statistics.series(METRIC_TOPICS_MAX, METRIC_SUBSCRIPTIONS_MAX)
+    steps = control.statistics.scrape_steps(METRIC_TOPICS_MAX, METRIC_SUBSCRIPTIONS_MAX)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            broker, whole, topic_rows, subscription_rows = ended.value
+            break
+        await asyncio.sleep(0)
+    now_ms = int(time.time() * 1000)
+    seen = Snapshot(broker, whole=whole, topic_rows=topic_rows, subscription_rows=subscription_rows, now_ms=now_ms)
     await _read_rows(call, seen.topic_rows.rows, seen)
     seen.links = control.links.states()
     seen.replicated = await collect(call, control.replicated.topics(), METRIC_SUBSCRIPTIONS_MAX)

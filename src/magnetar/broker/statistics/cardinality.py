@@ -10,7 +10,8 @@ counter for a restart, and counts the rest as new. Therefore:
 Sums over all rows are right for everything that exists.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from operator import add, sub
 from typing import Generic, NamedTuple, TypeVar
 
@@ -43,8 +44,25 @@ class Shown(NamedTuple, Generic[Key]):
     left_out: int
 
 
+@dataclass(slots=True)
+class _Reading(Generic[Key]):
+    """One reading of all keys, which may take several steps.
+
+    Attributes:
+        most: a ceiling on rows.
+        rows: the rows so far.
+        without: keys without a row so far, with their counts.
+        rest: the sum of these.
+    """
+
+    most: int
+    rest: Counted
+    rows: dict[Key, Counted] = field(default_factory=dict)
+    without: dict[Key, Counted] = field(default_factory=dict)
+
+
 class Rows(Generic[Key]):
-    """The keys with a row.
+    """The keys with a row. They are read one by one between `begin` and `end`; between two keys anything may happen.
 
     Args:
         counters: number of counters of each.
@@ -53,45 +71,70 @@ class Rows(Generic[Key]):
     def __init__(self, counters: int) -> None:
         self._zero: Counted = (0,) * counters
         self._since: dict[Key, Counted] = {}
-        self._others: set[Key] = set()
+        self._others: dict[Key, Counted] = {}
         self._left: Counted | None = None
+        self._reading: _Reading[Key] | None = None
 
     def gone(self, key: Key, counted: Counted) -> None:
         """One is gone, with its final counts. While all have rows, one that was never shown leaves nothing."""
-        if self._since.pop(key, None) is None and self._others:
+        reading = self._reading
+        if self._since.pop(key, None) is None and (self._others or (reading is not None and reading.without)):
             self._leave(counted)
-            self._others.discard(key)
+        self._others.pop(key, None)
+        if reading is not None:
+            reading.rows.pop(key, None)
+            if (read := reading.without.pop(key, None)) is not None:
+                reading.rest = tuple(map(sub, reading.rest, read))
 
     def _leave(self, counted: Counted) -> None:
         self._left = tuple(map(add, self._left or self._zero, counted))
 
-    def show(
-        self, counted: Mapping[Key, Counted], most: int, may: Callable[[Key], bool] = lambda _key: True
-    ) -> Shown[Key]:
-        """Assign free rows and read all of them.
+    def begin(self, most: int, exists: Callable[[Key], bool]) -> None:
+        """Begin to read; the one before has ended.
 
         Args:
-            counted: the existing keys with their counts.
             most: a ceiling on rows.
-            may: whether one may have a row.
+            exists: whether a key with a row is still there.
         """
-        since = self._since = {key: had for key, had in self._since.items() if key in counted}
-        without: list[Key] = []
-        for key, now in counted.items():
-            if key in since:
-                continue
-            if len(since) >= most or not may(key):
-                without.append(key)
-            elif key in self._others:
-                since[key] = now
+        self._since = {key: had for key, had in self._since.items() if exists(key)}
+        self._reading = _Reading(most, self._zero)
+
+    def read(self, key: Key, now: Counted, *, may: bool = True) -> bool:
+        """Read one of the existing keys, with its counts; a free row is assigned to it if it may have one.
+
+        Returns:
+            Whether it has a row.
+        """
+        reading, since = self._reading, self._since
+        assert reading is not None, "not begun"
+        had = since.get(key)
+        if had is None:
+            if len(since) >= reading.most or not may:
+                reading.without[key] = now
+                reading.rest = tuple(map(add, reading.rest, now))
+                return False
+            if key in self._others:
+                had = now
                 self._leave(now)
             else:
-                since[key] = self._zero
+                had = self._zero
+            since[key] = had
+        reading.rows[key] = tuple(map(sub, now, had))
+        return True
+
+    def end(self) -> Shown[Key]:
+        """Everything was read."""
+        reading = self._reading
+        assert reading is not None, "not begun"
+        self._others, self._reading = reading.without, None
         rest = self._left
-        if without:
-            rest = tuple(map(sum, zip(rest or self._zero, *map(counted.__getitem__, without), strict=True)))
-        self._others = set(without)
-        return Shown({key: tuple(map(sub, counted[key], had)) for key, had in since.items()}, rest, len(without))
+        if reading.without:
+            rest = tuple(map(add, rest or self._zero, reading.rest))
+        return Shown(reading.rows, rest, len(reading.without))
+
+    def give_up(self) -> None:
+        """The reader does not want the rest."""
+        self._reading = None
 
 
 SubscriptionKey = tuple[str, str]
@@ -99,24 +142,47 @@ SubscriptionKey = tuple[str, str]
 
 
 class Series:
-    """The rows of topics (`Traffic`) and of their subscriptions (messages and bytes sent)."""
+    """The rows of topics (`Traffic`) and of their subscriptions (messages and bytes sent).
+
+    Attributes:
+        busy: they are being read; another reader has to wait.
+    """
 
     def __init__(self) -> None:
         self.topics: Rows[str] = Rows(len(Traffic._fields))
         self.subscriptions: Rows[SubscriptionKey] = Rows(2)
+        self.busy = False
 
-    def show(
+    def begin(
         self,
-        topics: Mapping[str, Traffic],
-        subscriptions: Mapping[SubscriptionKey, Counted],
         topics_max: int,
         subscriptions_max: int,
-    ) -> tuple[Shown[str], Shown[SubscriptionKey]]:
-        """Read all rows; a subscription has none if its topic has none.
+        topic_exists: Callable[[str], bool],
+        subscription_exists: Callable[[SubscriptionKey], bool],
+    ) -> None:
+        """Begin to read; `read` follows for each topic that exists, then `end`, or `give_up` at any time.
 
         Args:
-            topics, subscriptions: all that exist.
             topics_max, subscriptions_max: ceilings on rows.
+            topic_exists, subscription_exists: whether one that has a row is still there.
         """
-        shown = self.topics.show(topics, topics_max)
-        return shown, self.subscriptions.show(subscriptions, subscriptions_max, lambda key: key[0] in shown.rows)
+        self.busy = True
+        self.topics.begin(topics_max, topic_exists)
+        self.subscriptions.begin(subscriptions_max, subscription_exists)
+
+    def read(self, topic: str, traffic: Traffic, subscriptions: Iterable[tuple[str, Counted]]) -> None:
+        """Read one topic and its subscriptions; a subscription has no row if its topic has none."""
+        shown = self.topics.read(topic, traffic)
+        for name, counted in subscriptions:
+            self.subscriptions.read((topic, name), counted, may=shown)
+
+    def end(self) -> tuple[Shown[str], Shown[SubscriptionKey]]:
+        """All topics were read."""
+        self.busy = False
+        return self.topics.end(), self.subscriptions.end()
+
+    def give_up(self) -> None:
+        """The reader does not want the rest."""
+        self.busy = False
+        self.topics.give_up()
+        self.subscriptions.give_up()

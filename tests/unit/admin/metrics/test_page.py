@@ -16,7 +16,7 @@ from magnetar.admin.metrics.page import Figures, Snapshot
 from magnetar.broker.admin.statistics import BrokerFigures, CompactionFigures, TopicFigures
 from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.links.states import LinkState
-from magnetar.broker.statistics.cardinality import Rows, Series, Traffic
+from magnetar.broker.statistics.cardinality import Rows, Series, Shown, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
@@ -45,6 +45,14 @@ def link_state(source: str, target: str, **changed: Any) -> LinkState:
     return state | {"throttle_bytes_per_s": None, "paused": False, "throttled": False, "since_ms": 1} | changed  # type: ignore[no-any-return]
 
 
+def read_all(rows: Rows[Any], counted: dict[Any, tuple[int, ...]]) -> Shown[Any]:
+    """Read all of them, of which one may have a row."""
+    rows.begin(1, counted.__contains__)
+    for key, now in counted.items():
+        rows.read(key, now)
+    return rows.end()
+
+
 def exposed(snapshot: Snapshot) -> str:
     """As Prometheus reads it."""
     return "".join(Figures(snapshot, "here", "1").page())
@@ -71,7 +79,9 @@ def full() -> Snapshot:
         },
     }  # fmt: skip
     series = Series()
-    topics, subscriptions = series.show({TOPIC: Traffic(*counted)}, {(TOPIC, "s"): (3, 4)}, 10, 10)
+    series.begin(10, 10, lambda _topic: True, lambda _key: True)
+    series.read(TOPIC, Traffic(*counted), [("s", (3, 4))])
+    topics, subscriptions = series.end()
     return Snapshot(
         {"security": {"in": 1}, "schemas": {"refused_incompatible": 1}},
         {
@@ -119,7 +129,7 @@ def full() -> Snapshot:
 def test_of_what_has_no_series_of_its_own_counts_are_summed_and_the_newest_time_counts() -> None:
     told = [{"totalMsgExpired": 3, "lastExpireTimestamp": at_ms} for at_ms in (700, 900, 800)]
     topics = {TOPIC: {"subscriptions": dict(zip("abc", told, strict=True))}}
-    rows = Rows[tuple[str, str]](2).show({(TOPIC, name): (0, 0) for name in "abc"}, 1)
+    rows = read_all(Rows[tuple[str, str]](2), {(TOPIC, name): (0, 0) for name in "abc"})
     found = {
         (sample.name.removeprefix("pulsar_subscription_"), sample.labels["subscription"]): sample.value
         for family in scraped(Snapshot({}, topics, subscription_rows=rows))
@@ -183,7 +193,7 @@ def test_the_page_is_what_the_table_gives(generator: ModuleType) -> None:
 
 def test_labels_are_escaped_as_prometheus_reads_them() -> None:
     name = 'persistent://public/default/a"b\\c\nd'
-    rows = Rows[str](4).show({name: (1, 2, 3, 4)}, 1)
+    rows = read_all(Rows[str](4), {name: (1, 2, 3, 4)})
     found = [
         sample
         for family in scraped(Snapshot({}, topic_rows=rows))

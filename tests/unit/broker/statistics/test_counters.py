@@ -1,12 +1,89 @@
 """Counters of `/metrics` never fall, whatever goes away."""
 
 from magnetar.admin.metrics.families import REPLICATED_LEVELS
+from magnetar.broker.admin.statistics import TOPICS_A_STEP, Scrape, ScrapeSteps
 from magnetar.broker.replicated_subscriptions.machine_host import LEVELS
 from magnetar.core.ids import LATEST
 from tests.support.geosteps import consumer, two
 from tests.support.geoworld import TOPIC, Node, World
 
 OTHER = TOPIC + "-2"
+
+
+def at_once(steps: ScrapeSteps) -> Scrape:
+    """All steps of a scrape."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            found: Scrape = ended.value
+            return found
+
+
+def create_all(node: Node, count: int) -> list[str]:
+    """So many topics."""
+    names = [f"{TOPIC}-{number}" for number in range(count)]
+    for name in names:
+        node.create(name)
+    node.world.settle()
+    return names
+
+
+def test_a_scrape_looks_at_each_topic_once_and_a_step_at_few() -> None:
+    """Work is counted, not time: topics that are read for the figures of the whole broker and for the rows."""
+    world = World(["a"])
+    node = world["a"]
+    names = create_all(node, 2 * TOPICS_A_STEP + 20)
+    steps, sizes, read = node.control.statistics.scrape_steps(10, 10), [], 0
+    series = node.broker.series
+    while True:
+        ended = next(steps, "ended") == "ended"
+        done = read
+        reading = series.topics._reading
+        read = len(reading.rows) + len(reading.without) if reading is not None else len(names)
+        sizes.append(read - done)
+        if ended:
+            break
+    assert sizes == [TOPICS_A_STEP, TOPICS_A_STEP, 20]
+
+
+def test_what_changes_while_a_scrape_is_under_way_never_makes_a_counter_fall() -> None:
+    world = World(["a"])
+    node = world["a"]
+    names = create_all(node, TOPICS_A_STEP + 10)
+    for name in names:
+        node.publish(b"1", topic=name)
+    world.settle()
+
+    def messages(steps: ScrapeSteps) -> int:
+        _, _, topics, _ = at_once(steps)
+        assert topics.rest is not None
+        return topics.rest[0]
+
+    before = messages(node.control.statistics.scrape_steps(1, 1))
+    assert before == len(names) - 1
+    steps = node.control.statistics.scrape_steps(1, 1)
+    next(steps)
+    for name in (names[3], names[-1]):  # one that was read in the first step, one that was not
+        assert node.control_call(lambda done, name=name: node.control.topics.delete(name, True, done)) is None  # type: ignore[misc]
+    world.settle()
+    assert messages(steps) == before
+    assert messages(node.control.statistics.scrape_steps(1, 1)) == before
+
+
+def test_a_second_scrape_waits_for_the_first_and_for_one_that_is_given_up_no_longer() -> None:
+    world = World(["a"])
+    node = world["a"]
+    names = create_all(node, TOPICS_A_STEP + 10)
+    first, second = (node.control.statistics.scrape_steps(10, 10) for _ in range(2))
+    next(first)
+    for _ in range(5):
+        next(second)  # it only waits
+    first.close()
+    broker, whole, topics, _ = at_once(second)
+    assert broker["topics"] == whole.topics == len(names)
+    assert len(topics.rows) == 10
+    assert topics.left_out == len(names) - 10
 
 
 def events(node: Node) -> dict[str, int]:
@@ -93,7 +170,7 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
 
 def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:
     """Messages sent, by row of topics and of subscriptions."""
-    topics, subscriptions = node.control.statistics.series(topics_max, subscriptions_max)
+    _, _, topics, subscriptions = at_once(node.control.statistics.scrape_steps(topics_max, subscriptions_max))
     by_topic = {text: counted[2] for text, counted in topics.rows.items()}
     by_subscription = {key[1]: counted[0] for key, counted in subscriptions.rows.items()}
     if topics.rest is not None:

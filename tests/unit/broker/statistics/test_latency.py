@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.statistics.cardinality import Rows
+from magnetar.broker.statistics.cardinality import Rows, Shown
 from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, RECENT, SIZE_BOUNDS, Buckets, PublishLatency, Writes
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
@@ -78,6 +78,52 @@ STEPS = st.lists(
 )
 
 
+def read_all(rows: Rows[int], there: dict[int, tuple[int, ...]], most: int) -> Shown[int]:
+    """Read all rows at once."""
+    rows.begin(most, there.__contains__)
+    for key, counted in there.items():
+        rows.read(key, counted)
+    return rows.end()
+
+
+PARTS = st.lists(
+    st.tuples(st.sampled_from(["come", "go", "count", "read", "read", "read"]), st.integers(0, 5)), max_size=80
+)
+
+
+@given(PARTS, st.integers(0, 3))
+def test_no_row_ever_falls_when_things_change_while_they_are_read(parts: list[tuple[str, int]], most: int) -> None:
+    rows: Rows[int] = Rows(1)
+    there: dict[int, tuple[int, ...]] = {}
+    before: dict[int | str, int] = {}
+    to_read: list[int] | None = None
+    for what, key in parts:
+        if what == "come":
+            there.setdefault(key, (0,))
+        elif what == "go" and key in there:
+            rows.gone(key, there.pop(key))
+            before.pop(key, None)  # a row of its own ends with it
+            if to_read and key in to_read:
+                to_read.remove(key)
+        elif what == "count" and key in there:
+            there[key] = (there[key][0] + 1,)
+        elif what == "read":
+            if to_read is None:
+                to_read = list(there)
+                rows.begin(most, there.__contains__)
+            if to_read:
+                number = to_read.pop(0)
+                rows.read(number, there[number])
+                continue
+            shown, to_read = rows.end(), None
+            now: dict[int | str, int] = {number: counted[0] for number, counted in shown.rows.items()}
+            if shown.rest is not None:
+                now["(other)"] = shown.rest[0]
+            assert [name for name, value in before.items() if now.get(name, -1) < value] == []
+            assert len(shown.rows) <= most
+            before = now
+
+
 @given(STEPS, st.integers(0, 3))
 def test_no_row_ever_falls(steps: list[tuple[str, int]], most: int) -> None:
     rows: Rows[int] = Rows(1)
@@ -92,7 +138,7 @@ def test_no_row_ever_falls(steps: list[tuple[str, int]], most: int) -> None:
         elif what == "count" and key in there:
             there[key] = (there[key][0] + 1,)
         elif what == "look":
-            shown = rows.show(there, most)
+            shown = read_all(rows, there, most)
             now: dict[int | str, int] = {key: counted[0] for key, counted in shown.rows.items()}
             if shown.rest is not None:
                 now["(other)"] = shown.rest[0]
