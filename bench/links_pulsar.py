@@ -24,7 +24,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +34,7 @@ from tests.support.brokers import eventually
 
 from bench import pairs
 from bench.link_latency import Flow, numbers
-from bench.pairs import Cluster, Pair
+from bench.pairs import Pair, stored
 from bench.peers import KIB, client, result
 from bench.results import Figure, kept, store
 
@@ -51,13 +50,6 @@ LOOK_S: Final = 0.01
 
 Case = Callable[[Pair, str], dict[str, Any]]
 """Measures one thing at one pair with topics named after a text; has `cpu_us`."""
-
-
-def stored(cluster: Cluster, topic: str) -> int:
-    """Messages that arrived at a topic of a cluster since its start; 0 where it is not there."""
-    with contextlib.suppress(urllib.error.HTTPError, kit.PeerError):
-        return int(cluster.rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")["msgInCounter"])
-    return 0
 
 
 def latency(flows: dict[str, Flow], rate: int, seconds: int) -> Case:

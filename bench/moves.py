@@ -184,7 +184,7 @@ def measured(pair: Pair, rounds: int) -> list[Figure]:
     for in_order in (True, False):
         ways: dict[str, float | None] = dict(MOVES)
         if pair.name == "magnetar":
-            ways["planned"] = None
+            ways["as planned"] = None
         for way, wait_s in ways.items():
             name = f"{'in-order' if in_order else 'out-of-order'}-{way.replace(' ', '-')}"
             found = [moved(pair, f"{name}-{number}", wait_s, in_order=in_order) for number in range(rounds)]

@@ -3,21 +3,27 @@ alike.
 """
 
 import contextlib
+import urllib.error
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import psutil
+import pulsar as official
 from tests.support.apache_pulsar import kit
-from tests.support.brokers import World
+from tests.support.brokers import World, eventually
 from tests.support.delaying_proxy import proxied
 from tests.support.pipelines import Pipeline
 
 from bench.links import busy
+from bench.peers_client import quiet
 
 STEADY: Final = 0.05
 """A run whose processor time for each message is less than this share below the best before is no longer warming up."""
+
+OPEN_S: Final = 300
+"""A deadline for the slowest machine."""
 
 
 class Cluster(Protocol):
@@ -59,6 +65,22 @@ class Pair:
         return sum(map(busy, self.roots))
 
 
+def stored(cluster: Cluster, topic: str) -> int:
+    """Messages that arrived at a topic of a cluster since its start; 0 where it is not there."""
+    with contextlib.suppress(urllib.error.HTTPError, kit.PeerError):
+        return int(cluster.rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")["msgInCounter"])
+    return 0
+
+
+def opened(pair: Pair) -> Pair:
+    """The pair, when a first message has come from a to b. On a busy machine Pulsar takes minutes for its first topic."""
+    client = official.Client(pair["a"].url, operation_timeout_seconds=OPEN_S, logger=quiet())
+    client.create_producer("opened").send(b"x")
+    client.close()
+    eventually(lambda: stored(pair["b"], "opened") == 1, within_s=OPEN_S)
+    return pair
+
+
 @contextlib.contextmanager
 def magnetar(folder: Path, one_way: float = 0.0, links: str = "") -> Iterator[Pair]:
     """Two brokers and one pipeline, which is next to a; b is `one_way` seconds away from both.
@@ -85,7 +107,7 @@ def magnetar(folder: Path, one_way: float = 0.0, links: str = "") -> Iterator[Pa
         pipeline.start()
         roots = [pipeline.process, *(broker.process for broker in world.brokers.values())]
         processes = [psutil.Process(root.pid) for root in roots if root is not None]
-        yield Pair("magnetar", {name: world[name] for name in "ab"}, processes, world.config)
+        yield opened(Pair("magnetar", {name: world[name] for name in "ab"}, processes, world.config))
 
 
 @contextlib.contextmanager
@@ -101,7 +123,7 @@ def pulsar(folder: Path, one_way: float = 0.0) -> Iterator[Pair]:
             cluster.start()
         kit.join(list(made.values()))
         processes = [psutil.Process(cluster.pid) for cluster in made.values()]
-        yield Pair("pulsar", {name: made[name] for name in "ab"}, processes)
+        yield opened(Pair("pulsar", {name: made[name] for name in "ab"}, processes))
 
 
 KINDS: Final[dict[str, Callable[[Path, float], contextlib.AbstractContextManager[Pair]]]] = {

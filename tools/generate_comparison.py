@@ -112,7 +112,7 @@ def moves(content: dict[str, Any]) -> str:
     for figure in content["figures"]:
         kind, _, what = figure["name"].partition(": ")
         rounds = figure["detail"]["rounds"]
-        text = ", ".join(str(one["repeated"]) for one in rounds)
+        text = " / ".join(f"{one['repeated']:,}" for one in rounds)
         found.setdefault(what, {})[kind] = f"{text} of {rounds[0]['acknowledged']:,}"
     rows = [[what, kinds.get("magnetar", ""), kinds.get("pulsar", "-")] for what, kinds in found.items()]
     return table(["messages", "Magnetar", "Pulsar"], rows)

@@ -27,11 +27,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from magnetar.core.errors import ConfigError
+from magnetar.spark_session.session import find_java
 from tests.support.brokers import free_port
 
 HERE: Final = Path(__file__).resolve().parent
 VERSION: Final = re.search(r"<pulsar.version>(.*)</pulsar.version>", (HERE / "pom.xml").read_text())[1]  # type: ignore[index]
-JAVA_MIN: Final = 17
 
 HEAP: Final = "1g"
 """Heap of a cluster, at most: two clusters, Spark and the clients have to fit on a machine with 8 GB. The distribution
@@ -79,16 +80,12 @@ def fetched() -> bool:
 
 def missing() -> str:
     """Why no peer can run here, in one line; empty where one can."""
-    java = shutil.which("java")
-    if java is None:
-        return f"a real Apache Pulsar needs Java {JAVA_MIN} or newer, and there is no `java` (Debian: openjdk-17-jre-headless)"
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
-    if version is None or int(version[1]) < JAVA_MIN:
-        first = told.strip().splitlines()[0] if told.strip() else "nothing"
-        return f"a real Apache Pulsar needs Java {JAVA_MIN} or newer, and `java -version` says: {first}"
+    try:
+        find_java()
+    except ConfigError as error:
+        return f"no real Apache Pulsar: {error}"
     if not fetched() and shutil.which("mvn") is None:
-        return "a real Apache Pulsar is fetched by Maven, and there is no `mvn` (Debian: apt install maven)"
+        return "no real Apache Pulsar: Maven fetches it, and there is no `mvn` (Debian, Ubuntu: apt install maven)"
     return ""
 
 
@@ -252,7 +249,14 @@ class PulsarCluster:
         drivers = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
         # A test or bench that is killed takes its peers with it, where the system has this program (Linux).
         command = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        command += ["java", "-cp", f"{jars}/*", "-Xms256m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
+        command += [
+            str(find_java()),
+            "-cp",
+            f"{jars}/*",
+            "-Xms256m",
+            f"-Xmx{HEAP}",
+            f"-XX:MaxDirectMemorySize={DIRECT}",
+        ]
         command += ["-XX:+UseG1GC", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
         command += [f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-Dio.netty.tryReflectionSetAccessible=true"]
         command += [f"--add-opens={name}=ALL-UNNAMED" for name in opened]

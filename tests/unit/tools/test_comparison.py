@@ -52,7 +52,7 @@ def test_a_lower_time_and_a_higher_rate_are_ahead(results: Path) -> None:
 
 
 def test_every_round_of_a_move_is_shown(results: Path) -> None:
-    assert "| at once |  | 7, 9 of 2,000 |" in made.TABLES["moves"]()
+    assert "| at once |  | 7 / 9 of 2,000 |" in made.TABLES["moves"]()
 
 
 def test_what_was_not_measured_names_its_command(results: Path) -> None:
