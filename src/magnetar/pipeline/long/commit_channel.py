@@ -113,7 +113,7 @@ class CommitChannel:
             self.channel.close()
             self.channel = None
         self._again_at = time.monotonic() + PAUSE_S
-        for number, commits, _ in self._sent.values():
+        for number, commits, _ in reversed(self._sent.values()):  # an earlier one must not replace a later one
             link = self._links[number]
             link.owed = commits | link.owed
         self._sent.clear()
