@@ -1,40 +1,22 @@
 """The planted bugs of long batches: each is one rule left out of the session or of its driver, and must be found by the world.
 
-They are patches of the real functions, here and only here
+They are patches of the real functions, those of the session the same as in the simulator's worlds
 (docs/decisions/0045-planted-bugs-are-patches-and-sets-have-two-forms.md).
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from magnetar.replication.link.fetching import FetchSession
+from magnetar_sim.planted.long_batches import (
+    add_part_without_p,
+    begin_behind_sent,
+    fetch_for_the_superseded,
+    fetch_over_any_connection,
+)
 from tests.support.fetchworld import FetchWorld
 from tests.support.linkbugs import run_world
 
-_begin, _add_part, _fetch = FetchSession._begin, FetchSession._add_part, FetchSession.fetch
 _SESSION = "magnetar.replication.link.fetching.FetchSession"
-
-
-def begin_behind_sent(session: FetchSession, *arguments: Any) -> None:
-    sent = {topic: granted.sent for topic, granted in session.grants.items()}
-    _begin(session, *arguments)
-    for topic, granted in session.grants.items():
-        granted.sent = sent[topic]
-
-
-def add_part_without_p(session: FetchSession, topic: str, granted: Any, read: Any, _behind: Any) -> None:
-    _add_part(session, topic, granted, read, None)
-
-
-def fetch_for_the_superseded(session: FetchSession, connection: int, request: Any, reply: Any, refusal: Any) -> None:
-    present = session._reader
-    if request.pipeline == session.pipeline and (request.epoch < present.epoch or request.reader in session._former):
-        request.epoch, request.reader, connection = present.epoch, present.number, present.connection
-    _fetch(session, connection, request, reply, refusal)
-
-
-def fetch_over_any_connection(session: FetchSession, _connection: int, request: Any, reply: Any, refusal: Any) -> None:
-    _fetch(session, 1, request, reply, refusal)
 
 
 class AnyGrant(FetchWorld):

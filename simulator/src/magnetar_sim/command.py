@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bugs = ("", *BUGS, *METADATA_BUGS)
     parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
     parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
+    parser.add_argument(
+        "--batches", default="", choices=("short", "long", "both"), help="what carries the links; else by the seed"
+    )
     parser.add_argument("--trace", action="store_true", help="print what happens in that world")
     parser.add_argument("--cores", type=int, default=0, help="0: all")
     parser.add_argument(
@@ -61,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _one(given: argparse.Namespace) -> int:
     trace: list[str] | None = [] if given.trace else None
-    outcome = run_world(given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace, wide=given.wide)
+    outcome = run_world(
+        given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace, wide=given.wide, batches=given.batches
+    )
     for line in trace or ():
         sys.stdout.write(line + "\n")
     sys.stdout.write(
@@ -97,16 +102,23 @@ def _many(given: argparse.Namespace) -> int:
     done = events = 0
     broken = []
     seeds = range(given.first, given.first + given.seeds)
-    for outcome in run_many(seeds, given.mode, bug=given.bug, cores=given.cores, wide=given.wide):
+    for outcome in run_many(
+        seeds, given.mode, bug=given.bug, cores=given.cores, wide=given.wide, batches=given.batches
+    ):
         done += 1
         events += outcome.events
         if outcome.why:
             broken.append(outcome)
-            steps = shorter(outcome.seed, given.mode, given.bug, wide=given.wide) if len(broken) <= 3 else 0
+            steps = (
+                shorter(outcome.seed, given.mode, given.bug, wide=given.wide, batches=given.batches)
+                if len(broken) <= 3
+                else 0
+            )
             again = f"python -m magnetar_sim --seed {outcome.seed} --mode {given.mode}"
             again += f" --steps {steps}" if steps else ""
             again += f" --bug {given.bug}" if given.bug else ""
             again += " --wide" if given.wide else ""
+            again += f" --batches {given.batches}" if given.batches else ""
             sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
             sys.stdout.flush()
     seconds = time.monotonic() - began

@@ -50,15 +50,18 @@ class WorldContext:
         both: links that another one leads back along.
         departed: per cluster the clusters that its policy named once and ceased to name: it passes over what they write, also
             what it had read before.
+        batches: what carries its links, see `options.WorldOptions`.
         storm: whether things go wrong still.
         happened: how often what took place (an action may find nothing to do): tests require that worlds have some of everything.
         digest: of all bytes that brokers sent.
     """
 
     def __init__(self, seed: int, mode: str, options: WorldOptions, trace: list[str] | None) -> None:
+        self.seed = seed
         self.rng = rng = random.Random(f"sim-{seed}")  # noqa: S311 - chance that replays
         self.mode, self.options, self.trace = mode, options, trace
         self.focus = options.focus_of(seed)
+        self.batches = options.batches_of(seed)
         self.digest = 0
         self.happened: Counter[str] = Counter()
         self.clock = Clock()

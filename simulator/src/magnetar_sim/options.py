@@ -1,5 +1,6 @@
 """What kind of world is wanted. The seed decides everything that is left open here."""
 
+import random
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,10 @@ UNPLAIN: Final = (
 """What a plain world leaves out: it makes messages come again on purpose, or in one mode only."""
 
 
+BATCHES: Final = ("short", "short", "long", "both")
+"""What carries the links of a world, see `WorldOptions.batches`."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorldOptions:
     """What does not come from the seed.
@@ -31,6 +36,8 @@ class WorldOptions:
         shape: the kind of topology, see `context.topology`; "": by the seed.
         replicated_share: how many worlds replicate their subscriptions.
         schemas: producers bring schemas. Not by the seed: that would change all other worlds.
+        batches: what carries the links: "short" batches, "long" ones, or "both", long ones and planned ones for what is behind;
+            "": by the seed, with a generator of its own. Plain worlds have short ones.
         wide: more is done, and more goes wrong (`magnetar_sim.actions.wide`). Not by the seed either.
     """
 
@@ -40,12 +47,19 @@ class WorldOptions:
     replicated_share: float = 0.9
     schemas: bool = False
     wide: bool = False
+    batches: str = ""
 
     def focus_of(self, seed: int) -> tuple[str, ...]:
         """What the world of a seed does far more often than others; () for most."""
         if self.focus is not None:
             return self.focus
         return () if self.plain else focus_of(seed)
+
+    def batches_of(self, seed: int) -> str:
+        """What carries the links of the world of a seed."""
+        if self.batches or self.plain:
+            return self.batches or "short"
+        return random.Random(f"batches-{seed}").choice(BATCHES)  # noqa: S311 - chance that replays
 
 
 BY_SEED: Final = WorldOptions()

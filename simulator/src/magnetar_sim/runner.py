@@ -49,6 +49,7 @@ def run_world(
     without: str = "",
     trace: list[str] | None = None,
     wide: bool = False,
+    batches: str = "",
 ) -> Outcome:
     """Live through one world.
 
@@ -59,10 +60,12 @@ def run_world(
         without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
         wide: more is done, and more goes wrong, see `magnetar_sim.actions.wide`.
+        batches: what carries the links, see `options.WorldOptions`; "": by the seed.
     """
     steps = steps or steps_of(seed, bug or without)
     plant = BUGS[bug or without] if bug or without else None
     options = replace(plant.options if plant is not None else BY_SEED, wide=wide)
+    options = replace(options, batches=batches or options.batches)
     story = plant.story if plant is not None else None
     world: World | None = None
     why = ""
@@ -100,13 +103,13 @@ looking for it within them, and a few tens of MB.
 """
 
 
-def _batch(work: tuple[list[int], str, str, bool, bool]) -> list[Outcome]:
-    seeds, mode, bug, first, wide = work
+def _batch(work: tuple[list[int], str, str, bool, bool, str]) -> list[Outcome]:
+    seeds, mode, bug, first, wide, batches = work
     found = []
     gc.disable()
     try:
         for number, seed in enumerate(seeds):
-            outcome = run_world(seed, mode, bug=bug, wide=wide)
+            outcome = run_world(seed, mode, bug=bug, wide=wide, batches=batches)
             found.append(outcome)
             if first and outcome.why:
                 break
@@ -125,6 +128,7 @@ def run_many(
     cores: int = 0,
     first: bool = False,
     wide: bool = False,
+    batches: str = "",
 ) -> Iterator[Outcome]:
     """Live through many worlds, on all cores.
 
@@ -132,12 +136,12 @@ def run_many(
         seeds, mode, bug: which.
         cores: 0 for all.
         first: each piece of the work ends with its first broken promise.
-        wide: as `run_world`.
+        wide, batches: as `run_world`.
     """
     cores = cores or os.cpu_count() or 1
     every = list(seeds)
     size = max(1, min(50, len(every) // (cores * 4) or 1))
-    work = [(every[at : at + size], mode, bug, first, wide) for at in range(0, len(every), size)]
+    work = [(every[at : at + size], mode, bug, first, wide, batches) for at in range(0, len(every), size)]
     if cores == 1 or len(work) == 1:
         for piece in work:
             yield from _batch(piece)
@@ -147,15 +151,15 @@ def run_many(
             yield from outcomes
 
 
-def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False) -> int:
+def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False, batches: str = "") -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
     full = steps_of(seed, bug)
-    best: int = full if run_world(seed, mode, bug=bug, wide=wide).why else 0
+    best: int = full if run_world(seed, mode, bug=bug, wide=wide, batches=batches).why else 0
     if not best:
         return 0
     fewer: list[int] = [*range(2, 20, 2), *range(20, full, 8)]
     for steps in fewer:
-        if steps < best and run_world(seed, mode, steps=steps, bug=bug, wide=wide).why:
+        if steps < best and run_world(seed, mode, steps=steps, bug=bug, wide=wide, batches=batches).why:
             return steps
     return best
 

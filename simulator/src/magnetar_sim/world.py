@@ -8,6 +8,7 @@ from magnetar_sim.actions.faults import Faults
 from magnetar_sim.actions.workload import Workload
 from magnetar_sim.cluster import Cluster, Clusters, small_limits
 from magnetar_sim.connections.clients import SHARED, Consumer, Surroundings
+from magnetar_sim.connections.long_link import LongLink
 from magnetar_sim.connections.net import Network
 from magnetar_sim.connections.pipeline import Link
 from magnetar_sim.context import OTHER_TOPIC, WorldContext
@@ -53,7 +54,7 @@ class World:
         self.rng = rng = context.rng
         self.net = Network(context.clock, rng, context.slow_net_ms)
         self.clusters = Clusters()
-        self.links: dict[tuple[str, str], Link] = {}
+        self.links: dict[tuple[str, str], Link | LongLink] = {}
         """By source and target."""
         self.observers = observers = Observers()
         self.truth = Truth(context, observers)
@@ -81,7 +82,11 @@ class World:
         for cluster in self.clusters.values():
             cluster.start()
         for source, target in context.pairs:
-            self.links[source, target] = Link(context, self.net, self.clusters, self.truth, observers, source, target)
+            ends = (context, self.net, self.clusters, self.truth, observers, source, target)
+            self.links[source, target] = (
+                Link(*ends) if context.batches == "short" else LongLink(*ends, bulk=context.batches == "both")
+            )
+        context.count(f"batches: {context.batches}")
         self.around = Surroundings(context, self.net, self.clusters, self.truth.published, observers)
         self.workload = Workload(context, self.around, self.clusters, self.truth, self.acks)
         self.failovers = Failovers(context, self.clusters, self.truth, self.acks, self.workload)

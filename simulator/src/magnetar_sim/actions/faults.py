@@ -10,6 +10,7 @@ from magnetar.metadata.policies.namespace import SubscriptionMode
 from magnetar_sim.actions.failovers import Failovers
 from magnetar_sim.cluster import Cluster, Clusters
 from magnetar_sim.connections.clients import Client
+from magnetar_sim.connections.long_link import LongLink
 from magnetar_sim.connections.net import Network
 from magnetar_sim.connections.pipeline import Link
 from magnetar_sim.context import WorldContext
@@ -36,7 +37,7 @@ class Faults:
         context: WorldContext,
         net: Network,
         clusters: Clusters,
-        links: dict[tuple[str, str], Link],
+        links: dict[tuple[str, str], Link | LongLink],
         truth: Truth,
         failovers: Failovers,
     ) -> None:

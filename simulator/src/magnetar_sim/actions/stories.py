@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from magnetar.core.ids import EARLIEST
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.connections.clients import SHARED, Consumer, Publisher
+from magnetar_sim.connections.long_link import LongLink
+from magnetar_sim.connections.pipeline import Link
 from magnetar_sim.memory.records import PLAIN
 from magnetar_sim.world import Story, World
 
@@ -141,7 +143,9 @@ def marks_of_a_former_life(world: World) -> Iterator[int]:
         return
     origin, late, again = rng.sample(world.context.names, 3)
     clusters = world.clusters
-    world.links[origin, again].twice = 1.0
+    link = world.links[origin, again]
+    assert isinstance(link, Link)  # planned for worlds with short batches
+    link.twice = 1.0
     _publish(world, origin, count := rng.randint(1, 4))
     consumer = _consumer(world, origin)
     for name in (late, again):
@@ -396,7 +400,62 @@ def died_behind_its_own_update(world: World) -> Iterator[int]:
         yield rng.randint(0, 2_000)
 
 
+def _granted(world: World, source: str, target: str) -> Iterator[int]:
+    """The source has the topic, and may hand it out for the target."""
+    topic, here = world.context.topics[0], world.clusters[source]
+
+    def granted() -> bool:
+        sources = here.broker.links.sources if here.broker is not None else {}
+        return target in sources and topic in sources[target]._sessions.whole.grants
+
+    world.faults.create(source, topic)
+    yield from _until(granted)
+
+
+def handed_out_and_lost(world: World) -> Iterator[int]:
+    """All attempts of a long batch die with what they were handed out, and the next batch begins."""
+    source, target = world.rng.choice(list(world.links))
+    link = world.links[source, target]
+    if not isinstance(link, LongLink):
+        return
+    yield from _granted(world, source, target)
+    link.faults.task_dies, link.faults.driver_dies = 1.0, 0.0
+    _publish(world, source, world.rng.randint(1, 4))
+    yield world.rng.randint(4_000, 10_000)
+    link.faults.task_dies = 0.0
+    yield 3_000
+
+
+def confirmed_before_the_loss(world: World) -> Iterator[int]:
+    """A destination confirms the first messages and loses its disk, and the confirmation comes when that was compared.
+
+    See docs/design/pipeline.md#long-batches.
+    """
+    rng = world.rng
+    source, target = rng.choice(list(world.links))
+    link = world.links[source, target]
+    if not isinstance(link, LongLink):
+        return
+    yield from _granted(world, source, target)
+    link.faults.loses, link.faults.driver_dies = 1.0, 0.0
+    _publish(world, source, count := rng.randint(1, 4))
+    yield from _until(_holds(world, target, count))
+    yield rng.randint(100, 600)
+    link.kill_tasks(1.0)
+    link.faults.loses, link.faults.task_dies = 0.0, 1.0
+    world.faults.lose_disk(world.clusters[target])
+    yield rng.randint(1, 50)
+    if world.clusters[target].broker is None:
+        world.clusters[target].start()
+    yield rng.randint(5_000, 20_000)
+    link.faults.task_dies = 0.0
+    yield 3_000
+
+
 STORIES: dict[str, Story] = {
+    "any_grant": confirmed_before_the_loss,
+    "begins_at_plan": handed_out_and_lost,
+    "no_revocation": confirmed_before_the_loss,
     "epoch_volatile": died_behind_its_own_update,
     "activates_unasked": moved_to_a_lost_disk,
     "forgotten_for_good": forgotten_while_alone,

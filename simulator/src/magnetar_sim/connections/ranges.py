@@ -71,8 +71,7 @@ class RangeHost(Protocol):
     """What a task needs of its link.
 
     Attributes:
-        task_dies: how often a task dies at a step.
-        first_p, next_p: what the entries of a range come after (seams for planted bugs).
+        source: of the link.
     """
 
     context: WorldContext
@@ -80,7 +79,10 @@ class RangeHost(Protocol):
     workers: Workers
     filter: LinkFilter
     source: str
-    task_dies: float
+
+    @property
+    def task_dies(self) -> float:
+        """How often a task dies at a step."""
 
     def pause_ms(self) -> int:
         """How long a task takes for nothing."""

@@ -61,6 +61,18 @@ class Workers:
         """A new connection to one end of the link; `lost` is called when it is gone."""
         return Peer(self._net, self._events, self._source, self._clusters[cluster], self._site, lost, self.wanted)
 
+    def arrives_late(self, cluster: str, late_ms: int, kind: int, name: str, body: Callable[[int], object]) -> None:
+        """A command is stuck in a connection that was given up: it arrives all the same, if the broker is still the same one."""
+        life = self._clusters[cluster].life
+
+        def arrive() -> None:
+            if self._clusters[cluster].life == life:
+                peer = self.peer(cluster, _unused)
+                peer.ask(kind, name, body, _unheard)
+                peer.close()
+
+        self._context.clock.after(late_ms, arrive)
+
     def wanted(self, peer: Peer, wanted: pb.CommandGeoSchemasWanted) -> None:
         """A destination asks for schemas: ask the source. After a while without an answer, answer with a reason."""
         answered = False
@@ -103,3 +115,7 @@ class Workers:
 
 def _unused() -> None:
     """A connection that no task uses may end."""
+
+
+def _unheard(_frame: Frame) -> None:
+    """An answer that comes to a connection that was given up."""

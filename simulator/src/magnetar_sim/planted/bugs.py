@@ -20,6 +20,7 @@ from magnetar_sim.actions.stories import STORIES
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions
 from magnetar_sim.planted.exact import EXACT, Dropping, Patches, patches_of
 from magnetar_sim.planted.links import LINKS
+from magnetar_sim.planted.long_batches import LONG_BATCHES
 from magnetar_sim.planted.mixed import BOTH, MIXED
 from magnetar_sim.planted.snapshot import SNAPSHOT
 from magnetar_sim.world import Story
@@ -73,6 +74,8 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "snapshot_must_come_first": (260, 18, 493, 56), "leaving_forgets": (13, 36, 45, 92),
     "leaving_silences": (44, 159, 128, 179), "begins_untold": (9, 24, 79, 81), "begins_expired": (1, 2, 4, 10),
     "change_untold": (6, 4), "updates_unlearnt": (13, 24), "own_seeks_only": (24, 26), "goes_back_alone": (13, 24),
+    "any_grant": (10, 15, 17), "no_revocation": (10, 15), "begins_behind_sent": (8, 13), "begins_at_plan": (1, 6),
+    "superseded_is_answered": (13,), "no_p": (0, 1, 2),
 }  # fmt: skip
 """Seeds that find each, from a search over 0, 1, 2, ... (`python -m magnetar_sim --find BUG`); several, because whatever draws
 chance differently, or takes another time, makes all worlds others than they were.
@@ -89,7 +92,7 @@ LONG: Final = frozenset({
 
 SHORTER: Final = {
     **dict.fromkeys((*STORIES, "never_rests"), 4),
-    "leaving_silences": 1,
+    **dict.fromkeys(("leaving_silences", "any_grant", "no_revocation", "begins_at_plan"), 1),
     **dict.fromkeys(("refuse_pushed", "rewind_volatile", "never_tells", "local_floor"), 24),
     **dict.fromkeys(
         ("no_cursor_gen", "seek_forgets_foreign", "seek_is_final", "base_no_floor", "epoch_counter", "delta_without_base",
@@ -131,21 +134,26 @@ SHAPES = {
 }  # fmt: skip
 """The topology of those that only one kind shows, or that one kind shows best."""
 
-UNREPLICATED = frozenset({"w_from_log_only", "no_handshake", "idx_from_log", "trim_volatile"})
+UNREPLICATED = frozenset(
+    {"w_from_log_only", "no_handshake", "idx_from_log", "trim_volatile", "no_revocation", "any_grant"}
+)
 """Those that markers hide: a log that keeps them keeps the watermarks in them, and a link that has some to bring is not idle."""
 
 
 def _plant(name: str, mode: str, patches: Patches | Dropping) -> PlantedBug:
     share = 0.0 if name in UNREPLICATED else 1.0 if name in STORIES else BY_SEED.replicated_share
     # Without a focus the world has none, not even that of its seed.
-    options = WorldOptions(focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""), replicated_share=share)
+    batches = "long" if name in LONG_BATCHES else "short"
+    options = WorldOptions(
+        focus=FOCUS.get(name, ()), shape=SHAPES.get(name, ""), replicated_share=share, batches=batches
+    )
     steps = max(STEPS) if name in LONG else SHORTER.get(name, 0)
     return PlantedBug(mode, patches, KNOWN.get(name, ()), steps, options, STORIES.get(name))
 
 
 BUGS: dict[str, PlantedBug] = {
     name: _plant(name, mode, patches)
-    for mode, table in (("exact", LINKS | EXACT), ("snapshot", SNAPSHOT | BOTH), ("mixed", MIXED))
+    for mode, table in (("exact", LINKS | EXACT | LONG_BATCHES), ("snapshot", SNAPSHOT | BOTH), ("mixed", MIXED))
     for name, patches in table.items()
 }
 
