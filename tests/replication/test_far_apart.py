@@ -1,0 +1,188 @@
+"""Links over a long way: real brokers, a delaying proxy in front of one or both, the tasks of the pipeline without Spark.
+
+What is checked is how much is under way, and in how many round trips a topic is carried. No test looks at how long it takes.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pyarrow as pa
+import pytest
+
+from magnetar.core.config import load
+from magnetar.core.secret_file import read_link_token
+from magnetar.core.settings import ReplicationLimits
+from magnetar.pipeline import messages as m
+from magnetar.pipeline.coordinator import PipelineCoordinator
+from magnetar.pipeline.link_state import Link
+from magnetar.pipeline.long import fetch_read
+from magnetar.pipeline.long.fetch_write import fetch_write
+from magnetar.pipeline.planner import BULK, LONG, TAIL
+from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.tasks import append_sender, task_read
+from magnetar.pipeline.tasks.link_channel import LinkChannel
+from magnetar.pipeline.tasks.task_write import LinkSink
+from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.delaying_proxy import DelayingProxy
+
+pytestmark = [pytest.mark.timeout(300)]
+
+T = "persistent://public/default/t"
+LINKS = '[[links]]\nfrom = "a"\nto = "b"\n'
+ONE_WAY_S = 0.4
+"""Long, so that a busy machine fills the way too."""
+
+SIZE = 20_000
+COUNT = 1_000
+KIB = 1 << 10
+FORMER = 256 * KIB
+"""What would be under way with windows that do not grow: one read, one append, or sixteen questions."""
+
+LIMITS = ReplicationLimits(
+    progress_ms=60_000, answer_ms=60_000, window_bytes=4 << 20, buffer_bytes_max=4 << 20, link_window_bytes_max=4 << 20
+)
+CEILING = LIMITS.window_bytes + (2 << 20)
+"""With what is on the way in the other direction, and what the proxy counts in addition to the bytes."""
+
+
+class Ways:
+    """A delaying proxy in front of each of some ports, in a thread with a loop of its own."""
+
+    def __init__(self, ports: dict[str, int]) -> None:
+        self.ports: dict[str, int] = {}
+        self.most: dict[str, int] = dict.fromkeys(ports, 0)
+        self._proxies: dict[str, DelayingProxy] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(ports), self._loop).result(30)
+
+    async def _start(self, ports: dict[str, int]) -> None:
+        for name, port in ports.items():
+            proxy = self._proxies[name] = await DelayingProxy(("127.0.0.1", port), ONE_WAY_S).start()
+            self.ports[name] = proxy.port
+        self._watch()
+
+    def _watch(self) -> None:
+        """Note how much is under way, many times in each round trip."""
+        for name, proxy in self._proxies.items():
+            self.most[name] = max(self.most[name], proxy.held_bytes)
+        self._loop.call_later(ONE_WAY_S / 20, self._watch)
+
+    async def _stop(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.close()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+
+class Runner:
+    """A coordinator whose planned and long batches run here.
+
+    Args:
+        far: clusters that are far from the pipeline.
+        long: whether long batches carry topics at their end.
+    """
+
+    def __init__(self, world: World, far: str, *, long: bool) -> None:
+        config = load(world.config)
+        self._token = read_link_token(config.replication.token_file)
+        self.ways = Ways({name: world[name].pulsar_port for name in far})
+        addresses = {
+            name: f"127.0.0.1:{self.ways.ports.get(name, broker.pulsar_port)}" for name, broker in world.brokers.items()
+        }
+        pipeline = Pipeline((Link(0, "a", "b"),), addresses, self._token, 4, "tests", LIMITS, long=long)
+        self.coordinator = PipelineCoordinator(pipeline).start()
+        self._over = threading.Event()
+        queries = (*LONG, BULK) if long else (TAIL, BULK)
+        self._lanes = [threading.Thread(target=self._run, args=(name,), daemon=True) for name in queries]
+        for lane in self._lanes:
+            lane.start()
+
+    def _run(self, query: str) -> None:
+        while not self._over.is_set():
+            if self.coordinator.wait(query, 200):
+                tasks = self.coordinator.plan(query)
+                reports = [self._long(task) if query in LONG else self._planned(task) for task in tasks]
+                self.coordinator.committed(query, reports)
+
+    def _planned(self, task: m.Task) -> m.TaskReport:
+        """Reader and sink take turns, as in Spark with an empty buffer between them."""
+        sink = LinkSink(self._token)
+        for batch in task_read.read_task(task, self._token, filtered=frozenset()):
+            sink.feed(batch)
+        return sink.finish()
+
+    def _long(self, task: m.Task) -> m.TaskReport:
+        rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
+
+        def read() -> None:
+            for batch in fetch_read.FetchReader(task, self._token, connect=LinkChannel).batches():
+                rows.put(batch)
+            rows.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        return fetch_write(iter(rows.get, None), self._token, connect=LinkChannel)
+
+    def stop(self) -> None:
+        self.coordinator.drain(20_000)
+        self._over.set()
+        for lane in self._lanes:
+            lane.join(30)
+        self.coordinator.stop()
+        self.ways.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path, ["a", "b"], LINKS).start()
+    yield made
+    made.close()
+
+
+def publish(broker: BrokerProcess, count: int, topic: str = T) -> None:
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True, max_pending_messages=50)
+    for number in range(count):
+        producer.send_async(f"{number} ".encode().ljust(SIZE, b"x"), lambda _result, _id: None)
+    producer.flush()
+    client.close()
+
+
+def numbers_there(broker: BrokerProcess, count: int, topic: str = T) -> list[int]:
+    """The numbers of the messages at a destination."""
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = [int(reader.read_next(60_000).data().split()[0]) for _ in range(count)]
+    client.close()
+    return found
+
+
+def arrived(world: World) -> bool:
+    return all(int(link["lag_messages"]) == 0 for link in world["a"].rest("GET", "/geo/v1/links"))
+
+
+@pytest.fixture(params=["planned", "long"])
+def runner(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    """A pipeline that is far from both clusters."""
+    monkeypatch.setattr(task_read, "READ_BYTES_MAX", FORMER)
+    monkeypatch.setattr(append_sender, "WINDOW_BYTES_MIN", FORMER)
+    monkeypatch.setattr(fetch_read, "FETCH_BYTES_MAX", FORMER // fetch_read.FETCHES_AHEAD)
+    publish(world["a"], COUNT)
+    made = Runner(world, "ab", long=request.param == "long")
+    yield made
+    made.stop()
+
+
+def test_one_topic_has_more_under_way_than_one_answer(world: World, runner: Runner) -> None:
+    eventually(lambda: arrived(world), within_s=200, what="everything is there")
+    for name, most in runner.ways.most.items():
+        assert 4 * FORMER < most < CEILING, f"{most // KIB} KiB on the way from or to {name}"
+    assert numbers_there(world["b"], COUNT) == list(range(COUNT))
