@@ -5,6 +5,7 @@
 
 from array import array
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from typing import Final
 
@@ -17,6 +18,9 @@ ROWS_MAX: Final = 64
 """Rows in one Arrow batch."""
 
 _KINDS: Final = [ARROW[kind] for _, kind in COLUMNS]
+_NAMES: Final = [name for name, _ in COLUMNS]
+_KIND: Final = _NAMES.index("kind")
+_LINK: Final = _NAMES.index("link")
 _ZEROS: Final = pa.py_buffer(bytes(8 * ROWS_MAX))
 _EMPTY: Final = pa.py_buffer(b"")
 _SCHEMA: Final = arrow_schema()
@@ -47,17 +51,18 @@ class PlainRows:
     def flush(self) -> pa.RecordBatch:
         """The batch of the gathered rows."""
         rows = len(self._kinds)
-        known = {
-            "kind": pa.py_buffer(bytes(self._kinds)),
-            "link": pa.py_buffer(self._links.tobytes()),
-        }
-        arrays = [
-            pa.Array.from_buffers(kind, rows, [None, known.get(name, _ZEROS)])
-            for (name, _), kind in zip(COLUMNS[:-2], _KINDS[:-2], strict=True)
-        ]
+        arrays = list(_zeros(rows))
+        for at, content in ((_KIND, bytes(self._kinds)), (_LINK, self._links.tobytes())):
+            arrays[at] = pa.Array.from_buffers(_KINDS[at], rows, [None, pa.py_buffer(content)])
         arrays += [_binary(self._lists), _binary(self._data)]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+@cache
+def _zeros(rows: int) -> list[pa.Array]:
+    """The number columns of this many rows, all zero: to make them takes as long as all the rest of a batch."""
+    return [pa.Array.from_buffers(kind, rows, [None, _ZEROS]) for kind in _KINDS[:-2]]
 
 
 def _binary(values: "list[bytes] | list[bytes | memoryview]") -> pa.Array:
