@@ -1,6 +1,7 @@
 """Long batches between real brokers, without Spark: what Spark does between the two halves of a batch is ours here.
 
-A batch is a thread that feeds what the reader yields to the sink. It can be killed, run twice, and hold rows back.
+A batch is a thread that feeds what the reader yields to the sink. It can be killed, run twice, and hold rows back as Java's
+buffers do. All tests share the brokers; each has topics of its own.
 """
 
 import logging
@@ -9,9 +10,9 @@ import shutil
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pulsar
 import pyarrow as pa
@@ -23,6 +24,7 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import ENTRY
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
+from magnetar.pipeline.long import fetch_read
 from magnetar.pipeline.long.fetch_read import FetchReader
 from magnetar.pipeline.long.fetch_write import fetch_write
 from magnetar.pipeline.planner import LONG
@@ -32,7 +34,6 @@ from tests.support.brokers import BrokerProcess, World, eventually
 
 pytestmark = [pytest.mark.timeout(300)]
 
-T = "persistent://public/default/t"
 LINKS = '[[links]]\nfrom = "a"\nto = "b"\n[[links]]\nfrom = "b"\nto = "a"\n'
 
 
@@ -46,12 +47,49 @@ class Killed(Exception):
     """The test ended a batch."""
 
 
+class Java:
+    """What stands between the two halves of a batch: it passes on the rows, unless a test says otherwise.
+
+    Attributes:
+        open: cleared: rows stay in its buffers.
+        fillers: whether filler rows arrive. Without one, the last row waits until there is another one or the stream ends.
+        held: batches of rows that came while it was not open.
+    """
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.fillers = True
+        self.held = 0
+
+    def carry(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows as the writer gets them."""
+        last: pa.RecordBatch | None = None
+        for batch in batches:
+            if not self.open.is_set():
+                self.held += 1
+                self.open.wait()
+            if self.fillers:
+                yield batch
+                continue
+            for row in range(batch.num_rows - 1):  # the filler is the last one
+                if last is not None:
+                    yield last
+                last = batch.slice(row, 1)
+        if last is not None:
+            yield last
+
+
 class Batch:
     """One long batch: the reader in a thread of its own, the sink in another."""
 
-    def __init__(self, task: m.Task, token: str, wanted: Callable[[dict[str, object]], bool] | None) -> None:
+    def __init__(
+        self, task: m.Task, token: str, wanted: Callable[[dict[str, object]], bool] | None, java: Java
+    ) -> None:
         self._rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
-        self._task, self._token, self._wanted = task, token, wanted
+        self._task, self._token, self._wanted, self._java = task, token, wanted, java
+        filtered = frozenset({0}) if wanted is not None else frozenset[int]()
+        self.reader = FetchReader(task, token, (), filtered, connect=LinkChannel)
         self.killed = False
         self.report: m.TaskReport | None = None
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._write)]
@@ -59,16 +97,14 @@ class Batch:
             thread.start()
 
     def _read(self) -> None:
-        filtered = frozenset({0}) if self._wanted is not None else frozenset[int]()
-        reader = FetchReader(self._task, self._token, (), filtered, connect=LinkChannel)
-        for whole in reader.batches():
+        for whole in self.reader.batches():
             batch = whole
             if self._wanted is not None:
                 rows = batch.drop_columns(["data"]).to_pylist()
                 batch = batch.filter(pa.array([row["kind"] != ENTRY or self._wanted(row) for row in rows]))
             self._rows.put(batch)
             if self.killed:
-                reader.over = True
+                self.reader.over = True
         self._rows.put(None)
 
     def _write(self) -> None:
@@ -79,7 +115,7 @@ class Batch:
                 yield batch
 
         with suppress(Killed):
-            self.report = fetch_write(rows(), self._token, connect=LinkChannel)
+            self.report = fetch_write(self._java.carry(rows()), self._token, connect=LinkChannel)
 
     @property
     def over(self) -> bool:
@@ -100,6 +136,7 @@ class Runner:
         self.lines: list[str] = []
         self.wanted = wanted
         self.batches: list[Batch] = []
+        self.java = Java()
         self.twice = False
         self._over = threading.Event()
         limits = config.replication.limits
@@ -116,7 +153,7 @@ class Runner:
             if not self.coordinator.wait(name, 200):
                 continue
             for task in self.coordinator.plan(name):
-                batches = [Batch(task, self.token, self.wanted) for _ in range(2 if self.twice else 1)]
+                batches = [Batch(task, self.token, self.wanted, self.java) for _ in range(2 if self.twice else 1)]
                 self.batches += batches
                 for batch in batches:
                     while not batch.over and not batch.killed:
@@ -129,6 +166,7 @@ class Runner:
             batch.killed = True
 
     def stop(self) -> None:
+        self.java.open.set()
         self.coordinator.drain(10_000)
         self._over.set()
         for lane in self._lanes:
@@ -136,11 +174,27 @@ class Runner:
         self.coordinator.stop()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, ["a", "b"], LINKS).start()
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("long"), ["a", "b"], LINKS).start()
     yield made
     made.close()
+
+
+@pytest.fixture
+def world(brokers: World) -> Iterator[World]:
+    """Both brokers run before each test and after it."""
+    yield brokers
+    for broker in brokers.brokers.values():
+        if broker.process is None:
+            broker.start()
+        else:
+            broker.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
@@ -153,10 +207,12 @@ def runner(world: World) -> Iterator[Runner]:
 class Traffic:
     """Numbered messages in one cluster, and what comes of them in another."""
 
-    def __init__(self, world: World, source: str, target: str, topic: str = T) -> None:
+    def __init__(self, world: World, source: str, target: str, topic: str, subscription: str) -> None:
         self._clients = [quiet_client(world[source]), quiet_client(world[target])]
         self._topic = topic
-        self._consumer = self._clients[1].subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+        self._consumer = self._clients[1].subscribe(
+            topic, subscription, initial_position=pulsar.InitialPosition.Earliest
+        )
         self._producer = self._clients[0].create_producer(topic, batching_enabled=False, block_if_queue_full=True)
         self.sent = 0
         self.received: list[int] = []
@@ -191,11 +247,11 @@ class Traffic:
 
 
 @pytest.fixture
-def traffic(world: World) -> Iterator[Callable[..., Traffic]]:
+def traffic(world: World, topic: str) -> Iterator[Callable[..., Traffic]]:
     made: list[Traffic] = []
 
-    def make(source: str = "a", target: str = "b", topic: str = T) -> Traffic:
-        made.append(Traffic(world, source, target, topic))
+    def make(source: str = "a", target: str = "b", more: str = "", subscription: str = "s") -> Traffic:
+        made.append(Traffic(world, source, target, topic + more, subscription))
         return made[-1]
 
     yield make
@@ -206,7 +262,7 @@ def traffic(world: World) -> Iterator[Callable[..., Traffic]]:
 def test_both_ways_once_and_in_order_over_many_turns(world: World, traffic: Callable[..., Traffic]) -> None:
     runner = Runner(world, length_ms=2_000)
     try:
-        there, back = traffic("a", "b"), traffic("b", "a", T + "-back")
+        there, back = traffic("a", "b"), traffic("b", "a", "-back")
         while len(runner.batches) < 5:
             there.publish(20)
             back.publish(20, size=70_000)
@@ -275,6 +331,78 @@ def test_two_readers_of_one_batch(world: World, traffic: Callable[..., Traffic])
         runner.stop()
 
 
+def test_a_reader_that_stands_still_while_another_one_works(world: World, traffic: Callable[..., Traffic]) -> None:
+    """Both believe that they run. Rows of the former one are in Java's buffers, and come when the other one has sent the same."""
+    runner = Runner(world)
+    try:
+        one = traffic()
+        one.publish(50)
+        one.take()
+        (former,) = runner.batches
+        runner.java.open.clear()
+        one.publish(50)
+        eventually(lambda: runner.java.held, what="rows are in Java's buffers")
+        runner.java = Java()  # of the other one
+        Batch(former._task, runner.token, None, runner.java)
+        one.publish(50)
+        one.take()
+        assert not former.over, "it does not know"
+        former._java.open.set()
+        eventually(lambda: former.over, what="the former one ends")
+        one.publish(50)
+        one.all_once_in_order()
+    finally:
+        runner.stop()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_grant_that_is_revoked_while_rows_of_it_are_on_their_way(
+    world: World, runner: Runner, traffic: Callable[..., Traffic], topic: str, lost: bool
+) -> None:
+    """The destination is started again, with its data or without. Rows that were in Java's buffers come after the comparison."""
+    one = traffic()
+    one.publish(50)
+    one.take()
+    one.close()
+    runner.java.open.clear()
+    before = traffic("a", "b")
+    before.sent = 50
+    before.publish(50)
+    before.close()
+    eventually(lambda: runner.java.held, what="rows are in Java's buffers")
+
+    def grant() -> int:
+        with runner.coordinator.reading() as state:
+            return state.grants[0]._granted.get(topic, 0)
+
+    first = grant()
+    world["b"].kill()
+    if lost:
+        shutil.rmtree(world.folder / "data" / "b")
+    world["b"].start()
+    eventually(lambda: grant() > first, within_s=60, what="another grant")
+    runner.java.open.set()
+    again = traffic("a", "b", subscription="again")
+    again.sent = 100
+    again.publish(50)
+    again.all_once_in_order()
+
+
+def test_a_filler_row_that_never_comes(world: World, traffic: Callable[..., Traffic]) -> None:
+    """The last row waits in Java: until the next one comes, at the latest until the next batch supersedes this one."""
+    runner = Runner(world, length_ms=2_000)
+    runner.java.fillers = False
+    try:
+        one = traffic()
+        for _ in range(3):
+            one.publish(1)
+            one.take()
+        one.publish(30)
+        one.all_once_in_order()
+    finally:
+        runner.stop()
+
+
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_a_killed_broker(world: World, runner: Runner, traffic: Callable[..., Traffic], which: str) -> None:
     one = traffic()
@@ -309,6 +437,29 @@ def test_a_broker_that_stands_still(world: World, runner: Runner, traffic: Calla
     one.all_once_in_order()
 
 
+def test_a_source_that_stands_still_for_longer_than_it_holds_a_question(
+    world: World, traffic: Callable[..., Traffic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for 30 s, in less time: the reader gives the connection up, and the late answers to it reach nobody."""
+    monkeypatch.setattr(fetch_read, "WAIT_MS", 500)
+    monkeypatch.setattr(fetch_read, "GREETING_S", 0.5)
+    runner = Runner(world)
+    try:
+        one = traffic()
+        one.publish(50)
+        one.take()
+        process = world["a"].process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        source = runner.batches[-1].reader._sources[f"127.0.0.1:{world['a'].pulsar_port}"]
+        eventually(lambda: source.failures >= 2, what="the reader gave its connections up")
+        process.send_signal(signal.SIGCONT)
+        one.publish(50)
+        one.all_once_in_order()
+    finally:
+        runner.stop()
+
+
 def test_a_destination_that_lost_its_disk(world: World, runner: Runner, traffic: Callable[..., Traffic]) -> None:
     one = traffic()
     one.publish(50)
@@ -325,6 +476,6 @@ def test_a_destination_that_lost_its_disk(world: World, runner: Runner, traffic:
 
 def test_new_topics_and_topics_that_go(world: World, runner: Runner, traffic: Callable[..., Traffic]) -> None:
     for number in range(5):
-        one = traffic("a", "b", f"{T}-{number}")
+        one = traffic("a", "b", f"-{number}")
         one.publish(20)
         one.all_once_in_order()

@@ -14,9 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas import serializers
 
 from magnetar.core.config import load
 from magnetar.core.errors import ConfigError
@@ -24,7 +26,7 @@ from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import replicate
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import ALL, Link
-from magnetar.pipeline.planner import BULK, TAIL
+from magnetar.pipeline.planner import BULK, LONG, TAIL
 from magnetar.pipeline.shared_state import Pipeline
 from magnetar.runtime.clock import wall_ms
 from magnetar.spark_session import session
@@ -211,6 +213,31 @@ def test_a_wrong_filter_is_named(spark: Any, tmp_path: Path) -> None:
     replicate.check_filters(
         spark, replicate.Pipeline((Link(0, "a", "b", "key is null or flags = 1"),), {}, TOKEN, 2, "x")
     )
+
+
+def test_a_spark_that_does_not_allow_long_batches_gets_short_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Other versions of PySpark may have no such attribute: that is said in one line, and the pipeline works."""
+    path = tmp_path / "clusters.toml"
+    text = "".join(
+        f'[clusters.{name}]\npulsar = "127.0.0.1:{port}"\nhttp = "127.0.0.1:{port + 1}"\n'
+        for name, port in (("a", 20000), ("b", 20010))
+    )
+    path.write_text(f'[replication]\ntail = "long-batches"\nmaster = "local[2,4]"\n{text}')
+    options = replicate.ReplicateOptions(config=load(path))
+    lines: list[str] = []
+    assert replicate.queries_of(options, lines.append) == (*LONG, BULK)
+    assert not lines, "this version allows them"
+    assert replicate.master_of(options, long=True) == "local[4,4]"
+
+    monkeypatch.setattr(serializers, "ArrowStreamSerializer", type("Former", (), {}))
+    queries = replicate.queries_of(options, lines.append)
+    assert queries == (TAIL, BULK)
+    (line,) = lines
+    assert f"long batches are not possible with PySpark {pyspark.__version__}" in line
+    assert "\n" not in line
+    assert replicate.master_of(options, long=False) == "local[2,4]"
 
 
 def test_a_query_that_ended_is_started_again(clusters: Any, pipeline: Any) -> None:

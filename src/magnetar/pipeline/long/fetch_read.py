@@ -65,6 +65,13 @@ PAUSE_S_MIN: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
 """Pause between two tries to reach a source: within a second of its return it is read again."""
 
+GREETING_S: Final = 2.0
+"""How long a source may take to accept a connection. One that stands still, or whose host is gone, is tried again soon."""
+
+PARTS_BEGUN_MAX: Final = 200_000
+"""First parts of topics under a grant that one batch passes on; then it ends early and the next one begins. The writer remembers
+each of these topics until the batch ends: some 100 MB at most."""
+
 REFUSED_S: Final = 1.0
 """Pause before a source that refused is asked again: another pipeline holds the lease, or the link does not exist yet."""
 
@@ -92,6 +99,7 @@ class SourceFetcher:
 
     Attributes:
         reader: named in each question; another one for each connection, because answers may have been lost with the last.
+        greeting_by: when the source must have accepted the connection.
         asked: by request id the question.
         paces: of each link, in answers: how many questions are under way follows them (`pipeline.tasks.pace`).
         failures: in a row; the next try is at `again_at`.
@@ -102,6 +110,7 @@ class SourceFetcher:
     routes: dict[int, m.Route]
     channel: LinkChannel | None = None
     reader: int = 0
+    greeting_by: float = 0.0
     asked: dict[int, Question] = field(default_factory=dict)
     paces: dict[int, Pace] = field(default_factory=dict)
     again_at: float = 0.0
@@ -110,7 +119,9 @@ class SourceFetcher:
 
     @property
     def answer_by(self) -> float:
-        """When the oldest question must have been answered: all wait equally long, so the first is the one."""
+        """When the source must have accepted the connection, or answered the oldest question (all wait equally long)."""
+        if self.channel is not None and self.channel.hello is None:
+            return self.greeting_by
         return next((question.until for question in self.asked.values()), inf)
 
 
@@ -150,6 +161,7 @@ class FetchReader:
         self._numbers: dict[tuple[int, str, int, int], FetchedPart] = {}
         self._rng = random.SystemRandom()
         self._full: list[pa.RecordBatch] = []
+        self._begun = 0
         self.over = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -210,7 +222,7 @@ class FetchReader:
         if source.channel is None:
             if source.again_at > now:
                 return
-            source.reader = self._rng.getrandbits(63) | 1
+            source.reader, source.greeting_by = self._rng.getrandbits(63) | 1, now + GREETING_S
             try:
                 source.channel = self._connect(source.address, self._token)
             except LinkDown:
@@ -290,6 +302,8 @@ class FetchReader:
             source.resting[link] = self._clock() + REFUSED_S
         elif response.parts:
             reads = [part.read for part in response.parts]
+            self._begun += sum(part.HasField("p") for part in response.parts)
+            self.over = self.over or self._begun >= PARTS_BEGUN_MAX
             if not all(map(lists_agree, reads)) or sum(sum(read.sizes) for read in reads) != len(payload):
                 return False
             if link in self._filtered:

@@ -22,6 +22,14 @@ from magnetar.wire.client import ClientConnection, Connected, ConnectRefused, Pu
 FRAME_BYTES_MAX: Final = 64 << 20
 """A ceiling for what a broker may send us in one frame: reads ask for at most 8 MiB, topic lists stay below."""
 
+_KEEPALIVE: Final = tuple(
+    (getattr(socket, name), value)
+    for name, value in {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}.items()
+    if hasattr(socket, name)
+)
+"""In seconds: a question may be held for 15 s, and a host that is gone would not be noticed before. The system asks it, not the
+broker: one that stands still for a while keeps its connections."""
+
 
 class LinkChannel:
     """A connection by TCP, or TLS when the address says so, authenticated by what links present.
@@ -69,6 +77,9 @@ class LinkChannel:
         self._socket.setblocking(False)
         assert isinstance(self._socket, socket.socket)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
         try:
             self._socket.connect(family[4])
         except BlockingIOError:

@@ -1,6 +1,6 @@
 """GEO_FETCH: what a long batch is handed out, and when; what its commits count; how a grant ends."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -1108,3 +1108,57 @@ def test_a_session_that_was_never_used_is_idle() -> None:
     )
     assert session.idle
     session.validate()
+
+
+def sizes(one: object) -> dict[str, int]:
+    """How much each collection of a machine holds."""
+    return {name: len(value) for name, value in vars(one).items() if isinstance(value, Sized)}
+
+
+def test_ten_thousand_topics_that_come_and_go_during_a_batch_leave_nothing_behind() -> None:
+    """Some are confirmed, some are given back, some are deleted with entries under way; the reader is the same all the time."""
+    link = Fetching(granted=False)
+    session = link.machine._session("")
+    window = 50 * (SIZE + PART_BYTES)
+    before = sizes(session) | sizes(link.machine) | sizes(link.machine._topics)
+    handed_out = 0
+    for begin in range(0, 10_000, 100):
+        names = [f"{TOPIC}-{number}" for number in range(begin, begin + 100)]
+        for name in names:
+            added = link.topics[name] = link.rig.topic(name)
+            link.machine.added(name, added.log, wanted=True, created=True)
+        link.rig.store()
+        numbers = {name: begin + at + 1 for at, name in enumerate(names)}
+        grants = []
+        for name in names:
+            about = link.state(name)
+            grants.append(
+                pb.GeoGrant(topic=name, number=numbers[name], gen=about.cursor.gen, incarnation=about.log.incarnation)
+            )
+        assert not link.tell(grants=grants).ignored
+        for name in names:
+            link.topics[name].publish(message("x" * 100))
+        link.validate()
+        question = link.fetch(window_bytes=window)
+        link.later(SPACING_MS_MAX)
+        commits = []
+        for part in question.parts:
+            handed_out += 1
+            commit = pb.GeoCommitTopic(topic=part.topic, incarnation=part.incarnation, grant=part.grant)
+            c = part.read.end if part.grant % 3 == 0 else position_to_proto(NONE)
+            commit.cursor.CopyFrom(pb.GeoCursor(c=c, s=c, gen=part.gen))
+            if part.grant % 3 == 1:
+                commit.ended, commit.ended_reason = "retry", "no room"
+            if part.grant % 3 < 2:
+                commits.append(commit)
+        assert not link.tell(commits=commits).ignored
+        assert session._under_way_bytes <= window + READ_BYTES_MAX
+        for name in names:
+            link.machine.removed(name)
+            del link.topics[name]
+        link.poll()
+        link.validate()
+    after = sizes(session) | sizes(link.machine) | sizes(link.machine._topics)
+    assert handed_out >= 5_000
+    assert {name: size for name, size in after.items() if size > before[name] + PARTS_MAX} == {}
+    assert session._under_way_bytes == 0
