@@ -1,45 +1,52 @@
-"""The Python processes of a pipeline's tasks, by what they do: the reader of a long batch, its writer."""
+"""The processes that a pipeline's driver started, by what they do: the reader of a long batch, its writer."""
 
 import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
 
 import psutil
 
-from tests.support.brokers import BrokerProcess
 from tests.support.pipelines import Pipeline
 
 
-def workers(pipeline: Pipeline) -> list[psutil.Process]:
-    """Python processes of Spark below a driver, without those that have ended."""
+def below(pipeline: Pipeline, wanted: Callable[[list[str]], Any]) -> list[psutil.Process]:
+    """Processes that a driver started, by their command lines."""
     assert pipeline.process is not None
     found = []
     for one in psutil.Process(pipeline.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            if one.status() != psutil.STATUS_ZOMBIE and any(word.startswith("pyspark.") for word in one.cmdline()):
+            if one.status() != psutil.STATUS_ZOMBIE and wanted(one.cmdline()):
                 found.append(one)
     return found
 
 
-def ports_of(process: psutil.Process) -> set[int]:
-    """The ports that a process is connected to."""
+def workers(pipeline: Pipeline) -> list[psutil.Process]:
+    """Python processes of Spark: workers of tasks, those of the driver that plan and commit, and the daemons that fork them."""
+    return below(pipeline, lambda words: any(word.startswith("pyspark.") for word in words))
+
+
+def connections(process: psutil.Process, ports: Collection[int]) -> Counter[int]:
+    """How many connections a process has to each of some ports."""
     with contextlib.suppress(psutil.Error):
-        return {
+        return Counter(
             one.raddr.port
             for one in process.net_connections("tcp")
-            if one.status == psutil.CONN_ESTABLISHED and one.raddr
-        }
-    return set()
+            if one.status == psutil.CONN_ESTABLISHED and one.raddr and one.raddr.port in ports
+        )
+    return Counter()
 
 
-def writers(pipeline: Pipeline, target: BrokerProcess) -> list[psutil.Process]:
-    """Workers with a connection to a destination that has no link of its own."""
-    return [one for one in workers(pipeline) if target.pulsar_port in ports_of(one)]
+def readers(pipeline: Pipeline, ports: Collection[int]) -> list[psutil.Process]:
+    """Readers of a mesh of two: they have one connection to each broker, as a source.
+
+    Args:
+        pipeline: of the mesh.
+        ports: of the two brokers.
+    """
+    return [one for one in workers(pipeline) if connections(one, ports) == Counter(ports)]
 
 
-def readers(pipeline: Pipeline, source: BrokerProcess, target: BrokerProcess) -> list[psutil.Process]:
-    """Workers with a connection to a source, and none to the destination."""
-    found = []
-    for one in workers(pipeline):
-        ports = ports_of(one)
-        if source.pulsar_port in ports and target.pulsar_port not in ports:
-            found.append(one)
-    return found
+def writers(pipeline: Pipeline, ports: Collection[int]) -> list[psutil.Process]:
+    """Writers of a mesh of two: they have a second connection to each broker, for confirmations; `ports` as for `readers`."""
+    return [one for one in workers(pipeline) if connections(one, ports).total() > len(ports)]
