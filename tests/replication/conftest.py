@@ -66,7 +66,7 @@ class Mesh:
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """Three clusters a, b, c in a full mesh, replicating."""
-    # The worlds that tests make for themselves have short ones, so that both are at work here.
+    # Short ones are at work in `test_faults.test_one_way_link`, and between clusters in memory (tests/spark).
     world = World(tmp_path_factory.mktemp("mesh"), ["a", "b", "c"], '[replication]\ntail = "long-batches"\n').start()
     mesh = Mesh(world, Pipeline(world.config).start())
     yield mesh

@@ -1,19 +1,28 @@
 """Clusters are down for a while, lose their disks, are born again. (SIGKILL again and again: test_kills.)"""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
 from tests.replication.conftest import Mesh
 from tests.support import traffic
-from tests.support.brokers import eventually
+from tests.support.brokers import World, eventually
 from tests.support.pipelines import Pipeline
 
 pytestmark = pytest.mark.spark
 
 MakeMesh = Callable[..., Mesh]
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Three clusters and their pipeline for the tests whose clusters all come back: starting Spark takes most of such a test."""
+    world = World(tmp_path_factory.mktemp("faults"), ["a", "b", "c"], "[broker]\nidentity_silence_ms = 1000\n").start()
+    mesh = Mesh(world, Pipeline(world.config).start())
+    yield mesh
+    mesh.close()
 
 
 def contents(mesh: Mesh, cluster: str, topic: str) -> list[bytes]:
@@ -22,11 +31,10 @@ def contents(mesh: Mesh, cluster: str, topic: str) -> list[bytes]:
 
 
 @pytest.mark.timeout(300)
-def test_destination_down_for_a_while_leaves_the_others_alone(make_mesh: MakeMesh, topic: str) -> None:
-    mesh = make_mesh(["a", "b", "c"])
+def test_destination_down_for_a_while_leaves_the_others_alone(trio: Mesh, topic: str) -> None:
+    mesh = trio
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     producer.send(b"0")
-    mesh.pipeline.start()
     assert mesh.read_all("b", topic, 1)[0].data() == b"0"
     mesh["b"].kill()
     for n in range(1, 20):
@@ -48,10 +56,9 @@ def test_once_replicates_what_is_there_and_stops(make_mesh: MakeMesh, topic: str
 
 
 @pytest.mark.timeout(300)
-def test_wiped_destination_gets_everything_retained_again(make_mesh: MakeMesh, topic: str) -> None:
-    mesh = make_mesh(["a", "b"])
+def test_wiped_destination_gets_everything_retained_again(trio: Mesh, topic: str) -> None:
+    mesh = trio
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
-    mesh.pipeline.start()
     for n in range(10):
         producer.send(b"%d" % n)
     mesh.read_all("b", topic, 10)
@@ -71,9 +78,8 @@ def _has(mesh: Mesh, cluster: str, topic: str, count: int) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_wiped_source_comes_back_under_its_old_name(make_mesh: MakeMesh, topic: str) -> None:
-    mesh = make_mesh(["a", "b"], "[broker]\nidentity_silence_ms = 1000\n")
-    mesh.pipeline.start()
+def test_wiped_source_comes_back_under_its_old_name(trio: Mesh, topic: str) -> None:
+    mesh = trio
     producer = mesh.client("a").create_producer(topic, batching_enabled=False)
     for n in range(5):
         producer.send(b"old %d" % n)
@@ -92,7 +98,8 @@ def test_wiped_source_comes_back_under_its_old_name(make_mesh: MakeMesh, topic: 
 
 @pytest.mark.timeout(300)
 def test_one_way_link(make_mesh: MakeMesh, topic: str) -> None:
-    mesh = make_mesh(["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n')
+    # With short batches, which most worlds of tests do not have.
+    mesh = make_mesh(["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n[replication]\ntail = "short-batches"\n')
     mesh.pipeline.start()
     mesh.client("b").create_producer(topic, batching_enabled=False).send(b"stays in b")
     mesh.client("a").create_producer(topic, batching_enabled=False).send(b"goes to b")

@@ -94,6 +94,11 @@ class BrokerProcess:
 
     def start(self) -> "BrokerProcess":
         """Start and wait for the ready line."""
+        self.launch()
+        return self.await_ready()
+
+    def launch(self) -> None:
+        """Start and do not wait."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -109,6 +114,10 @@ class BrokerProcess:
                 stderr=log,
                 env=os.environ | self.environment,
             )
+
+    def await_ready(self) -> "BrokerProcess":
+        """Wait for the ready line."""
+        assert self.process is not None
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], START_S)
         line = self.process.stdout.readline() if ready else b""
@@ -198,9 +207,11 @@ class World:
         return self.brokers[name]
 
     def start(self) -> "World":
-        """Start all brokers."""
+        """Start all brokers, at once."""
         for broker in self.brokers.values():
-            broker.start()
+            broker.launch()
+        for broker in self.brokers.values():
+            broker.await_ready()
         return self
 
     def close(self) -> None:

@@ -62,7 +62,8 @@ def configure(folder: Path, *clusters: FakeCluster) -> Path:
     token = folder / "token"
     token.touch(0o600)
     token.write_text(TOKEN)
-    text = '[replication]\ntoken_file = "token"\ncheckpoint_dir = "pipeline/checkpoint"\n'
+    # Short ones: clusters in memory answer no GEO_FETCH.
+    text = '[replication]\ntail = "short-batches"\ntoken_file = "token"\ncheckpoint_dir = "pipeline/checkpoint"\n'
     for number, cluster in enumerate(clusters):
         text += f'[clusters.{cluster.name}]\npulsar = "{cluster.address}"\nhttp = "127.0.0.1:{20000 + number}"\n'
     path = folder / "clusters.toml"
