@@ -2,9 +2,9 @@
 
     python -m bench.singles [--tree DIR ...] [--rounds 5] [--messages 50000] [--size 1024]
 
-`--tree` names checkouts to compare, each with its sources in `src`; without it, this one. The trees take turns, in the other order in
-every second round, and the least of a tree's rounds counts: on shared cores other work only adds to it. The rate is the best of the
-rounds; it means something on a quiet machine alone.
+`--tree` names checkouts to compare, each with its sources in `src`; without it, this one. The trees take turns, in the other
+order in every second round, and the least of a tree's rounds counts: on shared cores other work only adds to it. The rate is the
+best of the rounds; it means something on a quiet machine alone.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from magnetar.core.ids import OriginKey
-from magnetar.storage.entries import EntryFlags
+from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.segmentindex import Piece
 
 SEGMENT_SHIFT = 40
@@ -110,6 +110,25 @@ class Ledger:
             self.newest_ms = broker_time
         if publish_time > self.newest_publish:
             self.newest_publish = publish_time
+
+    def add_all(self, location: int, sizes: Sequence[int], entries: Sequence[StoredEntry]) -> None:
+        """Several entries whose records follow each other, none of them a marker; the same as `add` for each, but faster.
+
+        Args:
+            location: of the first record.
+            sizes: of the records.
+            entries: these; not empty.
+        """
+        self.locations.extend(list(accumulate(sizes[:-1], initial=location)))
+        self.sizes.extend(sizes)
+        self.flags += bytes([entry.flags for entry in entries])
+        before = self.messages[-1] if self.messages else 0
+        self.messages.extend(list(accumulate([entry.count for entry in entries], initial=before))[1:])
+        times = [entry.publish_time for entry in entries]
+        self.publish_times.extend(times)
+        self.bytes += sum(sizes)
+        self.newest_ms = max(self.newest_ms, entries[-1].broker_time)
+        self.newest_publish = max(self.newest_publish, *times)
 
     def begin_run(self, entry: int, origin: OriginKey | None, first_index: int) -> None:
         """Count origin indexes from `first_index` beginning with the entry `entry`; `origin` None: no indexes."""

@@ -119,6 +119,16 @@ def producer_success(
     )
 
 
+_RECEIPT_HEADS: Final = [
+    (8 + size).to_bytes(4, "big") + (4 + size).to_bytes(4, "big") + b"\x08\x07\x3a" + bytes([size])
+    for size in range(128)
+]
+"""The bytes of a SEND_RECEIPT in front of its fields, by the size of these."""
+
+_MESSAGE_ID_HEADS: Final = [b"\x1a" + bytes([size]) for size in range(128)]
+"""The bytes in front of the message id of a receipt, by the size of the id."""
+
+
 def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
     """SEND_RECEIPTs of one producer, in order, in one buffer.
 
@@ -134,8 +144,13 @@ def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> by
         if ledger != ledger_of:
             ledger_of = ledger
             ledger_bytes = b"\x08" + varint(ledger) + b"\x10"
-        identity = ledger_bytes + varint(entry)
-        body = b"".join((producer, varint(sequence), b"\x1a", varint(len(identity)), identity))
+        number, told = varint(entry), varint(sequence)
+        id_size = len(ledger_bytes) + len(number)
+        body_size = len(producer) + len(told) + 2 + id_size
+        if not highest and body_size < len(_RECEIPT_HEADS):
+            out += (_RECEIPT_HEADS[body_size], producer, told, _MESSAGE_ID_HEADS[id_size], ledger_bytes, number)
+            continue
+        body = b"".join((producer, told, b"\x1a", varint(id_size), ledger_bytes, number))
         if highest:
             body += b"\x20" + varint(highest)
         # BaseCommand: type = 7 (SEND_RECEIPT), field 7.

@@ -18,6 +18,10 @@ def varint(value: int) -> bytes:
     """A protobuf varint of a number; negative ones travel as unsigned 64 bit."""
     if 0 <= value < 128:
         return _ONE_BYTE[value]
+    if 0 <= value < 1 << 21:  # sequence ids and entry ids: there are two in each receipt
+        if value < 1 << 14:
+            return bytes((value & 0x7F | 0x80, value >> 7))
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     value &= U64
     out = bytearray()
     while value > 0x7F:

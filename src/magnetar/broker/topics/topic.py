@@ -383,11 +383,9 @@ class Topic:
         producer.last_publish = token
         producer.pending += len(entries)
         producer.entries += len(entries)
-        size = count = chunks = 0
-        for entry in entries:
-            size += len(entry.data)
-            count += entry.count
-            chunks += entry.flags & _CHUNK
+        size = sum([len(entry.data) for entry in entries])
+        count = sum([entry.count for entry in entries])
+        chunks = sum([entry.flags & _CHUNK for entry in entries])
         producer.messages += count
         producer.bytes += size
         if chunks:
@@ -481,8 +479,7 @@ class Topic:
             self._newest = None
         entries = append.entries
         self.entries_in += len(entries)
-        for entry in entries:
-            self.messages_in += entry.count
+        self.messages_in += sum([entry.count for entry in entries])
         if self.writes is None:
             self.writes = Writes(self.outbox.now_ms)
         self.bytes_in += self.writes.add(entries, self.outbox.moment_s - append.asked_s)

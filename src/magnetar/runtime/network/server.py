@@ -17,6 +17,7 @@ from typing import cast
 
 from magnetar.broker.broker import Broker
 from magnetar.runtime.driver import Driver
+from magnetar.runtime.network.competition import Competition
 from magnetar.runtime.network.connection_slots import ConnectionSlots
 from magnetar.runtime.network.frame_slices import Portions
 from magnetar.runtime.network.in_process import Heard, InsideConnection
@@ -24,7 +25,7 @@ from magnetar.runtime.network.listener import Listener, shown
 from magnetar.runtime.network.protocol_sniffing import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.security.tls import common_name
 from magnetar.wire import commands
-from magnetar.wire.frames import FrameDecoder, FrameError
+from magnetar.wire.frames import Frame, FrameDecoder, FrameError, PlainSend
 from magnetar.wire.limits import FIELDS_MAX, LINK_FIELDS_MAX
 
 logger = logging.getLogger("magnetar.broker")
@@ -56,6 +57,10 @@ RUN_FRAMES_MAX = 20
 
 TURN_BYTES_MAX = 1024 * 1024
 """The same in bytes."""
+
+ALONE_FRAMES_MAX = 200
+"""Plain messages that are one event, and one turn, of a connection while no other has work (`runtime.network.competition`): some
+2 ms, for which a connection that begins to work may have to wait once. Other commands come in the usual portions."""
 
 LINK_SILENT_INTERVALS = 20
 """Keep-alive intervals that a link peer may be silent. Spark tasks keep connections between batches and have no thread to
@@ -94,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_frames = 0
         self._turn_bytes = 0
         self._turn_over = False
+        self._alone = False
 
     # ------------------------------------------------------------------------------------------------------- asyncio
 
@@ -130,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, nbytes: int) -> None:
         """Hand on some frames, in several events, until the turn is over."""
         end_s = time.perf_counter() + TURN_S
+        self._alone = self._server.competition.alone(self._number, nbytes)
         while self._run(nbytes):
             self._turn_bytes += nbytes
             nbytes = 0
@@ -169,10 +176,17 @@ class Connection(asyncio.BufferedProtocol):
     def _decode(self, nbytes: int) -> str:
         """Queue the bytes that came; returns the error in them, if there is one."""
         fault = ""
+        decoder = self._decoder
+        frames: list[Frame] = []
         try:
-            frames = self._decoder.buffer_updated(nbytes, RUN_FRAMES_MAX)
+            frames += decoder.buffer_updated(nbytes, RUN_FRAMES_MAX)
+            while self._alone and decoder.more and frames and type(frames[-1]) is PlainSend:
+                if len(frames) >= ALONE_FRAMES_MAX:
+                    break
+                frames += decoder.buffer_updated(0, RUN_FRAMES_MAX)
         except FrameError as error:
-            frames, fault = error.frames, f"malformed frame: {error}"
+            frames += error.frames
+            fault = f"malformed frame: {error}"
             if not frames and not self._understood:
                 key = "pulsar_tls" if self._tls else "pulsar"
                 fault = malformed(key, self._decoder.head(HEAD_BYTES), fault, self._server.urls)
@@ -348,6 +362,7 @@ class PulsarServer:
         )
         self._next = 0
         self.received = 0
+        self.competition = Competition()
         self.urls = urls
         self._listeners: list[Listener] = []
 
