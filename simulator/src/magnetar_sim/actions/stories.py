@@ -455,6 +455,7 @@ def confirmed_before_the_loss(world: World) -> Iterator[int]:
 STORIES: dict[str, Story] = {
     "any_grant": confirmed_before_the_loss,
     "begins_at_plan": handed_out_and_lost,
+    "begins_behind_sent": handed_out_and_lost,
     "no_revocation": confirmed_before_the_loss,
     "epoch_volatile": died_behind_its_own_update,
     "activates_unasked": moved_to_a_lost_disk,

@@ -230,7 +230,13 @@ class Driver:
             # It arrives all the same, when the driver said more in another connection long ago; or only its answer is lost.
             self._host.context.count("handshake lost" if sent.learned else "commit late")
             late_ms = int(faults.rng.random() * faults.rng.choice((0, 20_000)))
-            self._host.workers.arrives_late(source, late_ms, pb.GEO_COMMIT, "geo_commit", body)
+
+            def arrive() -> None:
+                # In the connection itself: the source distinguishes grants of an old connection from those of a newer one.
+                peer.ask(pb.GEO_COMMIT, "geo_commit", body, _unheard)
+                peer.close()
+
+            self._clock.after(late_ms, arrive)
             return
 
         def then(frame: Frame) -> None:
@@ -397,3 +403,7 @@ class Driver:
 
 def _nothing() -> None:
     """A connection is gone: that is noticed when it is needed next, or by the answer that does not come."""
+
+
+def _unheard(_frame: Frame) -> None:
+    """An answer that comes to a connection that was given up."""

@@ -62,7 +62,10 @@ class Workers:
         return Peer(self._net, self._events, self._source, self._clusters[cluster], self._site, lost, self.wanted)
 
     def arrives_late(self, cluster: str, late_ms: int, kind: int, name: str, body: Callable[[int], object]) -> None:
-        """A command is stuck in a connection that was given up: it arrives all the same, if the broker is still the same one."""
+        """A command is stuck in a connection that was given up: it arrives all the same, if the broker is still the same one.
+
+        It comes over a new connection, so it must be one of which the connection does not matter.
+        """
         life = self._clusters[cluster].life
 
         def arrive() -> None:
