@@ -110,6 +110,8 @@ class PipelineState:
             self._touch_all(state)
         state.lease, state.lease_holder, state.paused = response.lease, response.lease_holder, response.paused
         state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
+        if self.grants and response.boot != state.boot:
+            self.grants[number].source_restarted()
         for reported in response.topics:
             self._topic_reported(state, reported)
             if self.grants:

@@ -61,6 +61,10 @@ class LinkGrants:
         """Whether confirmations of a topic may still count."""
         return topic in self._granted or topic in self._revoking
 
+    def source_restarted(self) -> None:
+        """The source's change counter began again, perhaps lower: its clock may have been set back meanwhile."""
+        self._taken.clear()
+
     def touch(self, topics: Iterable[str]) -> None:
         """Look at these topics again: something that decides about them may have changed."""
         self._look.update(topics)

@@ -1,12 +1,15 @@
 """Grants of one link, and the turns of long batches: pure machines."""
 
+import random
 from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long.grants import IGNORED_MS, NOT_NOW, LinkGrants, Wanted
 from magnetar.pipeline.long.turns import LEAD_MS, Turns
+from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.wire import pulsar_pb2 as pb
 
 NOW = 1_000
@@ -162,3 +165,34 @@ def test_turns_overlap_a_little() -> None:
     turns.over("b")
     assert turns.at_ms("a") == 0, "at once, when the other one ended early"
     assert not turns.running
+
+
+def news(boot: int, counter: int, grant: int = 0) -> pb.CommandGeoTopicsResponse:
+    """A source's report of one topic at its end."""
+    nowhere = pb.GeoPosition(ledger=-1, entry=-1)
+    response = pb.CommandGeoTopicsResponse(
+        request_id=1, counter=counter, uuid="a-1", boot=boot,
+        totals=pb.GeoFetchTotals(task=0, messages=0, bytes=0, duplicates=0),
+    )  # fmt: skip
+    response.topics.add(
+        topic="t", incarnation=7, partitions=0, cursor=pb.GeoCursor(c=nowhere, s=nowhere, gen=1), last=nowhere,
+        pending_entries=0, pending_bytes=0, grant=grant,
+    )  # fmt: skip
+    return response
+
+
+def test_a_source_that_starts_again_with_an_earlier_clock_gets_its_grants_again() -> None:
+    """Simulator, snapshot seed 57: the counter of its new run is lower, so that all its reports were taken for outdated ones."""
+    state = PipelineState([Link(0, "a", "b")], random.Random(1), 2, first_grant=100)
+    state.source_reported(0, news(boot=9, counter=9_000), NOW)
+    [asked] = state.handshakes("b", NOW)
+    answer = pb.CommandGeoWatermarksResponse(request_id=1, counter=1, uuid="b-1")
+    answer.topics.add(topic="t", persisted=pb.GeoPosition(ledger=-1, entry=-1))
+    state.handshake_answered(asked, answer, NOW)
+    [owed] = state.owed("a", NOW)
+    assert [grant.number for grant in owed.grants] == [100]
+    state.commit_answered(owed, (), 9_001, NOW)
+    state.source_lost("a")
+    state.source_reported(0, news(boot=5, counter=5_000), NOW)
+    [owed] = state.owed("a", NOW)
+    assert [grant.number for grant in owed.grants] == [101]
