@@ -40,6 +40,8 @@ check: setup ## Lint, format, types, import rule, generated files
 	$(PY) -m pytest -q tests/unit/test_imports.py
 	$(PY) tools/generate_proto.py --check
 	$(PY) tools/generate_reference.py --check
+	$(PY) tools/generate_rest_reference.py --check
+	$(PY) tools/generate_policies.py --check
 	$(PY) tools/generate_metrics.py --check
 	$(PY) tools/generate_comparison.py --check
 

@@ -44,8 +44,7 @@ from magnetar.runtime.interpreter.garbage import Collector
 from magnetar.runtime.log.discard import Discarder
 from magnetar.runtime.log.files import OsFiles, read_small
 from magnetar.runtime.log.folder import DataFolder
-from magnetar.runtime.log.lanes import Lanes
-from magnetar.runtime.log.recovery import (
+from magnetar.runtime.log.folder_check import (
     LEDGER_FILE,
     MARK_FILE,
     begin_mark,
@@ -54,6 +53,7 @@ from magnetar.runtime.log.recovery import (
     check_uuid,
     store_address,
 )
+from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.log.reserve import Reserve
 from magnetar.runtime.network.connection_slots import ConnectionSlots, per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few

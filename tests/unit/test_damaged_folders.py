@@ -15,7 +15,7 @@ from magnetar.broker.catalog.deletion_proofs import DELETION_PREFIX, PROVES_KEY,
 from magnetar.core.errors import StorageError
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.namespace import Policies, TenantInfo
-from magnetar.runtime.log.recovery import MARK_FILE, STORE_ID_KEY, salvage
+from magnetar.runtime.log.folder_check import MARK_FILE, STORE_ID_KEY, salvage
 from magnetar.runtime.stores.mark import SLOT_BYTES, StoreMark
 from magnetar.runtime.stores.sqlite import SqliteStore
 from tests.support.folders import CLUSTER, Life, config_of, live, name_of, segments

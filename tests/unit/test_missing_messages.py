@@ -13,7 +13,7 @@ import pytest
 from magnetar import cli
 from magnetar.broker.admin.controller import Controller
 from magnetar.core.errors import StorageError
-from magnetar.runtime.log.recovery import LEDGER_FILE, MARK_FILE
+from magnetar.runtime.log.folder_check import LEDGER_FILE, MARK_FILE
 from tests.support.folders import CLUSTER, Life, live, name_of, segments
 
 A = [f"a{number} " + "x" * 200 for number in range(20)]

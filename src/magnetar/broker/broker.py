@@ -591,7 +591,7 @@ class Broker:
         return self._pending_bytes
 
     def policies_changed(self, change: Change, *, limits_alone: bool = False) -> None:
-        """A change of resources is in force: links and retention follow it.
+        """A change of resources is in force: access, then limits, then links and the other parts follow it.
 
         Args:
             change: of what.

@@ -33,7 +33,7 @@ from magnetar.core.settings import (
     ReplicationLimits,
     SubscriptionsConfig,
 )
-from magnetar.core.tables import quoted, read_table, right
+from magnetar.core.tables import quoted, read_table, suggestion
 
 FILE_NAME: Final = "clusters.toml"
 """The file that commands look for in the working folder when no `-c` is given."""
@@ -89,7 +89,7 @@ class Config(Struct, frozen=True, kw_only=True):
         try:
             return self.clusters[name]
         except KeyError:
-            raise ConfigError(f"{self.source}: no cluster {name!r}{right(name, self.clusters)}") from None
+            raise ConfigError(f"{self.source}: no cluster {name!r}{suggestion(name, self.clusters)}") from None
 
     def cluster_dir(self, name: str) -> Path:
         """The data folder of one cluster."""
@@ -114,7 +114,7 @@ class Config(Struct, frozen=True, kw_only=True):
         for link in self.links:
             if str(link) == text:
                 return link
-        raise ConfigError(f"{self.source}: no link {text!r}{right(text, [str(link) for link in self.links])}")
+        raise ConfigError(f"{self.source}: no link {text!r}{suggestion(text, [str(link) for link in self.links])}")
 
     def local_clusters(self) -> list[ClusterConfig]:
         """The clusters of this machine, in the order of the file."""
@@ -413,7 +413,7 @@ def _links(tables: list[dict[str, Any]] | None, clusters: dict[str, ClusterConfi
         table = read_table(_LinkTable, value, where)
         for key, name in (("from", table.source), ("to", table.target)):
             if name not in clusters:
-                raise ConfigError(f"{where}.{key}: no cluster {name!a}{right(name, clusters)}")
+                raise ConfigError(f"{where}.{key}: no cluster {name!a}{suggestion(name, clusters)}")
         if table.source == table.target:
             raise ConfigError(f"{where}.to: a link from {table.source} to itself: write another cluster")
         link = LinkConfig(source=table.source, target=table.target, filter=table.filter.strip())
@@ -438,7 +438,7 @@ def _namespaces(tables: dict[str, Any], clusters: dict[str, ClusterConfig]) -> d
             names = tuple(dict.fromkeys(table.clusters))
             for cluster in names:
                 if cluster not in clusters:
-                    raise ConfigError(f"{where}.clusters: no cluster {cluster!a}{right(cluster, clusters)}")
+                    raise ConfigError(f"{where}.clusters: no cluster {cluster!a}{suggestion(cluster, clusters)}")
             if not names:
                 raise ConfigError(f'{where}.clusters: empty: write "all" or at least one of {", ".join(clusters)}')
         namespaces[name] = NamespaceConfig(clusters=names, replication_start=table.replication_start)

@@ -42,9 +42,9 @@ ledgers fit below `LEDGER_MAX`.
 class OriginKey(NamedTuple):
     """The log in which a message was first published: origin cluster and topic incarnation.
 
-    The incarnation is the id of the first ledger that the topic got when it was created in its origin cluster. Ledger ids of a
-    cluster grow, so incarnations are ordered. The exception is a cluster that lost its disk while its clock was behind: it may
-    give a lower one (docs/decisions/0020-incarnations-that-no-cluster-remembers.md).
+    The incarnation is the ledger id that was reserved when the topic was created in its origin cluster, normally that of its
+    first ledger. Ledger ids of a cluster grow, so incarnations are ordered. The exception is a cluster that lost its disk while
+    its clock was behind: it may give a lower one (docs/decisions/0020-incarnations-that-no-cluster-remembers.md).
     """
 
     cluster: str

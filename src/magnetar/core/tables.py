@@ -21,8 +21,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def right(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest one, or all there are when they are few."""
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The text to append to a message such as "unknown key X": a name that is near to X, else the first ten known names."""
     names = list(known)
     if near := nearest(name, names):
         return f": did you mean {near!r}?"
@@ -80,7 +80,7 @@ def read_table(cls: type[_S], value: Any, where: str) -> _S:
     inside = f"{where}." if where else ""
     for key in value:
         if key not in fields:
-            raise ConfigError(f"{inside}{quoted(key)}: unknown key{right(key, fields)}")
+            raise ConfigError(f"{inside}{quoted(key)}: unknown key{suggestion(key, fields)}")
     given: dict[str, Any] = {}
     for key, field in fields.items():
         if key in value:

@@ -141,7 +141,8 @@ class Outbox:
     """The effects of one broker's machines, and their only source of the time.
 
     Attributes:
-        now_ms: wall clock in ms, set by the driver before each event; never goes back within a run.
+        now_ms: the clock of timers, pauses and rates, set by the driver before each event: ms since the epoch as the wall clock
+            has them, but it never goes back within a run (docs/design/storage.md#time).
         ahead_ms: the distance by which `now_ms` is ahead of the accepted time of day, after the system's clock was set
             back or jumped ahead.
         moment_s: a finer clock, set likewise, of which only differences have a meaning. It is for measurements; no

@@ -347,8 +347,11 @@ class Persistent:
 # ------------------------------------------------------------------------------------------------------------------- job
 
 
-def once_repeated(master: str) -> str:
-    """A local master with `TASK_FAILURES_MAX`, which it takes from its URL alone; others as they are."""
+def with_task_attempts(master: str) -> str:
+    """Add the limit of task attempts (`TASK_FAILURES_MAX`) to the URL of a local master; other masters are returned unchanged.
+
+    For a local master Spark reads this limit from the URL only.
+    """
     return re.sub(r"^local\[(\d+|\*)(,\d+)?\]$", rf"local[\1,{TASK_FAILURES_MAX}]", master)
 
 

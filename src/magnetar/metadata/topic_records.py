@@ -21,7 +21,8 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     See docs/design/links.md#saved-before-deletion.
 
     Attributes:
-        incarnation: the id of the first ledger that the topic ever had; its identity together with the cluster.
+        incarnation: the id that was reserved when it was created, normally that of its first ledger; its identity together with
+            the cluster.
         created_ms: when it was created here.
         first_ledger: the oldest ledger that retention has left: ledgers below it were deleted. At first it is the
             incarnation; then it grows, and the incarnation stays.

@@ -3,8 +3,9 @@
 Streaming read and write are the two ends of the replication query; both are thin: planning and commits are the
 coordinator's, moving bytes is done in `pipeline.tasks` and `pipeline.long`, which only tasks import (see `columns`).
 
-Options: `coordinator` (path of its socket), `query` (`TAIL`, `BULK` or `ALL` of the planner), and for reading `columns` (further
-columns that filters name) and `filtered` (numbers of the links with a filter; entries of the others travel in blocks).
+Options: `coordinator` (path of its socket), `query` (`TAIL`, `BULK` or one of `LONG` of the planner, or
+`ALL` of `link_state`), and for reading `columns` (further columns that filters name) and `filtered` (numbers of the links with a
+filter; entries of the others travel in blocks).
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence

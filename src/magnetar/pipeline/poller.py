@@ -22,9 +22,17 @@ POLL_PAUSE_MS: Final = 25
 
 @dataclass(slots=True)
 class Poll:
-    """The question for news of one link: always one of them under way or due.
+    """The question for news of one link. It is always either sent and not answered, or due at a time.
 
-    The first must be answered at once (`patience_ms` 0): it is the probe, and says everything.
+    Attributes:
+        link: the link.
+        counter: the source's counter of changes, as the last answer had it; 0: the source reports all topics.
+        boot: the source's start, as the last answer had it; 0: not known yet.
+        patience_ms: how long the source may wait for news before it answers. The first question has 0: it is the probe of the
+            circuit breaker, and is answered at once.
+        due: when it is sent, by `time.monotonic`; counts while it is not sent.
+        until: when an answer is overdue, likewise; counts while it is sent.
+        request: number of the request; 0: it is not sent.
     """
 
     link: Link

@@ -59,7 +59,7 @@ class MarkerHost(Protocol):
 
     @property
     def now_ms(self) -> int:
-        """Wall clock of this event, ms; may go back between runs, never within one."""
+        """The clock of timers at this event (`Outbox.now_ms`), ms; it may go back between runs, never within one."""
         ...
 
     @property
@@ -70,11 +70,17 @@ class MarkerHost(Protocol):
         ...
 
     def incarnation_of(self, cluster: str) -> int:
-        """The newest incarnation of this topic in a linked cluster that a link has reported; 0 for unknown."""
+        """The incarnation of this topic in `cluster`, as the link from there to here has shown it since the start.
+
+        0: that link was not seen since the start.
+        """
         ...
 
     def latest_incarnation_of(self, cluster: str) -> int:
-        """The same, also as links that lead there learnt it; 0 for unknown."""
+        """`incarnation_of`, or, if that link was not seen, what `cluster` has answered to the link from here to there.
+
+        0: there was no such answer either.
+        """
         ...
 
     def append_marker(

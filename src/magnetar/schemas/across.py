@@ -118,12 +118,15 @@ def rows(held: Mapping[str, Held]) -> list[Row]:
 def underway(
     held: Mapping[str, Held], links: Iterable[tuple[str, str]], new: Definition | None = None
 ) -> list[Underway]:
-    """Schemas that have not arrived where links lead, and whether a new schema would be in their way.
+    """The schemas that a link still has to bring to its target, each with the conflict that a new schema would make with it.
 
     Args:
-        held: by cluster; those that did not answer are left out.
+        held: the schemas of each cluster; clusters that did not answer are left out, and so are their links.
         links: (source, target).
-        new: that is to be registered everywhere; None: nothing.
+        new: a schema that is to be registered in all clusters; None: there is no such schema, and no conflict.
+
+    Returns:
+        In the order of the links. The new schema itself is not among them.
 
     Raises:
         SchemaInvalid: the new one is not a schema.

@@ -42,7 +42,7 @@ class NewEntry(NamedTuple):
         count: messages in the entry, 1..65,536; 0 for markers.
         publish_time: the client's clock, ms.
         origin: origin cluster; "" for this cluster.
-        incarnation: of the topic in its origin; 0 for local entries (filled in).
+        incarnation: of the topic in its origin; 0 for local entries, which have that of the topic.
         first_index: origin index of the first message; -1 for local entries (assigned at staging) and markers.
         source: position in the source cluster's log; NONE for local entries.
     """

@@ -18,10 +18,12 @@ class LogFile(Protocol):
         """
 
     def write_through(self, buffers: Sequence[bytes]) -> int:
-        """`writev` and `sync`, in one call of the system where it has one and everything before is durable already.
+        """Append all buffers, in order, and make them durable, in one call of the system where it has one; the number of bytes.
+
+        Everything that was written before has to be durable already: that one call makes nothing else durable.
 
         Raises:
-            OSError: one of the two failed; it is not known which.
+            OSError: the write or the sync failed; it is not known which.
         """
 
     def sync(self) -> None:

@@ -89,14 +89,14 @@ class TopicLog:
 
     Args:
         name: of the topic.
-        incarnation: its first ledger id.
+        incarnation: the id that was reserved when it was created, normally that of its first ledger.
         ledger_ids: the broker's ledger ids.
         cache: the broker's cache.
         ledger_entries_max, ledger_bytes_max, ledger_age_ms_max: when a ledger is closed.
         recovered: what recovery found, after a restart.
         saved: its record in the metadata store.
-        fresh: the topic was just created, so its first ledger is its incarnation; after a restart even an empty topic
-            starts a new ledger, because an entry may be half written to the first.
+        fresh: the topic was just created, so its first ledger gets the incarnation as its id. After a restart, and after a failed
+            write, even an empty topic takes a new id, because an entry may be half written to the first ledger.
 
     Attributes:
         last: position of the newest entry, also when it was deleted; NONE if there never was one.
@@ -136,7 +136,7 @@ class TopicLog:
         self.last = max(self._find_last(), saved.end_position() if saved is not None else NONE)
         self.unsynced = False
         """Whether confirmed entries may not be on the disk although they have to be: links wait until they are."""
-        # The staged, unconfirmed state. A topic that never had a ledger takes its incarnation as the first.
+        # The staged, unconfirmed state.
         self._opening = 0
         self._opening_ms = 0
         self._staged_in: int | None = None
@@ -173,12 +173,12 @@ class TopicLog:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
-    def stage(self, entries: list[NewEntry], now_ms: int, *, durable: bool = True, token: Any = None) -> Append:
+    def stage(self, entries: list[NewEntry], day_ms: int, *, durable: bool = True, token: Any = None) -> Append:
         """Give entries their positions (and local ones their origin indexes) and pack them for the log.
 
         Args:
             entries: in order; not empty.
-            now_ms: the broker's clock, stored with each.
+            day_ms: the time of day (`Outbox.day_ms`), stored with each.
             durable: the answer waits for the sync whatever the broker's `fsync` says.
             token: kept for the caller.
         """
@@ -186,9 +186,9 @@ class TopicLog:
         sizes: list[int] = []
         preamble = 0
         ledger_id = self._staged_in
-        if ledger_id is None or self._full(now_ms):
-            ledger_id = self._open(now_ms)
-            opening = pack_ledger(ledger_id, self.incarnation, now_ms, self.name)
+        if ledger_id is None or self._full(day_ms):
+            ledger_id = self._open(day_ms)
+            opening = pack_ledger(ledger_id, self.incarnation, day_ms, self.name)
             records.append(opening)
             sizes.append(len(opening))
             preamble = 1
@@ -203,7 +203,7 @@ class TopicLog:
                 else:
                     first = index
                     index += count
-                entry = StoredEntry(ledger_id, at, flags, count, publish_time, now_ms, "", 0, first, NONE, data)
+                entry = StoredEntry(ledger_id, at, flags, count, publish_time, day_ms, "", 0, first, NONE, data)
             else:
                 entry = StoredEntry(
                     ledger_id,
@@ -211,7 +211,7 @@ class TopicLog:
                     flags,
                     count,
                     publish_time,
-                    now_ms,
+                    day_ms,
                     origin,
                     origin_incarnation,
                     first_index,
@@ -263,21 +263,21 @@ class TopicLog:
         """Number of the present period between two write failures: appends that were staged in an earlier one were given up."""
         return self._write_epoch
 
-    def _full(self, now_ms: int) -> bool:
+    def _full(self, day_ms: int) -> bool:
         return (
             self._staged_entries >= self._entries_max
             or self._staged_bytes >= self._bytes_max
-            or abs(now_ms - self._opening_ms) >= self._age_ms_max  # the clock may be set back
+            or abs(day_ms - self._opening_ms) >= self._age_ms_max  # the clock may be set back
         )
 
-    def _open(self, now_ms: int) -> int:
-        """Start a new ledger; the topic's first one is its incarnation."""
+    def _open(self, day_ms: int) -> int:
+        """Start a new ledger. The first one of a topic that was just created gets the incarnation as its id."""
         if self._fresh:
             self._staged_in = self.incarnation
         else:
-            self._staged_in = self._ledger_ids.allocate(now_ms)
+            self._staged_in = self._ledger_ids.allocate(day_ms)
         self._fresh = False
-        self._opening_ms = now_ms
+        self._opening_ms = day_ms
         self._staged_entries = 0
         self._staged_bytes = 0
         return self._staged_in

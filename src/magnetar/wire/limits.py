@@ -290,11 +290,12 @@ class Plan:
         descriptor: its protobuf descriptor.
         plans: the plans that exist already, by name.
         only: numbers of the fields that count as known; None: all.
-        content: it is part of a message, whose size is limited as a whole: its fields are counted, not measured.
+        content: it is part of a client's message, whose size is limited as a whole: for a field that is not repeated any size
+            is allowed.
 
     Attributes:
         rules: by tag.
-        free: bytes up to which nothing in it can break a limit.
+        free: the largest size in bytes at which no field can break its limit: a sub-message up to this size is not walked.
     """
 
     def __init__(

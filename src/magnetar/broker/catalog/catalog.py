@@ -479,8 +479,8 @@ class Catalog:
         """The mark that the deletion of a topic leaves (of a partitioned one, whose partitions are gone already); None: none."""
         if not self._links.geo_replicated(name):
             return None
-        known = self.deleted.incarnations(name)
-        for source, ledger in self._links.incarnations(name).items():
+        known = self.deleted.highest_known_ids(name)
+        for source, ledger in self._links.highest_known_ids(name).items():
             known[source] = max(ledger, known.get(source, -1))
         return DeletedMark(self._outbox.now_ms, known, partitions)
 

@@ -2,7 +2,8 @@
 
 A topic is deleted in one cluster. Its incarnations in other clusters continue, and their links must not create it again
 here. An incarnation that began after the deletion is another topic of the same name and is accepted like any other. An
-incarnation is a ledger id, and ids of one cluster only grow and follow its clock. So the id that a link sends decides:
+incarnation is a ledger id, and ids of one cluster grow and follow its clock. (The exception is a cluster that lost its disk while
+its clock was slow, see docs/decisions/0020-incarnations-that-no-cluster-remembers.md.) So the id that a link sends decides:
 
     at or below the highest known id of that source here    the deleted one, or an earlier one: refused
     at or below the time of the deletion                    not known here, but it existed already: refused
@@ -51,10 +52,8 @@ class Deletions:
             return []
         return [known[number] for number in {name.partition, WHOLE} if number in known]
 
-    def incarnations(self, name: TopicName) -> dict[str, int]:
-        """The known incarnations elsewhere of a topic and its partitions, from their marks: by cluster the highest
-        ledger id.
-        """
+    def highest_known_ids(self, name: TopicName) -> dict[str, int]:
+        """By source cluster, the highest ledger id there of a topic and its partitions, from their marks."""
         found: dict[str, int] = {}
         for mark in self._marks.get(str(name.base), {}).values():
             for source, ledger in mark.incarnations.items():

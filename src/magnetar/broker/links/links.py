@@ -156,9 +156,10 @@ class Links(TopicPart):
         self.restores.machine.schemas.forgotten(id_)
 
     def latest_incarnation_of(self, topic: str, cluster: str) -> int:
-        """The incarnation of a topic in a linked cluster, by the handshakes of both directions since the start; 0: unknown.
+        """The incarnation of a topic in a linked cluster, as either direction has shown since the start; 0: neither has.
 
-        A link from there says which incarnation is the present one, even when its number is lower than an earlier one's.
+        If a link from `cluster` to here was seen, it decides: it shows the present incarnation, even when the number is lower
+        than that of an earlier one. Else the answers to the handshakes of the link from here to `cluster` do.
         """
         source = self.sources.get(cluster)
         return self.destination.incarnations.of(topic, cluster) or (
@@ -194,8 +195,8 @@ class Links(TopicPart):
         """The cursors of its links."""
         return [key for source in self.sources.values() for key in source.deletion(topic.text)]
 
-    def incarnations(self, name: TopicName) -> dict[str, int]:
-        """The known incarnations of a topic elsewhere: by source cluster the highest ledger id."""
+    def highest_known_ids(self, name: TopicName) -> dict[str, int]:
+        """By source cluster, the highest ledger id of a topic there: of its incarnation, or of the newest entry that came."""
         topic = self._topics.get(str(name))
         found = self.destination.incarnations.of_topic(str(name))
         for source, position in (topic.log.watermarks() if topic is not None else {}).items():

@@ -1,4 +1,4 @@
-"""The interfaces that synchronisation needs of parts to its right in the import order, which create topics and store
+"""The interfaces that synchronisation needs of parts below it in the import order, which create topics and store
 changes.
 """
 

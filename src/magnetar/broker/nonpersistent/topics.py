@@ -57,7 +57,7 @@ class NonPersistentTopics:
         ledger_ids: gives every topic an id that is in its message ids.
         series: keeps the sums of topics and subscriptions that are gone.
         clients: closes clients.
-        names: returns the object that decides which topics may exist; it is to the right in the import order and is
+        names: returns the object that decides which topics may exist; it is below in the import order and is
             created later.
         added: called with a topic that began: sets its limits.
     """

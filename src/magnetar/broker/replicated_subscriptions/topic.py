@@ -419,7 +419,7 @@ class ReplicatedTopic:
 
     @property
     def now_ms(self) -> int:
-        """Wall clock of this event."""
+        """See `MarkerHost.now_ms`."""
         return self._outbox.now_ms
 
     @property
@@ -430,11 +430,11 @@ class ReplicatedTopic:
         return self._routes
 
     def incarnation_of(self, cluster: str) -> int:
-        """The incarnation of this topic in a linked cluster; 0 for unknown."""
+        """See `MarkerHost.incarnation_of`."""
         return self._registry.links.destination.incarnations.of(self._topic.text, cluster)
 
     def latest_incarnation_of(self, cluster: str) -> int:
-        """The same, also as links that lead there know it."""
+        """See `MarkerHost.latest_incarnation_of`."""
         return self._registry.links.latest_incarnation_of(self._topic.text, cluster)
 
     def interval_ms(self) -> int:

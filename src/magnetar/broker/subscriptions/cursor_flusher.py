@@ -22,7 +22,11 @@ RETRY_MS: Final = 500
 
 
 class Durable(Protocol):
-    """An object that the flusher stores: a subscription, or the cursor of a link."""
+    """An object that the flusher stores.
+
+    It is a subscription, or the deduplication numbers of a topic, or (without a cursor) a state of a replicated subscription that
+    has no durable cursor here, or a topic's checkpoint. Cursors of links are stored by `replication.link.cursor_store`.
+    """
 
     durable_mark_delete: Position
 

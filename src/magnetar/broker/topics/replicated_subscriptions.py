@@ -1,6 +1,6 @@
 """The interface of a topic's replicated subscriptions for other parts of the broker.
 
-`broker.replicated_subscriptions.topic.ReplicatedTopic` implements it. That room is to the right of topics in the import
+`broker.replicated_subscriptions.topic.ReplicatedTopic` implements it. That room is below topics in the import
 order, so a topic refers to it by this protocol.
 """
 

@@ -4,8 +4,9 @@
     failure:  append_failed -> write_failed: nothing more is staged, producers are closed and reconnect -> healed
 
 The receipt of a stored entry cannot exist before its append is confirmed: `PublishToken` makes it while that event is
-handled. The receipt of a duplicate (`Topic.repeat`, `Topic.answer`) states that its first copy is durable, and waits
-for the receipts of all staged entries. Subscriptions and links read confirmed entries only.
+handled. The receipt of a duplicate (`Topic.repeat`) states that its first copy is durable. It waits for the receipts of its
+producer's earlier messages, or, in a topic with idempotency keys, of all staged entries (`Topic.answer`).
+Subscriptions and links read confirmed entries only.
 """
 
 from collections.abc import Callable, Iterable
@@ -181,7 +182,7 @@ class Topic:
         log: its part of the broker's log.
         outbox: the broker's.
         limits: the limits from its policies; kept up to date by `broker.catalog.policy_limits`.
-        on_confirmed: called with this topic after entries became readable (links and statistics).
+        on_confirmed: called with this topic after entries became readable (links and fences).
 
     Attributes:
         entries_staged, entries_in: entries that were handed to the log, and those of them that it has.
@@ -396,7 +397,10 @@ class Topic:
         return append
 
     def repeat(self, producer: Producer, receipt: tuple[int, int]) -> None:
-        """Answer a duplicate as stored, after the receipts of its producer's earlier messages."""
+        """Answer a duplicate as stored, after the receipts of its producer's earlier messages.
+
+        If the topic has idempotency keys, or if other answers wait already, it waits for everything that is staged (`answer`).
+        """
         behind = self._newest is not None and self._newest.behind is not None
         if self.idempotency is not None or behind:
             self.answer(producer, receipt, NONE)

@@ -46,7 +46,7 @@ def recover(
     Without options it only checks. Exit code 1: a decision is needed.
     """
     chosen = choose(config, cluster, data_dir, None, None)
-    from magnetar.runtime.log.recovery import Recovering
+    from magnetar.runtime.log.folder_check import Recovering
 
     done: list[str] = []
     folder = Recovering(chosen, cluster)

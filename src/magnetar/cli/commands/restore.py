@@ -218,7 +218,7 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
     Raises:
         MagnetarError: no Java, a cluster that stays away.
     """
-    from magnetar.jobs.restore import TASK_FAILURES_MAX, once_repeated
+    from magnetar.jobs.restore import TASK_FAILURES_MAX, with_task_attempts
     from magnetar.jobs.restore import restore as run
     from magnetar.spark_session import session
 
@@ -227,7 +227,7 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
         log = Path(folder) / "spark.log"
         spark = session.build(
             app="magnetar restore",
-            master=once_repeated(master or config.replication.master),
+            master=with_task_attempts(master or config.replication.master),
             log=log,
             settings=SETTINGS | {"spark.task.maxFailures": str(TASK_FAILURES_MAX)} | config.replication.spark,
             lasting=False,

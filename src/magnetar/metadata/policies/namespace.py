@@ -1,4 +1,5 @@
-"""The stored documents of clusters, tenants, namespaces and partitioned topics: Pulsar's JSON, field by field.
+"""The stored documents of clusters, tenants, namespaces and partitioned topics, and bodies of requests (`BacklogQuotaBody`,
+`MessageIdBody`): Pulsar's JSON, field by field.
 
 Names are Pulsar's (they are the wire format of its admin tools), also where they are mixed: Policies has both
 `snake_case` and `camelCase` keys. Unknown keys are ignored, as in Pulsar, so that its tools of any version work. Fields
@@ -181,9 +182,9 @@ class Policies(Struct, frozen=True, omit_defaults=True, rename=_POLICIES):
         properties: texts that the broker does not use.
         anti_affinity_group: a text, as it was sent, that the broker does not use: a namespace is in one bundle.
 
-    The fields below are limits; `metadata.policies.table` has a row for each, which says what it does. None: the
-    broker's default; 0: no limit. Rates and the message size have names of ours: Pulsar keeps rates per cluster, and
-    the message size for topics only.
+    The fields that are not in this list have a row in `metadata.policies.table`, which says what each does. Most of them
+    are limits: None is the broker's default, and 0 is no limit. `deleted` is there for Pulsar's tools and has no effect.
+    Rates and the message size have names of ours: Pulsar keeps rates per cluster, and the message size for topics only.
     """
 
     replication_clusters: Names = []

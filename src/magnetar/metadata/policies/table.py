@@ -4,8 +4,8 @@ made.
     a topic's effective value  =  its own policy  >  its namespace's  >  the broker's default (clusters.toml)
 
 A row has the field of a value (in `Policies`, in `TopicPolicies`, or in both), its path in Pulsar's admin interface,
-the check of its values, and the code that enforces it. Adding a policy means: a field, a row, and the code that acts on
-it (docs/architecture.md#a-new-policy has all files). Routes that set a part of a field, one kind of a backlog quota, are
+the check of its values, and which part of the broker enforces it. Adding a policy means: a field, a row, and the code that acts
+on it (docs/architecture.md#a-new-policy has all files). Routes that set a part of a field, one kind of a backlog quota, are
 written by hand (`by_hand`).
 """
 
@@ -88,7 +88,7 @@ class Policy:
         name: on the command line.
         summary: one line: what it does, with the unit of the value.
         kind: type of the value in requests.
-        enforced: the code that enforces it.
+        enforced: which part of the broker enforces it, in words for the reference.
         namespace, namespace_path: field of `Policies`, and the last part of the namespace's path; "" when a namespace
             cannot have it.
         topic, topic_path: the same of `TopicPolicies` and a topic's path.

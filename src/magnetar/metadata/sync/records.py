@@ -2,7 +2,7 @@
 
     created, deleted    the newest stamp of each; the document is there if `created` wins over `deleted`
     fields              name -> newest value and its stamp; an unset field keeps its stamp
-    pruned              values older than `deleted` are removed: nothing of an earlier incarnation comes back
+    pruned              values older than `deleted` are removed: nothing from before the deletion comes back
 
 So a deletion wins over every change that did not create the document again, whatever the clocks said, and two people who
 change different fields both keep their change.

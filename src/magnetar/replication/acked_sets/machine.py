@@ -53,7 +53,7 @@ class AckedSets:
 
     Args:
         host: the topic.
-        interval_ms: how long to collect from now: max(`ack_sync_interval_ms`, time since a link last read the topic).
+        interval_ms: how long to collect from now, see `broker.replicated_subscriptions.ack_interval.AckInterval`.
         pacer: of the broker.
         writes: False in snapshot mode: everything is followed, nothing is written.
         marker_bytes_max: above this a marker is split.

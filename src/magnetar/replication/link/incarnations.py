@@ -22,7 +22,8 @@ class SourceIncarnations:
         before = self._seen.get((topic, source))
         self._seen[topic, source] = (uuid, incarnation)
         if before is None:
-            # Ids of ledgers grow: entries of an earlier incarnation lie below.
+            # Ids of ledgers grow, so entries of an earlier incarnation lie below (but for a lost disk and a slow clock, see
+            # decision 0020).
             restarted = found.log.watermark(source).ledger < incarnation
             self._host.source_active(topic, source, restarted=restarted)
         elif before != (uuid, incarnation):

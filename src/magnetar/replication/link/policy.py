@@ -1,6 +1,6 @@
 """Decides which entries of which topics are sent to which clusters.
 
-    topic   its effective clusters are those of its namespace
+    topic   its effective clusters are its own, if its policy names some, else those of its namespace
     link    a cluster gets a topic when it is an effective cluster, is not this one, and a link leads there
     entry   | published here, no `replicate_to`        | is sent
             | published here, `replicate_to` has names | is sent to those clusters; no cluster has the name `__local__`

@@ -1,9 +1,9 @@
 """GEO_READ: the entries after a position, those that are for the link and no others.
 
 The walk uses the index first (one byte of flags per entry, no object). Entries that came from another cluster are skipped
-without reading them, so that a mesh of three clusters does not read three times the bytes that it moves. The others are read in
-chunks; an entry that names its targets is parsed. `end` is the position up to which the walk came; it moves the link's C past
-the entries that were left out.
+without reading them (but for runs shorter than `BRIDGE`), so that a mesh of three clusters does not read three times the bytes
+that it moves. The others are read in chunks; an entry that names its targets is parsed. `end` is the position up to which the
+walk came; it moves the link's C past the entries that were left out.
 """
 
 from array import array
@@ -28,7 +28,7 @@ LOOKED_MAX: Final = 200_000
 """Entries examined for one answer: a log full of other clusters' entries must not block the broker's loop (about 1 ms)."""
 
 BRIDGE: Final = 32
-"""Unwanted entries in a row that are read all the same: a read more would cost more than reading them."""
+"""Fewer unwanted entries in a row than this are read all the same: a read more would cost more than reading them."""
 
 _ALL: Final = bytes([1]) * 256
 _FOREIGN: Final = bytes(int(bool(flags & EntryFlags.REPLICATED)) for flags in range(256))

@@ -243,7 +243,10 @@ class LinkSource:
         return (self._cursors.key(topic),) if topic in self.topics else ()
 
     def incarnation_of(self, topic: str) -> int:
-        """The incarnation of a topic in the target, by its handshakes since the start; 0: unknown."""
+        """The incarnation of a topic in this link's target, as answers to this link's handshakes have shown since the start.
+
+        0: none has shown it.
+        """
         state = self.topics.get(topic)
         return state.there if state is not None else 0
 
@@ -592,7 +595,8 @@ class LinkSource:
             return False
         watermark = position_from_proto(learnt.watermark)
         if learnt.there <= LEDGER_MAX:
-            state.there = max(state.there, learnt.there)  # handshakes may come late: incarnations grow
+            # Handshakes may come late, and incarnations grow (but for a lost disk and a slow clock, decision 0020).
+            state.there = max(state.there, learnt.there)
         if learnt.HasField("blocked"):
             self._blocked_reported(state, learnt.blocked, learnt.reason, NONE)
         elif watermark.ledger > LEDGER_BELIEVED_MAX and watermark > state.log.last:

@@ -69,7 +69,7 @@ ROOM_S: Final = 0.05
 
 
 class LogThread:
-    """The log of one broker.
+    """One lane of a broker's log: a thread, and the segments that it writes (`runtime.log.lanes` has both lanes).
 
     The simulator (its `SimLog`) and the tests of whole brokers derive from it and call its cycle without a thread.
     They replace what waits for real time: `start`, the share of background work, and the pauses between attempts to heal.

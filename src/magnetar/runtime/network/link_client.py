@@ -246,7 +246,7 @@ class LinkClient:
     def restore(
         self, request: pb.CommandGeoRestore, buffers: Sequence[bytes | memoryview] = ()
     ) -> pb.CommandGeoRestoreResponse:
-        """Give a wiped cluster messages of its earlier incarnation (all but `request_id` is set); waits for its disk.
+        """Give a wiped cluster messages of its earlier data folder (all but `request_id` is set); waits for its disk.
 
         Raises:
             LinkDown, LinkRefused: see above.

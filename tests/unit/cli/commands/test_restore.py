@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.cli.commands import restore
 from magnetar.core.config import load
-from magnetar.jobs.restore import Restored, once_repeated
+from magnetar.jobs.restore import Restored, with_task_attempts
 from magnetar.jobs.restore_plan import chosen_by, compare
 from tests.support.commands import one_line
 from tests.unit.cli.conftest import Answer, FakeBroker
@@ -169,4 +169,4 @@ def test_wrong_use(sides: Pair, run: Run) -> None:
     ],
 )
 def test_local_masters_repeat_once(master: str, made: str) -> None:
-    assert once_repeated(master) == made
+    assert with_task_attempts(master) == made
