@@ -123,10 +123,8 @@ newest = hours.groupBy("hour", "origin").agg(
 newest.withColumn("delay", f.round(f.col("minutes") / f.col("departed"), 1)).orderBy("hour", "origin").show(12)
 
 # %% ...and in the topic: the last message of each
-in_the_topic = spark.read.format("pulsar").option("service.url", WEST).option("topic", "delays").load()
+written = spark.read.format("pulsar").option("service.url", WEST).option("topic", "delays").load()
 FOUND = "hour timestamp, origin string, flights long, departed long, minutes long"
-rows = in_the_topic.select("__messageId", f.from_json(f.col("value").cast("string"), FOUND).alias("row")).select(
-    "row.*"
-)
+rows = written.select("__messageId", f.from_json(f.col("value").cast("string"), FOUND).alias("row")).select("row.*")
 in_topic = rows.groupBy("hour", "origin").agg(f.max("flights").alias("flights"))
 print("hours and airports in the topic:", in_topic.count(), "flights:", in_topic.agg(f.sum("flights")).collect()[0][0])

@@ -391,7 +391,7 @@ def not_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 def only_now(patch: pytest.MonkeyPatch) -> None:
     """Who subscribes or seeks later is given what was withdrawn."""
-    patch.setattr(Withdrawals, "cover", lambda _self, _cursor: None)
+    patch.setattr(Withdrawals, "acknowledge_in", lambda _self, _cursor: None)
 
 
 def whole_batches(patch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,6 @@ def test_the_example(spark: Any, world: World, tmp_path: Path, monkeypatch: pyte
                 wanted = (len(expected[hour.strftime("%Y-%m-%dT%H:%M:%SZ"), origin]), len(known), sum(known))
                 assert (row["flights"], row["departed"], row["minutes"] or 0) == wanted
             assert found["in_topic"].count() == len(expected)
-            assert found["told"].count() == found["hours"].count()
+            assert found["written"].count() == found["hours"].count()
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)

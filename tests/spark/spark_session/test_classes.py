@@ -27,7 +27,7 @@ def test_no_options_without_an_archive(prefix: Path) -> None:
 
 
 def test_the_archive_of_this_java_is_used_and_of_no_other(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = classes.place(VERSION)
+    found = classes.archive_path(VERSION)
     assert found.is_relative_to(prefix)
     found.parent.mkdir(parents=True)
     found.touch()
@@ -56,7 +56,7 @@ def java(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.spark
 def test_java_runs_without_a_word_when_the_archive_is_spoiled(prefix: Path) -> None:
     version = session.java_says(session.find_java())
-    found = classes.place(version)
+    found = classes.archive_path(version)
     found.parent.mkdir(parents=True)
     for content in (b"", os.urandom(100_000)):
         found.write_bytes(content)
@@ -74,4 +74,4 @@ def test_the_session_uses_the_archive_that_setup_made(spark: Any) -> None:
     arguments = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     assert options.split()[0] in list(arguments)
     maps = Path(f"/proc/{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}/maps").read_text()
-    assert str(classes.place(session.java_says(session.find_java()))) in maps  # it fits: it is mapped
+    assert str(classes.archive_path(session.java_says(session.find_java()))) in maps  # it fits: it is mapped
