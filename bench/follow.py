@@ -74,7 +74,7 @@ class Look:
         self._connection.request("GET", path)
         answer = self._connection.getresponse()
         text = answer.read()
-        return json.loads(text) if answer.status < 300 else None
+        return json.loads(text) if text and answer.status < 300 else None
 
 
 class Consumers:

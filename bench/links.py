@@ -8,6 +8,7 @@ an absolute figure says as much about the machine as about Magnetar. What was me
 """
 
 import argparse
+import contextlib
 import logging
 import statistics
 import sys
@@ -153,16 +154,19 @@ def batch_ms(world: World, seconds: float) -> float:
     return statistics.median(values) if values else 0.0
 
 
+def busy_by_process(process: psutil.Process) -> dict[int, float]:
+    """CPU seconds of a process and everything below it, by process id."""
+    found = {}
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            found[one.pid] = times.user + times.system
+    return found
+
+
 def busy(process: psutil.Process) -> float:
     """CPU seconds of a process and everything below it."""
-    total = 0.0
-    for one in [process, *process.children(recursive=True)]:
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
+    return sum(busy_by_process(process).values())
 
 
 def idle(pipeline: Pipeline, world: World, seconds: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from tests.support.brokers import World, eventually
 from tests.support.delaying_proxy import proxied
 from tests.support.pipelines import Pipeline
 
-from bench.links import busy
+from bench.links import busy_by_process
 from bench.peers_client import quiet
 
 STEADY: Final = 0.05
@@ -56,13 +56,18 @@ class Pair:
     clusters: dict[str, Cluster] = field(repr=False)
     roots: list[psutil.Process] = field(repr=False)
     config: Path | None = None
+    _seen: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, cluster: str) -> Cluster:
         return self.clusters[cluster]
 
     def cpu_s(self) -> float:
-        """Processor seconds of everything but clients and proxies until now."""
-        return sum(map(busy, self.roots))
+        """Processor seconds of everything but clients and proxies until now. A process that has ended counts as when last seen:
+        Spark ends idle workers, and their seconds must not be subtracted from those of the others.
+        """
+        for root in self.roots:
+            self._seen.update(busy_by_process(root))
+        return sum(self._seen.values())
 
 
 def stored(cluster: Cluster, topic: str) -> int:
