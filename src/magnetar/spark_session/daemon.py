@@ -41,8 +41,6 @@ MODULES: Final = (
     "magnetar.pipeline.rows",
     "magnetar.pipeline.tasks.task_read",
     "magnetar.pipeline.tasks.task_write",
-    "magnetar.pipeline.long.fetch_read",
-    "magnetar.pipeline.long.fetch_write",
     "magnetar.jobs.verify_listing",
     "magnetar.spark.format",
     "encodings.idna",

@@ -50,7 +50,13 @@ class CommitChannel:
         return bool(self._sent) or any(link.owed for link in self._links.values())
 
     def put(self, link: int, target: str, commits: dict[str, pb.GeoCommitTopic], totals: pb.GeoFetchTotals) -> None:
-        """Send the new commits of a link, now or when the source can be reached."""
+        """Send the new commits of a link, now or when the source can be reached.
+
+        Args:
+            link, target: of the link.
+            commits: by topic; later ones of a topic replace earlier ones.
+            totals: of the link, the same object each time; they are sent as they are then.
+        """
         found = self._links.setdefault(link, _Link(target, {}, totals))
         found.owed.update(commits)
         self._send()

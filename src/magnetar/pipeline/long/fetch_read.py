@@ -157,7 +157,7 @@ class FetchReader:
         self._sources: dict[str, SourceFetcher] = {}
         for route in task.routes:
             source = self._sources.setdefault(route.source_address, SourceFetcher(route.source_address, {}))
-            source.routes[route.link] = route
+            source.routes[route.link], source.paces[route.link] = route, Pace(clock())
         self._numbers: dict[tuple[int, str, int, int], FetchedPart] = {}
         self._rng = random.SystemRandom()
         self._full: list[pa.RecordBatch] = []
@@ -239,10 +239,9 @@ class FetchReader:
         asked = False
         for link, count in counts.items():
             if link not in source.resting:
-                pace = source.paces.setdefault(link, Pace(now))
-                ahead = pace.window(source.channel.round_trip_s, now, FETCHES_AHEAD, FETCHES_AHEAD_MAX)
-                missing = ahead - count
-                if missing < (FETCHES_AT_ONCE if source.channel.round_trip_s < NEAR_S else 1):
+                round_trip_s = source.channel.round_trip_s
+                missing = source.paces[link].window(round_trip_s, now, FETCHES_AHEAD, FETCHES_AHEAD_MAX) - count
+                if missing < (FETCHES_AT_ONCE if round_trip_s < NEAR_S else 1):
                     continue
                 asked = True
                 for _ in range(missing):

@@ -115,7 +115,7 @@ class FetchSink:
         self, link: LinkProgress, name: str, incarnation: int, grant: int, gen: int, numbering: int, p: Position | None,
         uuid: str,
     ) -> FetchedTopic:  # fmt: skip
-        """The topic that entries are of: the known one, or a new one when its grant or the meaning of its versions is new."""
+        """The topic that entries are of. With a new grant, a destination that was given up is tried again."""
         topic, begins = link.topic(name, incarnation, grant, gen, numbering, p, uuid)
         if begins:
             self._sender.revive(topic.route)

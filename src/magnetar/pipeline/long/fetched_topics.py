@@ -55,8 +55,7 @@ class LinkProgress:
             p: the position sent before the entries; None: the entry before them in this task.
         """
         topic = self.topics.get(name)
-        begins = topic is None or topic.grant != grant
-        if topic is None or topic.grant != grant:
+        if begins := topic is None or topic.grant != grant:
             if uuid != self.route.uuid:
                 self.route = replace(self.route, uuid=uuid)
             begin = p if p is not None else NONE

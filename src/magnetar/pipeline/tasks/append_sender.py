@@ -151,7 +151,8 @@ class AppendSender:
             timeout = min(timeout, self._fill_window(destination, began))
             if channel.connected and channel.wants_write:
                 self._go_on(channel, False, True, destinations, {})  # a wait for room would be three system calls more
-                timeout = timeout if destination.channel is channel else 0.0
+                if destination.channel is not channel:
+                    timeout = 0.0  # the connection ended: there may be nothing left to wait for
         sources = self._schema_fetcher.channels
         timeout = min(timeout, self._schema_fetcher.patience_s) if sources else timeout
         others = others or {}

@@ -201,25 +201,25 @@ class FetchSession:
         self._former.clear()
 
     def commands(self, pipeline: str, connection: int) -> bool:
-        """Whether grants and revocations that come over a connection count; else they are older than what a newer one brought.
+        """Whether grants and revocations of a pipeline count that come over a connection.
+
+        They do not if another pipeline has the lease, or if a newer connection has brought some: then they are outdated.
 
         A command may be stuck in a connection that its pipeline has given up. By its number alone, a grant that never arrived
         before it was revoked would be a new one: between the comparison and the next grant it would be installed.
 
         Args:
-            pipeline: that speaks.
+            pipeline: that sent them; "": they do not count.
             connection: later ones have higher numbers.
         """
-        if pipeline != self.pipeline or connection < self._commanding:
+        if not pipeline or pipeline != self.pipeline or connection < self._commanding:
             return False
         self._commanding = connection
         return True
 
-    def grant(self, pipeline: str, grant: pb.GeoGrant) -> bool:
+    def grant(self, grant: pb.GeoGrant) -> bool:
         """Allow a topic's entries to be handed out; whether the grant is about the topic as it is now, and not outdated."""
         state = self._topics.get(grant.topic)
-        if not pipeline or pipeline != self.pipeline:
-            return False
         if state is None or (state.blocked is not None and state.blocked.retry_at_ms > self._outbox.now_ms):
             return False
         granted = Granted(grant.number, grant.incarnation, grant.gen, state.blocked)
@@ -234,12 +234,11 @@ class FetchSession:
         self._go_on()
         return True
 
-    def revoke(self, pipeline: str, topic: str) -> None:
+    def revoke(self, topic: str) -> None:
         """End a grant that its pipeline has revoked."""
-        if pipeline == self.pipeline:
-            self._forget(topic)
-            self._ended.pop(topic, None)
-            self._go_on()
+        self._forget(topic)
+        self._ended.pop(topic, None)
+        self._go_on()
 
     def end(self, topic: str, number: int, why: Ended) -> None:
         """End a grant because a task gave it back, if it is the present one."""
@@ -512,9 +511,8 @@ class FetchSession:
         if self._ready and self._throttle is None:
             self._spacing_ms = 0  # there is more: waiting has no benefit
         else:
-            elapsed_ms = min(
-                self._outbox.now_ms - self._answered_ms, SPACING_MS_MAX
-            )  # a rest before a burst is no low rate
+            # A rest before a burst is no low rate.
+            elapsed_ms = min(self._outbox.now_ms - self._answered_ms, SPACING_MS_MAX)
             step = 1 if len(buffers) > SPACING_RATE * elapsed_ms else -1
             self._spacing_ms = min(max(self._spacing_ms + step, SPACING_MS_MIN), SPACING_MS_MAX)
         self._answered_ms = self._outbox.now_ms

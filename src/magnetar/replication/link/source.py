@@ -529,12 +529,12 @@ class LinkSource:
                 response.ignored.append(commit.topic)
         commands = bool(request.revoked or request.grants) and session.commands(request.pipeline, connection)
         for topic in request.revoked if commands else ():
-            session.revoke(request.pipeline, topic)
+            session.revoke(topic)
         for learnt in request.learned:
             if self._learn_topic(learnt, stored, whole):
                 waiting += 1
         for grant in request.grants:
-            if not (commands and session.grant(request.pipeline, grant)):
+            if not (commands and session.grant(grant)):
                 response.ignored.append(grant.topic)
         if request.HasField("totals") and session.add_totals(request.totals):
             self._topics.link_changed()
