@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.machine import Taken
 from tests.support.patience import PATIENCE
 
-ORDER = ("unit", "property", "golden", "scenarios", "sim", "web", "clients", "spark", "replication", "e2e", "peers")
-"""Fast ones first: a broken codec should be known before Spark has started."""
+ORDER = ("unit", "property", "golden", "scenarios", "sim", "spark", "replication", "e2e", "peers", "clients", "web")
+"""Fast ones first: a broken codec should be known before Spark has started. Small files come last: the
+processes that have none left wait for the one whose file is long."""
 
 LONG = (
     "sim/test_worlds.py",
