@@ -10,6 +10,7 @@ SIMULATOR = ROOT / "simulator" / "src" / "magnetar_sim"
 PACKAGES = (PACKAGE, SIMULATOR)
 
 GROUPS = (
+    ("bookkeeper",),
     ("core",),
     ("wire", "storage"),
     ("schemas", "metadata", "effects"),
@@ -56,7 +57,7 @@ def modules() -> dict[str, ast.Module]:
     found = {}
     for package in PACKAGES:
         for path in sorted(package.rglob("*.py")):
-            if path.name != "pulsar_pb2.py":
+            if not path.name.endswith("_pb2.py"):
                 parts = path.relative_to(package.parent).with_suffix("").parts
                 found[".".join(part for part in parts if part != "__init__")] = ast.parse(path.read_text())
     return found

@@ -28,7 +28,7 @@ def texts() -> Iterator[tuple[str, str]]:
     """(file and line, docstring or comment) of the product and its simulator."""
     for package in PACKAGES:
         for path in sorted(package.rglob("*.py")):
-            if path.name == "pulsar_pb2.py":
+            if path.name.endswith("_pb2.py"):
                 continue
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if "`" in line:

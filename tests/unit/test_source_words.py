@@ -143,7 +143,7 @@ def counted() -> tuple[Counts, Counts]:
     found: tuple[Counts, Counts] = ({name: Counter() for name in UNCLEAR}, {name: Counter() for name in UNCLEAR})
     for path in sorted(PACKAGE.rglob("*.py")):
         package = package_of(path)
-        if path.name == "pulsar_pb2.py":
+        if path.name.endswith("_pb2.py"):
             continue
         for counts, texts in zip(found, (notes(path), messages(path)), strict=True):
             for line, text in texts:

@@ -1,0 +1,1 @@
+"""The outside world: connections to bookies, and ZooKeeper."""

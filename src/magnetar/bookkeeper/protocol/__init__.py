@@ -1,0 +1,1 @@
+"""The bytes that bookies receive, send and store, without I/O."""
