@@ -146,7 +146,7 @@ class Site:
         for ledger_id in sorted(self.disk):
             replayed = [e for e in self.disk[ledger_id] if e.flags & _MARKER and e.position > after]
             for batch in self.batches(replayed):
-                self.acknowledged_by(batch)
+                self.note_updates(batch)
                 self.machine.stored(batch)
         self.replaying = False
         self.machine.started()
@@ -200,7 +200,7 @@ class Site:
             for then, position in thens:
                 then(position, "")
         for batch in self.batches(entries):
-            self.acknowledged_by(batch)
+            self.note_updates(batch)
             self.machine.stored(batch)
         if not self.world.then_first:
             for then, position in thens:
@@ -240,7 +240,7 @@ class Site:
     def foreign_update(entry: StoredEntry) -> bool:
         return bool(entry.flags & _MARKER and entry.origin and parse_metadata(entry.data).marker_type == 13)
 
-    def acknowledged_by(self, batch: list[StoredEntry]) -> None:
+    def note_updates(self, batch: list[StoredEntry]) -> None:
         """Which cluster wrote, for the checks; and seeks that markers name."""
         self.update: StoredEntry | None = None
         for entry in batch:

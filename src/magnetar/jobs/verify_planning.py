@@ -56,11 +56,11 @@ def parts(wanted: Sequence[Wanted], *, parts_max: int = PARTS_MAX) -> list[Part]
     pieces: list[tuple[int, int, Wanted, Position, Position | None, int]] = []
     for one in wanted:
         cuts = [(NONE, None, 0)] if one.ledgers is None else _cut(one.ledgers, part_bytes, part_entries)
-        pieces += [(topic_number, one.cluster, one, *cut) for topic_number, cut in enumerate(cuts)]
+        pieces += [(cut_number, one.cluster, one, *cut) for cut_number, cut in enumerate(cuts)]
     pieces.sort(key=lambda piece: (piece[0], piece[2].topic, piece[1]))
     return [
-        Part(topic_number, one.cluster, one.topic, one.address, one.name, after, up_to, entries)
-        for topic_number, _, one, after, up_to, entries in pieces
+        Part(cut_number, one.cluster, one.topic, one.address, one.name, after, up_to, entries)
+        for cut_number, _, one, after, up_to, entries in pieces
     ]
 
 

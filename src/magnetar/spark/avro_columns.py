@@ -398,12 +398,12 @@ def _branches(steps: list[Step | None], want: pa.DataType | None) -> Step:
             return None, at
         if not parts:
             return pa.nulls(len(at), want), at
-        taken = np.zeros(len(at), np.int64)
+        sources = np.zeros(len(at), np.int64)
         missing = np.ones(len(at), np.bool_)
         every = np.concatenate(rows)
-        taken[every] = np.arange(len(every))
+        sources[every] = np.arange(len(every))
         missing[every] = False
-        return pa.concat_arrays(parts).take(pa.array(taken, mask=missing)), at
+        return pa.concat_arrays(parts).take(pa.array(sources, mask=missing)), at
 
     return read
 
@@ -438,8 +438,8 @@ def _list(item: Step, key: Step | None, want: pa.DataType | None) -> Step:
             steps += most
             if steps > ITEMS_MAX:
                 raise Unfit
-            for place in range(most):
-                mine = active[counts > place]
+            for number in range(most):
+                mine = active[counts > number]
                 if key is not None:
                     made, at[mine] = key(block, at[mine])
                     if made is not None:

@@ -258,8 +258,8 @@ class Part:
         except Misfit as misfit:
             if misfit.index < 0 or len(present) == len(values):
                 raise
-            filled = [number for number, value in enumerate(values) if value is not None]
-            raise Misfit(filled[misfit.index], str(misfit)) from None
+            present_at = [number for number, value in enumerate(values) if value is not None]
+            raise Misfit(present_at[misfit.index], str(misfit)) from None
         if len(present) == len(values):
             return made
         positions = np.cumsum([value is not None for value in values]) - 1
@@ -268,12 +268,12 @@ class Part:
 
     def _culprit(self, present: list[Any], values: list[Any]) -> int:
         """The index of the value that does not fit, found by trying one after the other."""
-        filled = [number for number, value in enumerate(values) if value is not None]
+        present_at = [number for number, value in enumerate(values) if value is not None]
         for number, value in enumerate(present):
             try:
                 _cast(self._decode([value]), self._kind)
             except (pa.ArrowException, ValueError, TypeError, OverflowError, Misfit):
-                return filled[number]
+                return present_at[number]
         return -1
 
     # -------------------------------------------------------------------------------------------------------- formats

@@ -227,8 +227,8 @@ def build(
     log.parent.mkdir(parents=True, exist_ok=True)
     own = settings or {}
     options = classes.options(version) if java is None else java
-    worker_environment = _environment(master, log, own.get("spark.pyspark.python", sys.executable), options)
-    merged = {**worker_environment, **SETTINGS, **_java(os.environ), **own}
+    machine_settings = _environment(master, log, own.get("spark.pyspark.python", sys.executable), options)
+    merged = {**machine_settings, **SETTINGS, **_java(os.environ), **own}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in merged.items():
         builder = builder.config(key, value)

@@ -361,11 +361,11 @@ class Assembly:
             result.segment_ledgers[index.number] = index.bytes_by_ledger()
             for placed in index.openings:
                 self._opened(*placed.opened)
-        for ledger, known_of in result.known.items():
+        for ledger, known in result.known.items():
             # An opening that is lost with its segment: a ledger without one would be mistaken for a deleted one.
-            self._opened(ledger, known_of.incarnation, known_of.created_ms, known_of.topic)
+            self._opened(ledger, known.incarnation, known.created_ms, known.topic)
             topic = self._owners[ledger]
-            topic.next_index = max(topic.next_index, known_of.next_index)
+            topic.next_index = max(topic.next_index, known.next_index)
         self._damaged = bool(result.problems)
         pieces = [(piece.ledger, piece.first, index.number, piece) for index in self._indexes for piece in index.pieces]
         pieces.sort(key=lambda item: item[:3])
@@ -390,10 +390,10 @@ class Assembly:
         known = self._result.known
         for (topic, incarnation), owner in self._result.topics.items():
             for ledger in owner.ledgers.values():
-                known_of = known.get(ledger.ledger)
-                if known_of is None:
-                    known_of = known[ledger.ledger] = Known(topic, incarnation, ledger.created_ms)
-                known_of.entries = max(known_of.entries, ledger.entries)
+                found = known.get(ledger.ledger)
+                if found is None:
+                    found = known[ledger.ledger] = Known(topic, incarnation, ledger.created_ms)
+                found.entries = max(found.entries, ledger.entries)
             if owner.ledgers:
                 newest = known[max(owner.ledgers)]
                 newest.next_index = max(newest.next_index, owner.next_index)

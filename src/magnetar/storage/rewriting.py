@@ -26,6 +26,9 @@ class Rewrite:
     Args:
         index: of the segment.
         living: ledgers that live in it.
+
+    Attributes:
+        new_locations: where each copied record is now, by its offset in the segment.
     """
 
     def __init__(self, index: SegmentIndex, living: set[int]) -> None:
@@ -43,7 +46,7 @@ class Rewrite:
         self._records = sorted(records)
         self._at = 0
         self.bytes_left = sum(size for _, size, _ in self._records)
-        self.moved: dict[int, Location] = {}
+        self.new_locations: dict[int, Location] = {}
         self.copies: dict[int, dict[int, int]] = {}
 
     @property
@@ -66,7 +69,7 @@ class Rewrite:
         """Note the locations to which the last slice was written."""
         records = self._records[self._at : self._at + len(locations)]
         for (offset, size, ledger), location in zip(records, locations, strict=True):
-            self.moved[offset] = location
+            self.new_locations[offset] = location
             held = self.copies.setdefault(location.segment, {})
             held[ledger] = held.get(ledger, 0) + size
             self.bytes_left -= size

@@ -119,14 +119,18 @@ def producer_success(
     )
 
 
-_RECEIPT_HEADS: Final = [
-    (8 + size).to_bytes(4, "big") + (4 + size).to_bytes(4, "big") + b"\x08\x07\x3a" + bytes([size])
-    for size in range(128)
-]
-"""The bytes of a SEND_RECEIPT in front of its fields, by the size of these."""
+_NUMBER_BYTES_MAX: Final = 11
+"""Bytes of a field that is a number: its tag, and ten bytes for 64 bits."""
 
-_MESSAGE_ID_HEADS: Final = [b"\x1a" + bytes([size]) for size in range(128)]
-"""The bytes in front of the message id of a receipt, by the size of the id."""
+_MESSAGE_ID_HEADS: Final = [b"\x1a" + bytes([size]) for size in range(2 * _NUMBER_BYTES_MAX + 1)]
+"""The bytes in front of the message id of a receipt, by the size of the id: two numbers."""
+
+_RECEIPT_HEADS: Final = [
+    # BaseCommand: type = 7 (SEND_RECEIPT), field 7.
+    (8 + size).to_bytes(4, "big") + (4 + size).to_bytes(4, "big") + b"\x08\x07\x3a" + bytes([size])
+    for size in range(3 * _NUMBER_BYTES_MAX + 2 + len(_MESSAGE_ID_HEADS))
+]
+"""The bytes of a SEND_RECEIPT in front of its fields, by the size of these: three numbers and a message id."""
 
 
 def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
@@ -144,28 +148,18 @@ def receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> by
         if ledger != ledger_of:
             ledger_of = ledger
             ledger_bytes = b"\x08" + varint(ledger) + b"\x10"
-        number, told = varint(entry), varint(sequence)
-        id_size = len(ledger_bytes) + len(number)
-        body_size = len(producer) + len(told) + 2 + id_size
-        if not highest and body_size < len(_RECEIPT_HEADS):
-            out += (_RECEIPT_HEADS[body_size], producer, told, _MESSAGE_ID_HEADS[id_size], ledger_bytes, number)
-            continue
-        body = b"".join((producer, told, b"\x1a", varint(id_size), ledger_bytes, number))
-        if highest:
-            body += b"\x20" + varint(highest)
-        # BaseCommand: type = 7 (SEND_RECEIPT), field 7.
-        size = varint(len(body))
-        command = len(body) + len(size) + 3
-        out.append(
-            b"".join(
-                (
-                    (command + 4).to_bytes(4, "big"),
-                    command.to_bytes(4, "big"),
-                    b"\x08\x07\x3a",
-                    size,
-                    body,
-                )
-            )
+        sequence_bytes, entry_bytes = varint(sequence), varint(entry)
+        highest_bytes = b"\x20" + varint(highest) if highest else b""
+        id_size = len(ledger_bytes) + len(entry_bytes)
+        size = len(producer) + len(sequence_bytes) + 2 + id_size + len(highest_bytes)
+        out += (
+            _RECEIPT_HEADS[size],
+            producer,
+            sequence_bytes,
+            _MESSAGE_ID_HEADS[id_size],
+            ledger_bytes,
+            entry_bytes,
+            highest_bytes,
         )
     return b"".join(out)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from magnetar.wire.varint import varint
+from magnetar.wire.varint import read_varint, varint
 
 PORTION_IDS: Final = 1_000
 """Message ids of one portion: some 0.2 ms to decode."""
@@ -40,16 +40,6 @@ _ACK_TYPE: Final = 0x10
 _TRANSACTION: Final = frozenset({0x30, 0x38})
 
 
-def _number(raw: bytes, at: int) -> tuple[int, int]:
-    """A varint, and the offset of the next field."""
-    value = shift = 0
-    while raw[at] > 0x7F:
-        value |= (raw[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | raw[at] << shift, at + 1
-
-
 def names_ids(raw: bytes) -> int:
     """The offset of the sub-command if the command is ACK or REDELIVER_UNACKNOWLEDGED_MESSAGES and nothing else; else
     0.
@@ -58,7 +48,7 @@ def names_ids(raw: bytes) -> int:
     if beginning is None or not raw.startswith(beginning):
         return 0
     try:
-        size, at = _number(raw, len(beginning))
+        size, at = read_varint(raw, len(beginning))
     except IndexError:
         return 0
     return at if at + size == len(raw) else 0
@@ -81,7 +71,7 @@ def portions(raw: bytes) -> Iterator[bytes]:
         acks = b""
         while raw[at] in _NUMBERS[kind]:
             start = at
-            _, at = _number(raw, at + 1)
+            _, at = read_varint(raw, at + 1)
             if raw[start] == _ACK_TYPE:
                 acks = raw[start + 1 : at]
         head, cuts, count, last = raw[begin:at], [at], 0, at
@@ -90,7 +80,7 @@ def portions(raw: bytes) -> Iterator[bytes]:
             if size <= 0x7F:
                 at += 2 + size
             else:
-                size, at = _number(raw, at + 1)
+                size, at = read_varint(raw, at + 1)
                 at += size
             count += 1
             if not count % PORTION_IDS or at - last >= PORTION_BYTES:
@@ -102,7 +92,7 @@ def portions(raw: bytes) -> Iterator[bytes]:
         divisible = count > 0 and at <= end and len(tail) <= TAIL_BYTES_MAX and (kind != _ACK or acks == b"\0")
         while divisible and at < end:
             divisible = raw[at] != tag and (kind != _ACK or raw[at] not in _TRANSACTION) and raw[at] & 7 in {0, 2}
-            size, behind = _number(raw, at + 1) if raw[at] <= 0x7F else _number(raw, _number(raw, at)[1])
+            size, behind = read_varint(raw, at + 1) if raw[at] <= 0x7F else read_varint(raw, read_varint(raw, at)[1])
             at = behind + size if raw[at] & 7 == 2 else behind
     except IndexError:  # it ends in the middle of something
         divisible = False

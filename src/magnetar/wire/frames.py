@@ -76,7 +76,10 @@ class Frame(NamedTuple):
 
 
 class PlainSend(Frame):
-    """A plain SEND (`wire.plain_sends`): it was not decoded. Its fields have the names and meanings of `CommandSend`."""
+    """A plain SEND (`wire.plain_sends`): it was not decoded. Its fields have the names and meanings of `CommandSend`.
+
+    As a tuple it is None (for the command), the payload, the producer id and the sequence id.
+    """
 
     __slots__ = ()
 

@@ -182,15 +182,15 @@ class KeyProperty:
             if past > limit or past < end or not one.IsInitialized():
                 raise ProtocolError(f"message {number} of {count} has no size, or ends behind the {limit} bytes")
             key = None
-            part_number = head.rfind(start)
-            if part_number > 1:
-                begin = part_number + room
+            at_key = head.rfind(start)
+            if at_key > 1:
+                begin = at_key + room
                 key_end = begin + head[begin - 1]
                 # Both sizes in one byte, the pair itself a whole `properties` field.
                 if (
                     begin < key_end
-                    and head[part_number - 1] == key_end - part_number < 0x80
-                    and head[part_number - 2] == _PROPERTIES_IN_BATCH
+                    and head[at_key - 1] == key_end - at_key < 0x80
+                    and head[at_key - 2] == _PROPERTIES_IN_BATCH
                 ):
                     state = copy()
                     state.update(head[begin:key_end])

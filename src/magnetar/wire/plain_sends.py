@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import NewEntry
-from magnetar.wire.varint import varint
+from magnetar.wire.varint import read_varint, varint
 
 COMMAND_BYTES_MAX: Final = 26
 """The largest plain command."""
@@ -40,8 +40,6 @@ _NUMBERS: Final = re.compile(
     rb"\x18" + _NUMBER,  # MessageMetadata.publish_time
     re.DOTALL,
 ).fullmatch  # fmt: skip
-
-_FIRST_NUMBER: Final = re.compile(_NUMBER, re.DOTALL).match
 
 _HEAD_BYTES: Final = 4
 """Bytes of a plain command in front of CommandSend."""
@@ -87,8 +85,8 @@ class PlainMessages:
     __slots__ = ("_numbers_at", "_prefix", "_time", "_time_bytes")
 
     def __init__(self, name: str) -> None:
-        told = name.encode()
-        self._prefix = b"\x0a" + varint(len(told)) + told + b"\x10"
+        encoded = name.encode()
+        self._prefix = b"\x0a" + varint(len(encoded)) + encoded + b"\x10"
         self._numbers_at = _METADATA_AT + len(self._prefix)
         # Many messages have the time of the one before.
         self._time_bytes, self._time = b"\x00", 0
@@ -120,4 +118,4 @@ class PlainMessages:
     def sequence_ids(self, entries: Iterable[NewEntry]) -> list[int]:
         """The sequence ids in the metadata of entries that `entries` found."""
         at = self._numbers_at
-        return [_number(_FIRST_NUMBER(entry.data, at)[1]) for entry in entries]  # type: ignore[index]  # `entries` saw it
+        return [read_varint(entry.data, at)[0] for entry in entries]

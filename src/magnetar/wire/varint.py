@@ -29,3 +29,17 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def read_varint(raw: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """The number at an offset, and the offset after it.
+
+    Raises:
+        IndexError: it does not end.
+    """
+    value = shift = 0
+    while raw[at] > 0x7F:
+        value |= (raw[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | raw[at] << shift, at + 1

@@ -101,13 +101,7 @@ async def metrics(call: Call) -> web.Response:
     """Text exposition format, compressed if the request says `Accept-Encoding: gzip`."""
     control = call.control
     steps = control.statistics.scrape_steps(METRIC_TOPICS_MAX, METRIC_SUBSCRIPTIONS_MAX)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            broker, whole, topic_rows, subscription_rows = ended.value
-            break
-        await asyncio.sleep(0)
+    broker, whole, topic_rows, subscription_rows = await call.building.steps(steps)
     now_ms = int(time.time() * 1000)
     seen = Snapshot(broker, whole=whole, topic_rows=topic_rows, subscription_rows=subscription_rows, now_ms=now_ms)
     await _read_rows(call, seen.topic_rows.rows, seen)
@@ -196,9 +190,9 @@ class Figures:
         yield self._writer.parts(table.PUBLISH_HISTOGRAM, rows)
 
     def _machine(self) -> Iterable[str]:
-        for families, fields in ((table.PROCESS, self._seen.process), (table.USAGE, self._seen.usage)):
+        for families, figures in ((table.PROCESS, self._seen.process), (table.USAGE, self._seen.usage)):
             for family in families:
-                value = getattr(fields, family.key, None)
+                value = getattr(figures, family.key, None)
                 yield self._family(family, [] if value is None else [((), value)])
 
     def _once(self) -> Iterable[str]:
@@ -272,19 +266,21 @@ class Figures:
         """Write rates, and buckets by latency and size."""
         figures = self._seen.figures.items()
         latencies = [(_of(topic), one.latency) for topic, one in figures if one.latency is not None]
-        yield self._family(table.WRITE_RATE, [(labels, fields.per_s) for labels, fields in latencies])
-        in_us = [(labels, fields._replace(total=fields.total * 1000)) for labels, fields in latencies]
+        yield self._family(table.WRITE_RATE, [(labels, interval.per_s) for labels, interval in latencies])
+        in_us = [(labels, interval._replace(total=interval.total * 1000)) for labels, interval in latencies]
         yield from self._buckets(table.LATENCIES, in_us)
         yield from self._buckets(
             table.SIZES, [(_of(topic), one.size) for topic, one in figures if one.size is not None]
         )
 
-    def _buckets(self, families: Sequence[Family], fields: Sequence[tuple[tuple[str, ...], Interval]]) -> Iterable[str]:
+    def _buckets(
+        self, families: Sequence[Family], intervals: Sequence[tuple[tuple[str, ...], Interval]]
+    ) -> Iterable[str]:
         *buckets, count, total = families
         for number, family in enumerate(buckets):
-            yield self._family(family, [(labels, one.counts[number]) for labels, one in fields])
-        yield self._family(count, [(labels, sum(one.counts)) for labels, one in fields])
-        yield self._family(total, [(labels, one.total) for labels, one in fields])
+            yield self._family(family, [(labels, one.counts[number]) for labels, one in intervals])
+        yield self._family(count, [(labels, sum(one.counts)) for labels, one in intervals])
+        yield self._family(total, [(labels, one.total) for labels, one in intervals])
 
     # ------------------------------------------------------------------------------------------------ subscriptions
 
@@ -327,13 +323,13 @@ class Figures:
                 found.append(((*_of(topic["topic"]), link["target"]), values))
         for number, family in enumerate(table.REPLICATION):
             yield self._family(family, [(labels, values[number]) for labels, values in found])
-        fields = [
+        rates = [
             ((*_of(topic), target), one)
             for topic, stats in self._seen.topics.items()
             for target, one in stats.get("replication", {}).items()
         ]
         for family in table.REPLICATION_RATES:
-            yield self._family(family, [(labels, one[family.key]) for labels, one in fields if family.key in one])
+            yield self._family(family, [(labels, one[family.key]) for labels, one in rates if family.key in one])
 
     def _links(self) -> Iterable[str]:
         links: list[tuple[tuple[str, ...], dict[str, Any]]] = [
@@ -365,15 +361,15 @@ class Figures:
                     link["target"],
                     topic["topic"],
                     topic.get("blocked_at", ""),
-                    _side(fields["source"]),
-                    _side(fields["target"]),
-                    fields["strategy"],
+                    _side(conflict["source"]),
+                    _side(conflict["target"]),
+                    conflict["strategy"],
                 ),
                 topic["lag_messages"],
             )
             for link in self._seen.links
             for topic in link["topics"]
-            if (fields := topic.get("schema_conflict")) is not None
+            if (conflict := topic.get("schema_conflict")) is not None
         ]
         return self._family(table.LINK_CONFLICTS, rows[:METRIC_TOPICS_MAX])
 
@@ -383,12 +379,12 @@ class Figures:
             rows = [(label, one[family.key]) for label, one in seen if isinstance(one.get(family.key), int)]
             yield self._family(family, rows)
         for family, unit in zip(table.REPLICATED_LAG, (1, 1000), strict=True):
-            lag = [
-                ((*label, target), fields[family.key] / unit)
+            lags = [
+                ((*label, target), lag[family.key] / unit)
                 for label, one in seen
-                for target, fields in one["towards"].items()
+                for target, lag in one["towards"].items()
             ]
-            yield self._family(family, lag)
+            yield self._family(family, lags)
         # Among what machines count are two that go up and down: a counter of these would look restarted all the time.
         for family in table.REPLICATED_LEVELS:
             yield self._family(family, [((), self._seen.counters.get(family.key, 0))])
@@ -402,9 +398,9 @@ def _number(value: Any) -> float:
     return len(value) if isinstance(value, list) else float(value)
 
 
-def _side(fields: dict[str, Any]) -> str:
+def _side(side: dict[str, Any]) -> str:
     """One side of a schema conflict: `3 AVRO 1f00ba12`; "none" when nothing is in force there."""
-    return "none" if fields["version"] is None else f"{fields['version']} {fields['type']} {fields['digest']}"
+    return "none" if side["version"] is None else f"{side['version']} {side['type']} {side['digest']}"
 
 
 @lru_cache(METRIC_TOPICS_MAX)

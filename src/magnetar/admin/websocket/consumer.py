@@ -282,8 +282,8 @@ class ConsumerSocket:
             self._fail(error)
             return
         # Messages that were on their way will arrive again: they no longer count against permits.
-        waits = sum(place[0] == part.partition for place in self._sent)
-        self._sent = {place: sent for place, sent in self._sent.items() if place[0] != part.partition}
+        waits = sum(key[0] == part.partition for key in self._sent)
+        self._sent = {key: sent for key, sent in self._sent.items() if key[0] != part.partition}
         permits, part.permits = part.permits, 0
         if self._options.pull:
             self._top_up(number)
@@ -363,15 +363,15 @@ class ConsumerSocket:
     def _put(self, part: Part, message: Unpacked, redeliveries: int) -> None:
         """Send a message."""
         assert self._outgoing is not None
-        place = _message_key(message.id)
-        self._nacked.pop(place, None)
-        if place in self._sent:
+        key = _message_key(message.id)
+        self._nacked.pop(key, None)
+        if key in self._sent:
             # The broker sends again what is not acknowledged, as an exclusive subscription does with all of it.
             self._flow(self._number(part), 1)
         else:
             self._credit -= 1
         part.sent = message.id
-        self._sent[place] = Sent(asyncio.get_running_loop().time(), (*message.others, message.id))
+        self._sent[key] = Sent(asyncio.get_running_loop().time(), (*message.others, message.id))
         self._outgoing.put(message.shown | {"redeliveryCount": redeliveries})
 
     # ------------------------------------------------------------------------------------------------ from the WebSocket
@@ -407,49 +407,49 @@ class ConsumerSocket:
     def _named(self, text: str) -> tuple[MessageKey, pb.MessageIdData]:
         """The message of an id."""
         named = message_id(text)
-        place = _message_key(named)
-        if max(place[0], 0) >= len(self._parts) or place[0] < self._parts[0].partition:
-            raise MagnetarError(f"the topic has no partition {place[0]}")
+        key = _message_key(named)
+        if max(key[0], 0) >= len(self._parts) or key[0] < self._parts[0].partition:
+            raise MagnetarError(f"the topic has no partition {key[0]}")
         if named.batch_size > BATCH_MAX or named.batch_index >= max(named.batch_size, 1):
             raise MagnetarError(f"no batch has a message {named.batch_index} of {named.batch_size}")
-        return place, named
+        return key, named
 
-    def _settle(self, place: MessageKey, named: pb.MessageIdData) -> None:
+    def _settle(self, key: MessageKey, named: pb.MessageIdData) -> None:
         """Acknowledge a message: one that was sent, or that was sent to another consumer before this one."""
-        part = self._parts[max(place[0], 0)]
-        if (sent := self._sent.pop(place, None)) is not None:
+        part = self._parts[max(key[0], 0)]
+        if (sent := self._sent.pop(key, None)) is not None:
             self._one_more(self._number(part))
         else:
-            sent = self._nacked.pop(place, None)
+            sent = self._nacked.pop(key, None)
         for each in sent.ids if sent is not None else (named,):
             self._acknowledge(part, each)
 
-    def _acknowledge(self, part: Part, place: pb.MessageIdData, *, unreadable: bool = False) -> None:
+    def _acknowledge(self, part: Part, message_id: pb.MessageIdData, *, unreadable: bool = False) -> None:
         assert self._client is not None
         if self._options.start is not None:
             return  # a reader's position is the last message that it read
-        acked = pb.MessageIdData(ledgerId=place.ledgerId, entryId=place.entryId)
-        if place.batch_size > 0 and place.batch_index >= 0:
-            acked.ack_set.extend(words_of(((1 << place.batch_size) - 1) & ~(1 << place.batch_index)) or [0])
-            acked.batch_size = place.batch_size
+        acked = pb.MessageIdData(ledgerId=message_id.ledgerId, entryId=message_id.entryId)
+        if message_id.batch_size > 0 and message_id.batch_index >= 0:
+            acked.ack_set.extend(words_of(((1 << message_id.batch_size) - 1) & ~(1 << message_id.batch_index)) or [0])
+            acked.batch_size = message_id.batch_size
         ack = pb.CommandAck(consumer_id=self._number(part), ack_type=0, message_id=[acked])
         if unreadable:
             ack.validation_error = 1  # DecompressionError
         self._client.tell(pb.BaseCommand(type=ACK, ack=ack))
 
-    def _negative(self, place: MessageKey, named: pb.MessageIdData) -> None:
-        if place in self._nacked:
+    def _negative(self, key: MessageKey, named: pb.MessageIdData) -> None:
+        if key in self._nacked:
             return
-        sent = self._sent.pop(place, None)
+        sent = self._sent.pop(key, None)
         if sent is not None:
-            self._one_more(max(place[0], 0))
-        self._stay_away(place, sent.ids if sent is not None else (named,))
+            self._one_more(max(key[0], 0))
+        self._stay_away(key, sent.ids if sent is not None else (named,))
 
-    def _stay_away(self, place: MessageKey, ids: tuple[pb.MessageIdData, ...]) -> None:
+    def _stay_away(self, key: MessageKey, ids: tuple[pb.MessageIdData, ...]) -> None:
         """Ask for a message again when it stayed away for long enough."""
         loop = asyncio.get_running_loop()
-        self._nacked.pop(place, None)
-        self._nacked[place] = Sent(loop.time() + self._options.nack_ms / 1000, ids)
+        self._nacked.pop(key, None)
+        self._nacked[key] = Sent(loop.time() + self._options.nack_ms / 1000, ids)
         if len(self._nacked) > NACKED_MAX:
             self._again([next(iter(self._nacked))])
         if self._nacks is None:
@@ -459,7 +459,7 @@ class ConsumerSocket:
         loop = asyncio.get_running_loop()
         self._nacks = None
         now_s = loop.time()
-        self._again([place for place, sent in self._nacked.items() if sent.at_s <= now_s])
+        self._again([key for key, sent in self._nacked.items() if sent.at_s <= now_s])
         if self._nacked:
             first = next(iter(self._nacked.values()))
             self._nacks = loop.call_later(max(0.0, first.at_s - now_s), self._nacks_due)
@@ -469,19 +469,19 @@ class ConsumerSocket:
         while True:
             await asyncio.sleep(min(1.0, self._options.ack_ms / 4000))
             late_s = asyncio.get_running_loop().time() - self._options.ack_ms / 1000
-            self._again([place for place, sent in self._sent.items() if sent.at_s <= late_s])
+            self._again([key for key, sent in self._sent.items() if sent.at_s <= late_s])
 
-    def _again(self, places: list[MessageKey]) -> None:
+    def _again(self, keys: list[MessageKey]) -> None:
         """Ask for messages again; others of their batches that are not acknowledged come with them."""
         if self._client is None or self._client.ended.is_set():
             return
-        entries = {place[:3] for place in places}
+        entries = {key[:3] for key in keys}
         ids: dict[int, set[tuple[int, int]]] = {}
         for kept, counted in ((self._sent, True), (self._nacked, False)):
-            for place in [place for place in kept if place[:3] in entries]:
-                number = max(place[0], 0)
+            for key in [key for key in kept if key[:3] in entries]:
+                number = max(key[0], 0)
                 asked = ids.setdefault(number, set())
-                asked.update((each.ledgerId, each.entryId) for each in kept.pop(place).ids)
+                asked.update((each.ledgerId, each.entryId) for each in kept.pop(key).ids)
                 if counted:
                     self._one_more(number)
         for number, own in ids.items():
@@ -511,12 +511,12 @@ class ConsumerSocket:
                 await dead.open()
             metadata = pb.MessageMetadata(producer_name="", sequence_id=0, publish_time=0)
             metadata.properties.extend(message.metadata.properties)
-            answer = {
+            origin = {
                 "REAL_TOPIC": part.topic,
                 "REAL_SUBSCRIPTION": self._options.subscription,
                 "ORIGIN_MESSAGE_ID": f"{message.id.ledgerId}:{message.id.entryId}:{part.partition}",
             }
-            metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in answer.items())
+            metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in origin.items())
             if message.metadata.HasField("partition_key"):
                 metadata.partition_key = message.metadata.partition_key
             await self._dead.publish(metadata, message.payload)
@@ -542,11 +542,16 @@ class ConsumerSocket:
             self._dead.close()
 
 
-def _after(place: pb.MessageIdData, last: pb.MessageIdData) -> bool:
-    if (place.ledgerId, place.entryId) != (last.ledgerId, last.entryId):
-        return (place.ledgerId, place.entryId) > (last.ledgerId, last.entryId)
-    return -1 < last.batch_index < place.batch_index
+def _after(message_id: pb.MessageIdData, last: pb.MessageIdData) -> bool:
+    if (message_id.ledgerId, message_id.entryId) != (last.ledgerId, last.entryId):
+        return (message_id.ledgerId, message_id.entryId) > (last.ledgerId, last.entryId)
+    return -1 < last.batch_index < message_id.batch_index
 
 
-def _message_key(place: pb.MessageIdData, partition: int | None = None) -> MessageKey:
-    return place.partition if partition is None else partition, place.ledgerId, place.entryId, place.batch_index
+def _message_key(message_id: pb.MessageIdData, partition: int | None = None) -> MessageKey:
+    return (
+        message_id.partition if partition is None else partition,
+        message_id.ledgerId,
+        message_id.entryId,
+        message_id.batch_index,
+    )

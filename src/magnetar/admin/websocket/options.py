@@ -155,16 +155,16 @@ def reader_options(query: Mapping[str, str], subscription: str) -> ConsumerOptio
         BadRequest: a value is not possible.
     """
     start = query.get("messageId", "latest")
-    first_id = None if start.lower() in {"latest", "earliest"} else message_id(start)
-    if first_id is None:
+    start_id = None if start.lower() in {"latest", "earliest"} else message_id(start)
+    if start_id is None:
         at = EARLIEST if start.lower() == "earliest" else LATEST
-        first_id = pb.MessageIdData(ledgerId=at.ledger % (1 << 64), entryId=at.entry % (1 << 64))
+        start_id = pb.MessageIdData(ledgerId=at.ledger % (1 << 64), entryId=at.entry % (1 << 64))
     return ConsumerOptions(
         subscription=subscription,
         kind=SubType.EXCLUSIVE,
         durable=False,
         earliest=start.lower() == "earliest",
-        start=first_id,
+        start=start_id,
         name=_name(query, "readerName"),
         priority=0,
         queue=_queue(query, "receiverQueueSize"),

@@ -98,8 +98,8 @@ def policy_fields(now: Policies, fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(Policies)}
     found: dict[str, Any] = {}
-    for answer, given in fields.items():
-        name, _, entry = answer.partition("/")
+    for path, given in fields.items():
+        name, _, entry = path.partition("/")
         field, value = known.get(name), given
         if entry and field is not None:
             value = {**msgspec.to_builtins(found.get(field.name, getattr(now, field.name)) or {}), entry: given}

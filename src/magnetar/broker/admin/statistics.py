@@ -212,8 +212,8 @@ class StatisticsControl:
         writes = found.writes
         quotas = broker.resources.backlog_quotas(found.name)
         return TopicFigures(
-            writes.latency.ended if writes is not None else None,
-            writes.size.ended if writes is not None else None,
+            writes.latency.last_interval if writes is not None else None,
+            writes.size.last_interval if writes is not None else None,
             self._compaction(topic),
             found.publish_limited,
             quotas.get("destination_storage", NO_LIMIT).limit_size,

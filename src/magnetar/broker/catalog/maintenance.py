@@ -82,7 +82,7 @@ class Totals(NamedTuple):
         written, read, backlog = 0.0, 0.0, 0
         if isinstance(topic, Topic):
             read = topic.read_meter.per_s[0]
-            written = topic.writes.latency.ended.per_s if topic.writes is not None else 0.0
+            written = topic.writes.latency.last_interval.per_s if topic.writes is not None else 0.0
             backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
         return Totals(
             self.messages_in_per_s + messages_in,

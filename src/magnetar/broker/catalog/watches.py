@@ -617,19 +617,19 @@ class TopicWatches(TopicPart):
         elif self._asked:
             self._wake(max(self._free_ms, now_ms + 1))
 
-    def _tell_one(self, round_: _Round) -> int:
+    def _tell_one(self, update: _Round) -> int:
         """Send the update to the next watcher; returns the number of steps."""
-        if not round_.left:
+        if not update.left:
             self._rounds.popleft()
             return 1
-        watcher = round_.left.popleft()
+        watcher = update.left.popleft()
         if watcher.closed:
             return 1
-        watcher.hash = round_.hash or watcher.hash
+        watcher.hash = update.hash or watcher.hash
         if watcher.pending is None and watcher.connection.writable:
-            self._send(watcher, round_.parts)
-            return TELLING_STEPS + len(round_.changes.new) + len(round_.changes.gone)
-        changes = (watcher.pending or Changes()).merged(round_.changes)
+            self._send(watcher, update.parts)
+            return TELLING_STEPS + len(update.changes.new) + len(update.changes.gone)
+        changes = (watcher.pending or Changes()).merged(update.changes)
         if watcher.connection.writable:
             watcher.pending = None
             self._send(watcher, changes.parts(self._update_bytes_max))

@@ -206,7 +206,7 @@ class Producers:
         self._check_epoch(producer)
         # Producers of the same connection with this id and name: its client reconnected faster than it noticed the
         # loss.
-        own = [other for other in self.everybody() if same_registration(other, producer)]
+        own = [other for other in self.everybody() if same_producer(other, producer)]
         rival = self.live.get(producer.name)
         fencing = producer.mode is AccessMode.EXCLUSIVE_WITH_FENCING
         if rival is None or fencing:
@@ -317,6 +317,6 @@ class Producers:
         assert not self.waiting or self.live, "somebody waits for an empty topic"
 
 
-def same_registration(one: Producer, other: Producer) -> bool:
+def same_producer(one: Producer, other: Producer) -> bool:
     """Whether both are one producer of one client, which came again."""
     return one.connection == other.connection and one.producer_id == other.producer_id

@@ -14,6 +14,8 @@ duplicate.
 """
 
 from collections.abc import Iterator
+from itertools import takewhile
+from operator import attrgetter
 from typing import Final, Protocol
 
 from magnetar.broker.connection import Connection
@@ -37,6 +39,9 @@ Send = pb.CommandSend | PlainSend
 
 NO_TRANSACTIONS: Final = "this broker serves no transactions"
 
+_is_plain: Final = PlainSend.__instancecheck__
+_payload: Final = attrgetter("payload")
+
 _BATCH: Final = int(EntryFlags.BATCH)
 _FAIL_ONE_ALONE: Final = ("Pulsar-CPP", "Pulsar-Java")
 """Clients that fail one message that is not allowed, and continue with the next."""
@@ -59,7 +64,7 @@ def refused_id(send: Send) -> int:
     return max(send.sequence_id, send.highest_sequence_id)
 
 
-def as_understood(error: BrokerError, client_version: str) -> BrokerError:
+def error_for_client(error: BrokerError, client_version: str) -> BrokerError:
     """The error in a form that the client can handle: for one message that is not allowed, the C++ client gets the
     error that it knows as a wrong checksum (see `MessageNotAllowed`).
     """
@@ -156,8 +161,8 @@ class Publishing:
         new = verdict = Verdict.NEW
         limits = self._topic.limits
         plain_max = 0 if limits.encrypted else min(limits.message_bytes, message_bytes_max)
-        at = 0
-        while (at := self._take_plain(frames, at, plain_max)) < len(frames):
+        at, total = 0, len(frames)
+        while at < total and (at := self._take_plain(frames, at, plain_max)) < total:
             frame = frames[at]
             at += 1
             send = frame.send
@@ -183,20 +188,19 @@ class Publishing:
 
     def _take_plain(self, frames: list[Frame], at: int, bytes_max: int) -> int:
         """Take the plain messages from `at` on that no check could refuse; returns where the usual way has to continue."""
-        end, total = at, len(frames)
-        while end < total and type(frames[end]) is PlainSend:
-            end += 1
-        if end == at:
+        if type(frames[at]) is not PlainSend:
             return at
-        producer, plain = self._producer, frames[at:end]
-        entries = producer.plain.entries([frame.payload for frame in plain], bytes_max)
+        producer = self._producer
+        # As they are needed: if the metadata of many messages is not plain, each of them would cost a look at all that follow.
+        entries = producer.plain.entries(map(_payload, takewhile(_is_plain, frames[at:])), bytes_max)
         if self._deduplication is not None and producer.numbers is not None:
             sequence_ids = producer.plain.sequence_ids(entries)
             del entries[self._deduplication.leading_new(producer.numbers, sequence_ids) :]
+        end = at + len(entries)
         self._entries += entries
-        self._receipts += [(frame.send.sequence_id, 0) for frame in plain[: len(entries)]]
+        self._receipts += [(frame.send.sequence_id, 0) for frame in frames[at:end]]
         self._size += sum([len(entry.data) for entry in entries])
-        return at + len(entries)
+        return end
 
     def _judge(self, seen: Inspected) -> Verdict:
         deduplication, numbers = self._deduplication, self._producer.numbers
@@ -392,7 +396,7 @@ class Publishing:
         )
         alone = isinstance(error, _OF_ONE_MESSAGE) and connection.client_version.startswith(_FAIL_ONE_ALONE)
         if alone or self._deduplication is None:
-            self._topic.refuse(producer, refused_id(send), as_understood(error, connection.client_version))
+            self._topic.refuse(producer, refused_id(send), error_for_client(error, connection.client_version))
             return True
         self._fail(refused_id(send), error)
         self._publisher.evict(producer)

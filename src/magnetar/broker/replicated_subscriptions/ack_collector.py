@@ -43,10 +43,10 @@ class _Noted:
         """The acknowledgements, combined into as few as possible."""
         if len(self.ranges) == 1:
             return [Acked(*self.ranges[0], self.entries, self.partial)]
-        answer = [Acked(after, up_to) for after, up_to in self.ranges]
+        combined = [Acked(after, up_to) for after, up_to in self.ranges]
         if self.entries or self.partial:
-            answer.append(Acked(NONE, NONE, self.entries, self.partial))
-        return answer
+            combined.append(Acked(NONE, NONE, self.entries, self.partial))
+        return combined
 
 
 class AckCollector:

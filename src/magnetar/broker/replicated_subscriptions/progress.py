@@ -25,7 +25,7 @@ less precise.
 """
 
 
-def acknowledged_by(data: bytes) -> tuple[str, ...]:
+def subscriptions_in(data: bytes) -> tuple[str, ...]:
     """Subscriptions whose acknowledgements a marker carries: none for questions, answers, seeks and announcements.
 
     Args:

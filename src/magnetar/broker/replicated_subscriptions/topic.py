@@ -22,7 +22,7 @@ import msgspec
 
 from magnetar.broker.replicated_subscriptions.ack_collector import AckCollector
 from magnetar.broker.replicated_subscriptions.machine_host import ExactMachine, ModalMachine, SnapshotMachine, figures
-from magnetar.broker.replicated_subscriptions.progress import Lag, Progress, acknowledged_by
+from magnetar.broker.replicated_subscriptions.progress import Lag, Progress, subscriptions_in
 from magnetar.broker.replicated_subscriptions.replay import Replay
 from magnetar.broker.replicated_subscriptions.state_store import StateStore, decode_state, encode_state
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -447,7 +447,7 @@ class ReplicatedTopic:
         """Write a marker into the topic."""
         flags = _MARKER | (_RESTRICTED if replicate_to else 0)
         goes = not replicate_to or set(replicate_to) != {self.cluster}
-        carrier = self.progress.begin(acknowledged_by(data), self.now_ms) if goes else None
+        carrier = self.progress.begin(subscriptions_in(data), self.now_ms) if goes else None
 
         def outcome(append: Append, error: str) -> None:
             if error:
@@ -620,11 +620,11 @@ class ReplicatedTopic:
     def describe(self, subscription: str) -> dict[str, Any]:
         """Plain values: the mode's machine, and what is common to both."""
         machine = self.exact if self.mode == "exact" else self.snapshot
-        answer: dict[str, Any] = {"mode": self.mode, "ready": self.ready}
-        answer["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
+        described: dict[str, Any] = {"mode": self.mode, "ready": self.ready}
+        described["lastUpdateAppliedMs"] = self.updated_ms.get(subscription, 0)
         if self.ready and subscription in self.subscriptions():
-            answer |= machine.describe(subscription)
-        return answer
+            described |= machine.describe(subscription)
+        return described
 
     def to_tell(self, subscription: str) -> dict[str, Any]:
         """The part of `describe` about reports that other clusters still have to get, for a replicated subscription."""
@@ -635,8 +635,8 @@ class ReplicatedTopic:
         """Acknowledged here and in no update of snapshot mode yet; in exact mode `progress` knows what is in no marker."""
         if self._made is None or self.mode != "snapshot":
             return Lag()
-        answer: dict[str, Any] = self.snapshot.describe(subscription)
-        return Lag(answer.get("untold", 0), answer.get("untoldSinceMs", 0))
+        described: dict[str, Any] = self.snapshot.describe(subscription)
+        return Lag(described.get("untold", 0), described.get("untoldSinceMs", 0))
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start, and present levels (`LEVELS`)."""
@@ -644,10 +644,10 @@ class ReplicatedTopic:
 
     def counted(self) -> dict[str, int]:
         """Counters since the start of both machines, including former ones, and of the host."""
-        answer = Counter(self._counted)
+        counters = Counter(self._counted)
         if self._made is not None:
-            answer.update(figures(*self._made, levels=False))
-        return answer | {
+            counters.update(figures(*self._made, levels=False))
+        return counters | {
             "markers_written": self.markers_written,
             "markers_failed": self.markers_failed,
             "subscriptions_not_made": self.not_made,

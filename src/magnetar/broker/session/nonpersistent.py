@@ -11,7 +11,7 @@ from magnetar.broker.nonpersistent.subscription import NonPersistentSubscription
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.publish.producers import Producer
-from magnetar.broker.publish.publishing import as_understood, check_transaction, refused_id
+from magnetar.broker.publish.publishing import check_transaction, error_for_client, refused_id
 from magnetar.broker.session.ports import ConsumerSide, Done, Publisher, PublishPort
 from magnetar.broker.statistics.cardinality import Series
 from magnetar.broker.statistics.subscription_stats import consumer_fields
@@ -241,7 +241,7 @@ class NonPersistentPort:
                     # Their receipts first: clients look for the error at the oldest message that they have pending.
                     topic.publish(producer, entries, receipts)
                     entries, receipts = [], []
-                shown = as_understood(error, connection.client_version)
+                shown = error_for_client(error, connection.client_version)
                 connection.send(commands.send_error(producer.producer_id, refused_id(send), shown.code, shown.message))
                 continue
             entries.append(NewEntry(seen.payload, seen.flags, seen.count, seen.publish_time))

@@ -10,7 +10,7 @@ from magnetar.broker.context import BrokerContext
 from magnetar.broker.publish.deduplication import Status
 from magnetar.broker.publish.deduplication_policy import Deduplications
 from magnetar.broker.publish.opening import Elsewhere
-from magnetar.broker.publish.producers import Producer, same_registration
+from magnetar.broker.publish.producers import Producer, same_producer
 from magnetar.broker.publish.publishing import Publishing
 from magnetar.broker.security.access import Access
 from magnetar.broker.security.authorization import Operation
@@ -133,7 +133,7 @@ class PersistentPort:
             deduplication.when_ready(again)
             return False
         rival = topic.producers.rival(producer.name)
-        free = rival is None or same_registration(rival, producer)
+        free = rival is None or same_producer(rival, producer)
         if free and deduplication is not None and topic.appending and deduplication.numbers.undecided(producer.name):
             # It begins after the last number: a number that gets into the log later would be used twice.
             topic.when_answered(again)

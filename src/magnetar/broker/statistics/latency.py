@@ -51,16 +51,16 @@ class Buckets:
         bounds: ascending; a value that is one of them counts below it.
 
     Attributes:
-        ended: contents of the last interval that ended.
+        last_interval: contents of the last interval that ended.
     """
 
-    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "ended")
+    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "last_interval")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
-        self._nothing = self.ended = Interval((0,) * (len(bounds) + 1), 0.0, 0.0)
+        self._nothing = self.last_interval = Interval((0,) * (len(bounds) + 1), 0.0, 0.0)
 
     def add(self, value: float, times: int) -> None:
         """Count a value this many times."""
@@ -84,9 +84,9 @@ class Buckets:
         """An interval ends, another begins."""
         count = sum(self._counts)
         if not count:
-            self.ended = self._nothing
+            self.last_interval = self._nothing
             return
-        self.ended = Interval(tuple(self._counts), self._total, count / elapsed_s)
+        self.last_interval = Interval(tuple(self._counts), self._total, count / elapsed_s)
         self._counts = [0] * len(self._counts)
         self._total = 0.0
 

@@ -100,19 +100,19 @@ class Deletions:
 
     def acknowledge_in(self, cursor: Cursor) -> None:
         """Acknowledge them on a cursor."""
-        for losers in self.groups.values():
-            losers.acknowledge_in(cursor)
+        for group in self.groups.values():
+            group.acknowledge_in(cursor)
 
-    def since(self, loser: Loser) -> int | None:
+    def since(self, deletion: Loser) -> int | None:
         """The time at which one was first passed; None: it is not among them."""
-        return next((since_ms for since_ms, losers in self.groups.items() if losers.has(loser)), None)
+        return next((since_ms for since_ms, group in self.groups.items() if group.has(deletion)), None)
 
-    def add(self, since_ms: int, losers: list[Loser]) -> None:
+    def add(self, since_ms: int, deletions: list[Loser]) -> None:
         """Keep some more."""
         group = self.groups.get(since_ms)
         if group is None:
             group = self.groups[since_ms] = Withdrawals(self._log, messages_max=GONE_MAX)
-        group.add(losers)
+        group.add(deletions)
 
     def take_until(self, since_ms: int) -> list[Withdrawals]:
         """Give up those that were passed at a time or before."""
@@ -125,12 +125,12 @@ class Deletions:
 
     def trim(self) -> None:
         """Retention deleted ledgers: forget what was in them."""
-        for losers in self.groups.values():
-            losers.trim()
+        for group in self.groups.values():
+            group.trim()
 
     def encode(self) -> list[tuple[int, bytes]]:
         """The stored form."""
-        return [(since_ms, losers.encode()) for since_ms, losers in self.groups.items() if losers]
+        return [(since_ms, group.encode()) for since_ms, group in self.groups.items() if group]
 
     def load(self, stored: list[tuple[int, bytes]]) -> None:
         """Take what `encode` made.
@@ -139,13 +139,13 @@ class Deletions:
             ValueError: it is damaged.
         """
         for since_ms, data in stored:
-            self.groups[since_ms] = losers = Withdrawals(self._log, messages_max=GONE_MAX)
-            losers.load(data)
+            self.groups[since_ms] = group = Withdrawals(self._log, messages_max=GONE_MAX)
+            group.load(data)
 
     def validate(self) -> None:
         """Check what must hold after every step."""
-        for losers in self.groups.values():
-            losers.validate()
+        for group in self.groups.values():
+            group.validate()
 
 
 class Compacted:
@@ -173,8 +173,8 @@ class Compacted:
     def expire(self, now_ms: int, retention_ms: int) -> None:
         """Remove deletions that were kept for this time (-1: for ever)."""
         if retention_ms >= 0:
-            for losers in self.deletions.take_until(now_ms - _longest(retention_ms)):
-                self.gone.absorb(losers)
+            for group in self.deletions.take_until(now_ms - _longest(retention_ms)):
+                self.gone.absorb(group)
 
     def trim(self) -> None:
         """Retention deleted ledgers: forget what was in them."""
@@ -311,13 +311,13 @@ class Run:
         left = MESSAGES_PER_STEP
         while left > 0:
             some = list(islice(messages, left))
-            for key, empty, loser in some:
-                if loser.index >= 0 and (self._compacted.gone.has(loser) or self._withdrawn.has(loser)):
+            for key, empty, message in some:
+                if message.index >= 0 and (self._compacted.gone.has(message) or self._withdrawn.has(message)):
                     continue
                 older = self._newest.pop(key, None) or self._deletions.pop(key, None)
                 if older is not None:
                     superfluous.append(older)
-                (self._deletions if empty else self._newest)[key] = loser
+                (self._deletions if empty else self._newest)[key] = message
             left -= 1 + len(some)
             if left <= 0:
                 break
@@ -376,19 +376,19 @@ class Run:
         some = list(islice(left, DELETIONS_PER_STEP))
         expired: list[Loser] = []
         groups: dict[int, list[Loser]] = {}
-        for loser in some:
-            if self._opaque is not None and loser.position > self._opaque:
+        for deletion in some:
+            if self._opaque is not None and deletion.position > self._opaque:
                 continue  # the message that it deletes may be in there, and is delivered: so the deletion is kept too
-            since_ms = known.since(loser)
+            since_ms = known.since(deletion)
             if since_ms is None:
                 since_ms = fresh_ms
             if retention_ms >= 0 and now_ms - since_ms >= _longest(retention_ms):
-                expired.append(loser)
-            elif not gone.has(loser):  # it may have expired while the topic was read
-                groups.setdefault(since_ms, []).append(loser)
+                expired.append(deletion)
+            elif not gone.has(deletion):  # it may have expired while the topic was read
+                groups.setdefault(since_ms, []).append(deletion)
         self.removed += len(gone.add(expired))
-        for since_ms, losers in groups.items():
-            kept.add(since_ms, losers)
+        for since_ms, deletions in groups.items():
+            kept.add(since_ms, deletions)
         if len(some) == DELETIONS_PER_STEP:
             self._outbox.put(Timer(now_ms, lambda _now_ms: self._keep(left, kept)))
             return

@@ -273,11 +273,11 @@ def _report(
         MagnetarError: in one line, which topic and why.
     """
     earlier = {one.topic: one.missing for one in before}
-    answer = {one.topic: one for one in found}
+    reports = {one.topic: one for one in found}
     rows: list[dict[str, Any]] = []
     for one in after:
         was = earlier.get(one.topic, one.missing)
-        report = answer.get(one.topic)
+        report = reports.get(one.topic)
         rows.append(
             {
                 "topic": one.topic, "held": one.held, "here_before": one.held - was, "restored": max(0, was - one.missing),

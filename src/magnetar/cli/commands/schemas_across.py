@@ -91,12 +91,12 @@ class Answer(NamedTuple):
 def _held(client: AdminClient, name: TopicName, strategy: str) -> Held:
     space = name.namespace_name
     path = f"/geo/v1/schemas/{segment(space.tenant)}/{segment(space.local)}/{segment(name.local)}"
-    stated = [
+    registered = [
         (one["version"], definition_from(one["type"], one["data"], one["properties"]), str(one["state"]))
         for one in client.get(path)
     ]
-    live = [(version, definition) for version, definition, state in stated if state == IN_FORCE]
-    return Held(Strategy(strategy), live, [one for one in stated if one[2] != IN_FORCE])
+    live = [(version, definition) for version, definition, state in registered if state == IN_FORCE]
+    return Held(Strategy(strategy), live, [one for one in registered if one[2] != IN_FORCE])
 
 
 def _replicates_to(client: AdminClient, name: TopicName) -> frozenset[str]:
@@ -105,9 +105,9 @@ def _replicates_to(client: AdminClient, name: TopicName) -> frozenset[str]:
 
 
 def _checked(client: AdminClient, name: TopicName, body: dict[str, Any]) -> Answer:
-    stated = client.post(path_of(name, "compatibility"), body)
-    held = _held(client, name, stated["schemaCompatibilityStrategy"])
-    return Answer(held, stated["compatibility"], stated.get("reason", ""), _replicates_to(client, name))
+    answer = client.post(path_of(name, "compatibility"), body)
+    held = _held(client, name, answer["schemaCompatibilityStrategy"])
+    return Answer(held, answer["compatibility"], answer.get("reason", ""), _replicates_to(client, name))
 
 
 def _verdict(answer: "Answer | MagnetarError", new: Definition) -> dict[str, Any]:
@@ -203,9 +203,9 @@ def diff(name: TopicName, config: Path | None, *, as_json: bool) -> None:
         print_line(f"{name.base} has no schema in {', '.join(held)}")
     differing = [(summary(row.definition), ", ".join(lacking)) for row in table if (lacking := row.lacking(held))]
     if differing:
-        stated = [f"{what} is not in force in {where}" for what, where in differing[:DIFFERENCES_TOLD]]
-        if len(differing) > len(stated):
-            stated.append(f"{len(differing) - len(stated)} more")
-        failures.append(f"the clusters differ: {', '.join(stated)}")
+        named = [f"{what} is not in force in {where}" for what, where in differing[:DIFFERENCES_TOLD]]
+        if len(differing) > len(named):
+            named.append(f"{len(differing) - len(named)} more")
+        failures.append(f"the clusters differ: {', '.join(named)}")
     if failures:
         raise MagnetarError("; ".join(failures))

@@ -181,7 +181,7 @@ def waits(state: dict[str, Any], one: dict[str, Any]) -> list[str]:
     if state.get("waitingFor"):
         since = _ago(state.get("pendingSince"), one)
         lines.append(f"a snapshot waits for {', '.join(state['waitingFor'])}{since}")
-    if held := [lag for peer in state.get("heldBy", ()) if (lag := _holds(peer, state, one))]:
+    if held := [text for peer in state.get("heldBy", ()) if (text := _holds(peer, state, one))]:
         lines.append(f"old acknowledgements are kept for {', '.join(held)}")
     return lines
 

@@ -326,9 +326,9 @@ class Recovering:
         kept: dict[int, Known] = {}
         for owner in self._recovered.topics.values():
             for ledger in owner.ledgers.values():
-                answer = self._recovered.known[ledger.ledger]
+                known = self._recovered.known[ledger.ledger]
                 if whole := ledger.entries - ledger.missing:
-                    kept[ledger.ledger] = msgspec.structs.replace(answer, entries=whole)
+                    kept[ledger.ledger] = msgspec.structs.replace(known, entries=whole)
         try:
             self._ledgers.begin(kept)
             self._ledgers.close()

@@ -192,7 +192,7 @@ class Housekeeping:
             for segment, held in rewrite.copies.items()
         }
         self._log.moved(rewrite.number, copies)
-        self._readers.moved(rewrite.number, rewrite.moved)
+        self._readers.moved(rewrite.number, rewrite.new_locations)
         self._rewrite = self._source = None
         self._unpin()
         self._remove(rewrite.number)

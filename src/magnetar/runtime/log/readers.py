@@ -67,21 +67,21 @@ class SegmentReaders:
             OSError: the disk does not answer.
         """
         entries: list[StoredEntry] = []
-        spans_now = [self._located(span) for span in spans]
+        located = [self._locate(span) for span in spans]
         way = GiveWay(self._writer, pause=self._step_aside)
         problem = ""
-        while len(entries) < len(spans_now) and not problem:
+        while len(entries) < len(located) and not problem:
             way.look()
             try:
-                problem = self._read_on(spans_now, entries, self._pread, BREATH_ENTRIES)
+                problem = self._read_on(located, entries, self._pread, BREATH_ENTRIES)
             except FileNotFoundError:
                 at = len(entries)
                 with self._lock:
-                    self._open.pop(spans_now[at].segment, None)
-                again = [self._located(span) for span in spans[at:]]
-                if again == spans_now[at:]:
-                    problem = f"segment {spans_now[at].segment} of the log is gone: its entries were deleted"
-                spans_now[at:] = again
+                    self._open.pop(located[at].segment, None)
+                again = [self._locate(span) for span in spans[at:]]
+                if again == located[at:]:
+                    problem = f"segment {located[at].segment} of the log is gone: its entries were deleted"
+                located[at:] = again
         if problem and not entries:
             raise StorageError(problem)
         return entries
@@ -103,10 +103,10 @@ class SegmentReaders:
             return self._pread_now(segment, offset, size)
 
         entries: list[StoredEntry] = []
-        spans_now = [self._located(span) for span in spans]
+        located = [self._locate(span) for span in spans]
         try:
-            while len(entries) < len(spans_now):
-                if self._read_on(spans_now, entries, pread, breath=0):
+            while len(entries) < len(located):
+                if self._read_on(located, entries, pread, breath=0):
                     return None
         except (OSError, StorageError):
             return None
@@ -114,7 +114,7 @@ class SegmentReaders:
 
     def _read_on(
         self,
-        spans_now: list[Span],
+        located: list[Span],
         entries: list[StoredEntry],
         pread: Callable[[int, int, int], bytes | bytearray],
         breath: int,
@@ -122,7 +122,7 @@ class SegmentReaders:
         """Add the result of one read to the entries; returns the error of the next entry, if there is one.
 
         Args:
-            spans_now: of all that are wanted.
+            located: where the records of all wanted entries are.
             entries: of the first of them.
             pread: reads, from a segment at an offset, a number of bytes.
             breath: entries after which the thread releases the interpreter; 0: it does not.
@@ -131,12 +131,12 @@ class SegmentReaders:
             FileNotFoundError: the next one's segment is deleted.
         """
         at = len(entries)
-        end = self._together(spans_now, at)
-        first, last = spans_now[at], spans_now[end - 1]
+        end = self._together(located, at)
+        first, last = located[at], located[end - 1]
         if not first.size:
             return _damage(first)
         block = memoryview(pread(first.segment, first.offset, last.offset + last.size - first.offset))
-        for number, span in enumerate(spans_now[at:end], at + 1):
+        for number, span in enumerate(located[at:end], at + 1):
             if breath and not number % breath:
                 self._step_aside()
             entry = read_entry(block, span.offset - first.offset, span.size)
@@ -148,13 +148,13 @@ class SegmentReaders:
         return ""
 
     @staticmethod
-    def _together(spans_now: list[Span], at: int) -> int:
+    def _together(located: list[Span], at: int) -> int:
         """The end of the records from `at` on that one read brings."""
-        first = spans_now[at]
+        first = located[at]
         upto = first.offset + first.size
         end = at + 1
-        while end < len(spans_now):
-            span = spans_now[end]
+        while end < len(located):
+            span = located[end]
             if (
                 not span.size
                 or span.segment != first.segment
@@ -166,7 +166,7 @@ class SegmentReaders:
             end += 1
         return end
 
-    def _located(self, span: Span) -> Span:
+    def _locate(self, span: Span) -> Span:
         """Where a record is now."""
         while (moved := self._moved.get(span.segment)) is not None:
             old, new = moved

@@ -4,8 +4,6 @@ Larger portions cost less for each message: fewer events, fewer appends, fewer w
 until a portion is handled. So a connection is alone only if no other one has sent anything for some time.
 """
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 from magnetar.wire import commands
@@ -20,25 +18,20 @@ others wait has more."""
 
 
 class Competition:
-    """The connections of one server, as far as they have work.
+    """The connections of one server, as far as they have work."""
 
-    Args:
-        clock: in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._last = -1
         self._shared_s = -ALONE_S
 
-    def alone(self, connection: int, received: int) -> bool:
+    def alone(self, connection: int, received: int, now_s: float) -> bool:
         """A connection has work; returns whether it is alone.
 
         Args:
             connection: its number.
             received: bytes that came; 0: earlier ones are still to be handled.
+            now_s: a clock that never goes back.
         """
-        now_s = self._clock()
         if connection != self._last and not 0 < received <= KEEP_ALIVE_BYTES:
             if self._last >= 0:
                 self._shared_s = now_s

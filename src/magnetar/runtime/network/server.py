@@ -135,8 +135,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, nbytes: int) -> None:
         """Hand on some frames, in several events, until the turn is over."""
-        end_s = time.perf_counter() + TURN_S
-        self._alone = self._server.competition.alone(self._number, nbytes)
+        now_s = time.perf_counter()
+        end_s = now_s + TURN_S
+        self._alone = self._server.competition.alone(self._number, nbytes, now_s)
         while self._run(nbytes):
             self._turn_bytes += nbytes
             nbytes = 0

@@ -109,8 +109,8 @@ def full() -> Snapshot:
         BrokerFigures(1, 1, 1, 1, {"public/default": 1}, Totals(backlog=2), Connections(3, 2, 1, 1), latency),
         {
             TOPIC: TopicFigures(
-                writes.latency.ended,
-                writes.size.ended,
+                writes.latency.last_interval,
+                writes.size.last_interval,
                 CompactionFigures(1, 2, 3, 4, 5.0, 6),
                 1,
                 2,

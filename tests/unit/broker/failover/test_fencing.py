@@ -58,17 +58,17 @@ def test_a_failover_that_is_called_off_is_none_whichever_comes_first(first: str)
     node = subscribed()
     named = node.control.failovers.state(TOPIC, "s")["next"]
     begun: list[MagnetarError | None] = []
-    ended: list[MagnetarError | None] = []
+    outcomes: list[MagnetarError | None] = []
     node.hold_stores = True
     if first == "fence":
         node.control.failovers.begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
-    node.control.failovers.step("call-off", TOPIC, "s", named, ended.append)
+    node.control.failovers.step("call-off", TOPIC, "s", named, outcomes.append)
     if first != "fence":
         node.control.failovers.begin(TOPIC, "s", "b", "", 0, begun.append, named=named)
-    assert not begun and not ended
+    assert not begun and not outcomes
     node.hold_stores = False
     node.world.advance(5_000)
-    assert refused(ended) == [""]
+    assert refused(outcomes) == [""]
     assert refused(begun) == ["" if first == "fence" else f"failover {named} is not later than {named}"]
     assert node.broker.fences.fence(TOPIC, "s").phase is Phase.ACTIVE
     assert not node.topic.subscriptions["s"].held

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.replicated_subscriptions.progress import MARKERS_MAX, Lag, Progress, acknowledged_by
+from magnetar.broker.replicated_subscriptions.progress import MARKERS_MAX, Lag, Progress, subscriptions_in
 from magnetar.core.ids import EARLIEST, NONE, OriginKey, Position
 from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots.unreported import UNREPORTED_MAX, Unreported
@@ -347,7 +347,7 @@ def acked(subscription: str, part: int) -> AckedSet:
     ],
 )
 def test_markers_that_carry_acknowledgements(marker: Marker, names: tuple[str, ...]) -> None:
-    assert acknowledged_by(build_marker(marker, 1)) == names
+    assert subscriptions_in(build_marker(marker, 1)) == names
 
 
 def test_what_was_not_written_is_collected_again() -> None:

@@ -87,8 +87,8 @@ def test_a_second_scrape_waits_for_the_first_and_for_one_that_is_given_up_no_lon
 
 
 def events(node: Node) -> dict[str, int]:
-    ended: dict[str, int] = node.control.replicated.metrics()["counters"]
-    return {name: value for name, value in ended.items() if name not in LEVELS}
+    counters: dict[str, int] = node.control.replicated.metrics()["counters"]
+    return {name: value for name, value in counters.items() if name not in LEVELS}
 
 
 def levels(node: Node) -> set[int]:
@@ -153,19 +153,19 @@ def test_what_a_link_gave_up_in_a_topic_that_is_gone_stays_counted() -> None:
     control = node.control
     assert node.control_call(lambda done: control.links.skip("b", TOPIC, LATEST, done)) is None
 
-    def ended() -> tuple[int, int]:
+    def seen() -> tuple[int, int]:
         (link,) = node.control.links.states()
         return link["skipped_messages"], link["skipped_messages_total"]
 
-    assert ended() == (3, 3)
+    assert seen() == (3, 3)
     assert node.control_call(lambda done: control.topics.delete(TOPIC, True, done)) is None
     world.advance(1_000)
-    assert ended() == (0, 3)
+    assert seen() == (0, 3)
     world.cut.clear()
     node.create(OTHER)
     world.settle()
     node.restart()
-    assert ended() == (0, 0), "since the start"
+    assert seen() == (0, 0), "since the start"
 
 
 def shown(node: Node, topics_max: int, subscriptions_max: int = 10) -> tuple[dict[str, int], dict[str, int]]:

@@ -19,12 +19,12 @@ def test_a_bound_belongs_to_its_bucket_and_what_is_above_all_overflows() -> None
     buckets = Buckets(LATENCY_BOUNDS_MS)
     for took_ms, times in ((0.0, 1), (0.5, 2), (0.6, 3), (1000.0, 4), (1000.1, 5)):
         buckets.add(took_ms, times)
-    assert buckets.ended.counts == (0,) * 10, "of an interval that has not ended"
+    assert buckets.last_interval.counts == (0,) * 10, "of an interval that has not ended"
     buckets.end(2.0)
-    assert buckets.ended.counts == (3, 3, 0, 0, 0, 0, 0, 0, 4, 5)
-    assert buckets.ended.per_s == 7.5
+    assert buckets.last_interval.counts == (3, 3, 0, 0, 0, 0, 0, 0, 4, 5)
+    assert buckets.last_interval.per_s == 7.5
     buckets.end(2.0)
-    assert buckets.ended.counts == (0,) * 10 and buckets.ended.total == buckets.ended.per_s == 0
+    assert buckets.last_interval.counts == (0,) * 10 and buckets.last_interval.total == buckets.last_interval.per_s == 0
 
 
 def slowly(sizes: list[int]) -> Counter[int]:
@@ -41,17 +41,17 @@ def test_many_sizes_at_once_are_counted_as_one_by_one(appends: list[list[int]]) 
         assert buckets.add_all(sizes) == sum(sizes)
     buckets.end(1.0)
     every = [size for sizes in appends for size in sizes]
-    assert Counter({n: count for n, count in enumerate(buckets.ended.counts) if count}) == slowly(every)
-    assert buckets.ended.total == sum(every)
+    assert Counter({n: count for n, count in enumerate(buckets.last_interval.counts) if count}) == slowly(every)
+    assert buckets.last_interval.total == sum(every)
 
 
 def test_an_interval_that_has_just_begun_goes_on() -> None:
     writes = Writes(1_000)
     assert writes.add([entry(10), entry(20)], 0.002) == 30
     writes.end(1_050)
-    assert sum(writes.size.ended.counts) == 0
+    assert sum(writes.size.last_interval.counts) == 0
     writes.end(1_500)
-    assert (sum(writes.size.ended.counts), writes.latency.ended.per_s) == (2, 4.0)
+    assert (sum(writes.size.last_interval.counts), writes.latency.last_interval.per_s) == (2, 4.0)
 
 
 def test_quantiles_are_those_of_the_newest() -> None:

@@ -62,10 +62,10 @@ def test_a_pipeline_is_the_outgoing_connection() -> None:
     client = a.client()
     request = pb.CommandGeoTopics(request_id=1, to="b", pipeline="p", counter=0, wait_ms=0)
     a.run(lambda: a.broker.links.sources["b"].poll(client.number, request, lambda _told: None))
-    ended = towards(a, "b")
-    assert (ended["connected"], ended["outboundConnection"]) == (True, "test:1")
-    assert ended["outboundConnectedSince"] == "2023-11-14T22:13:23.000Z"
-    assert set(ended) == set(TOPIC_STATS["replication"]["*"]) - {"inboundConnection", "inboundConnectedSince"}
+    shown = towards(a, "b")
+    assert (shown["connected"], shown["outboundConnection"]) == (True, "test:1")
+    assert shown["outboundConnectedSince"] == "2023-11-14T22:13:23.000Z"
+    assert set(shown) == set(TOPIC_STATS["replication"]["*"]) - {"inboundConnection", "inboundConnectedSince"}
     internal = a.control.statistics.internal(TOPIC)
     assert internal["cursors"]["pulsar.repl.b"]["waitingReadOp"] is True
     assert internal["waitingCursorsCount"] == 1
@@ -110,8 +110,8 @@ def test_a_client_that_supports_partial_producers_says_so_of_its_producers() -> 
         command = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name=name)
         each.send(pb.BaseCommand(type=5, producer=command))
     world.settle()
-    ended = {one["producerName"]: one["supportsPartialProducer"] for one in stats(node)["publishers"]}
-    assert ended == {"whole": False, "partial": True}
+    shown = {one["producerName"]: one["supportsPartialProducer"] for one in stats(node)["publishers"]}
+    assert shown == {"whole": False, "partial": True}
 
 
 def test_chunks_of_what_is_not_stored_are_told() -> None:
@@ -133,11 +133,11 @@ def test_chunks_of_what_is_not_stored_are_told() -> None:
     )
     client.send(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=9, sequence_id=0)), build(chunk, b"x"))
     world.advance(1_000)
-    ended = node.control.statistics.topic(topic)
-    assert faults(ended, PASSING, "stats") == []
-    subscription = ended["subscriptions"]["s"]
-    ends = [ended["publishers"][0], subscription, subscription["consumers"][0]]
-    assert ended["msgChunkPublished"] and all(end["chunkedMessageRate"] > 0 for end in ends)
+    shown = node.control.statistics.topic(topic)
+    assert faults(shown, PASSING, "stats") == []
+    subscription = shown["subscriptions"]["s"]
+    ends = [shown["publishers"][0], subscription, subscription["consumers"][0]]
+    assert shown["msgChunkPublished"] and all(end["chunkedMessageRate"] > 0 for end in ends)
     assert (subscription["keySharedMode"], subscription["consumers"][0]["keyHashRangeArrays"]) == (
         "AUTO_SPLIT",
         [[0, 65_535]],
@@ -154,9 +154,9 @@ def test_the_average_size_is_that_of_the_interval_and_0_in_an_idle_one() -> None
         if size:
             node.publish(*(bytes(size) for _ in range(9)))
         world.advance(1_000)
-        ended = stats(node)
-        seen.append(ended["averageMsgSize"])
-        assert seen[-1] == (ended["msgThroughputIn"] / ended["msgRateIn"] if size else 0)
+        shown = stats(node)
+        seen.append(shown["averageMsgSize"])
+        assert seen[-1] == (shown["msgThroughputIn"] / shown["msgRateIn"] if size else 0)
     assert 100 < seen[0] < 200 and seen[1] == 0 and 1_000 < seen[2] < 1_100
 
 
@@ -166,16 +166,16 @@ def test_the_type_is_none_before_the_first_consumer_and_the_last_ones_afterwards
     made = node.control_call(lambda done: node.control.subscriptions.create(TOPIC, "s", EARLIEST, False, {}, done))
     assert made is None
 
-    def ended() -> str:
+    def kind() -> str:
         return str(stats(node)["subscriptions"]["s"]["type"])
 
-    assert ended() == "None"
+    assert kind() == "None"
     client, number = consumer(node, kind=SHARED, replicated=False)
-    assert ended() == "Shared"
+    assert kind() == "Shared"
     client.send(pb.BaseCommand(type=16, close_consumer=pb.CommandCloseConsumer(consumer_id=number, request_id=7)))
-    assert ended() == "Shared"
+    assert kind() == "Shared"
     node.restart()
-    assert ended() == "None"
+    assert kind() == "None"
 
 
 def test_a_broker_is_named_by_its_admin_interface() -> None:

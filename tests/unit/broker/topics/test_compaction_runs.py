@@ -27,7 +27,7 @@ def publish(node: Node, *keys: str) -> None:
     node.world.settle()
 
 
-def ended(node: Node) -> dict[str, Any]:
+def last_compaction(node: Node) -> dict[str, Any]:
     compaction: dict[str, Any] = node.control.statistics.topic(TOPIC)["compaction"]
     return {key.removeprefix("lastCompaction"): value for key, value in compaction.items()}
 
@@ -36,28 +36,32 @@ NEVER = {"RemovedEventCount": 0, "SucceedTimestamp": 0, "FailedTimestamp": 0, "D
 
 
 def test_figures_are_of_the_last_run(node: Node) -> None:
-    assert ended(node) == NEVER
+    assert last_compaction(node) == NEVER
     publish(node, *"abcaab")
     node.hold_stores = True
     began_ms = node.world.now_ms
     node.control.topics.compact(TOPIC)
     node.world.advance(250)
-    assert ended(node) == NEVER, "it is over when it is on disk"
+    assert last_compaction(node) == NEVER, "it is over when it is on disk"
     node.hold_stores = False
     node.world.settle()
     ended_ms = began_ms + 250
-    assert ended(node) == NEVER | {"RemovedEventCount": 3, "SucceedTimestamp": ended_ms, "DurationTimeInMills": 250}
+    assert last_compaction(node) == NEVER | {
+        "RemovedEventCount": 3,
+        "SucceedTimestamp": ended_ms,
+        "DurationTimeInMills": 250,
+    }
     publish(node, "c")
     node.control.topics.compact(TOPIC)
     node.world.settle()
-    assert ended(node)["RemovedEventCount"] == 1, "not all there ever were"
+    assert last_compaction(node)["RemovedEventCount"] == 1, "not all there ever were"
 
 
 def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(node, *"ab")
     node.control.topics.compact(TOPIC)
     node.world.advance(10)
-    success_ms = ended(node)["SucceedTimestamp"]
+    success_ms = last_compaction(node)["SucceedTimestamp"]
     assert success_ms
     monkeypatch.setattr("magnetar.broker.topics.compaction.KEYS_MAX", 2)
     publish(node, *"abc")
@@ -65,10 +69,10 @@ def test_a_failure_leaves_the_time_of_the_last_success(node: Node, monkeypatch: 
     node.control.topics.compact(TOPIC)
     node.world.settle()
     assert node.control.topics.compaction_status(TOPIC)["status"] == "ERROR"
-    assert ended(node)["SucceedTimestamp"] == success_ms
-    assert ended(node)["FailedTimestamp"] == node.world.now_ms > success_ms
+    assert last_compaction(node)["SucceedTimestamp"] == success_ms
+    assert last_compaction(node)["FailedTimestamp"] == node.world.now_ms > success_ms
     # Found superfluous all the same, and readers pass over it.
-    assert ended(node)["RemovedEventCount"] == 2
+    assert last_compaction(node)["RemovedEventCount"] == 2
 
 
 def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
@@ -78,7 +82,7 @@ def test_a_topic_made_anew_was_never_compacted(node: Node) -> None:
     assert node.control_call(lambda done: node.control.topics.delete(TOPIC, True, done)) is None
     node.create()
     node.world.settle()
-    assert ended(node) == NEVER
+    assert last_compaction(node) == NEVER
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
@@ -254,6 +258,6 @@ def test_batches_are_opened_beside_the_others_work_and_looked_at_in_steps(
     monkeypatch.setattr(compaction, "walk_batch", walk)
     node.control.topics.compact(TOPIC)
     node.world.advance(1_000)
-    assert ended(node)["RemovedEventCount"] == count
+    assert last_compaction(node)["RemovedEventCount"] == count
     assert inside == 0, "a batch was opened within an event"
     assert max(events) <= compaction.MESSAGES_PER_STEP

@@ -58,11 +58,11 @@ def reader(client: Client) -> int:
 
 
 def give_up(node: Node, position: Position) -> MagnetarError | None:
-    ended: list[MagnetarError | None] = []
-    node.control.messages.give_up(TOPIC, position, ended.append)
+    outcomes: list[MagnetarError | None] = []
+    node.control.messages.give_up(TOPIC, position, outcomes.append)
     node.world.work()
     node.world.advance(3_000)
-    return ended[0]
+    return outcomes[0]
 
 
 REST = [b"message-0", b"message-1"]
@@ -125,13 +125,13 @@ def test_what_can_be_read_is_not_given_up(node: Node) -> None:
 
 def test_what_the_store_did_not_take_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     positions = published(node)
-    ended: list[MagnetarError | None] = []
+    outcomes: list[MagnetarError | None] = []
     node.hold_stores = True
-    node.control.messages.give_up(TOPIC, positions[2], ended.append)
+    node.control.messages.give_up(TOPIC, positions[2], outcomes.append)
     node.world.work()
-    assert not ended
+    assert not outcomes
     assert node.store.answer("no room")
-    assert isinstance(ended[0], BrokerError) and "no room" in str(ended[0])
+    assert isinstance(outcomes[0], BrokerError) and "no room" in str(outcomes[0])
 
 
 def test_several_in_a_row_and_at_the_end(node: Node) -> None:
@@ -165,10 +165,10 @@ def test_a_link_that_it_blocks_has_a_skip_of_its_own() -> None:
     assert give_up(a, positions[2]) is None
     world.advance(90_000)
     assert [one.kind for one in link.status(1).blocked] == ["corrupt"]
-    ended: list[MagnetarError | None] = []
-    a.control.links.skip("b", TOPIC, None, ended.append)
+    outcomes: list[MagnetarError | None] = []
+    a.control.links.skip("b", TOPIC, None, outcomes.append)
     world.advance(90_000)
-    assert ended == [None] and not link.status(1).blocked
+    assert outcomes == [None] and not link.status(1).blocked
     client = b.client()
     consumer = subscribed(client, "s", 0)
     assert readings(client, consumer) == REST + BEHIND

@@ -57,7 +57,7 @@ class Person:
         self.client.send(pb.BaseCommand(type=39, getOrCreateSchema=command))
         return number
 
-    def ended(self, request: int) -> bytes | ErrorCode | None:
+    def answer(self, request: int) -> bytes | ErrorCode | None:
         """The version that a request was answered with, or the error; None: no answer yet."""
         answer = self.client.answered(request)
         if answer is None:
@@ -93,10 +93,10 @@ def test_one_too_many_that_wait_for_the_store_tries_again(world: World, monkeypa
     people = [Person(node) for _ in range(3)]
     node.hold_stores = True
     requests = [person.produce(brought) for person, brought in zip(people, (OLD, NEW, OLD), strict=True)]
-    assert people[2].ended(requests[2]) is ErrorCode.SERVICE_NOT_READY
+    assert people[2].answer(requests[2]) is ErrorCode.SERVICE_NOT_READY
     node.hold_stores = False
     world.work()
-    assert [people[n].ended(requests[n]) for n in (0, 1)] == [version(0), version(1)]
+    assert [people[n].answer(requests[n]) for n in (0, 1)] == [version(0), version(1)]
 
 
 def test_the_same_new_schema_at_once_is_one_version(world: World) -> None:
@@ -105,13 +105,13 @@ def test_the_same_new_schema_at_once_is_one_version(world: World) -> None:
     node.hold_stores = True
     requests = [(person, person.produce(brought)) for person in people for brought in (OLD, NEW, OLD)]
     requests += [(person, person.get_or_create(NEW)) for person in people]
-    assert all(person.ended(request) is None for person, request in requests), (
+    assert all(person.answer(request) is None for person, request in requests), (
         "nothing is promised before it is durable"
     )
     assert len(node.stores) == 1, "one change of a topic at a time"
     node.hold_stores = False
     world.work()
-    assert [person.ended(request) for person, request in requests] == [version(n) for n in (0, 1, 0) * 3 + (1, 1, 1)]
+    assert [person.answer(request) for person, request in requests] == [version(n) for n in (0, 1, 0) * 3 + (1, 1, 1)]
     assert len(stored(node)) == 2
 
 
@@ -121,11 +121,11 @@ def test_a_store_that_fails_leaves_nothing(world: World) -> None:
     node.hold_stores = True
     first, second = person.produce(OLD), person.produce(NEW)
     assert node.store.answer("the disk is full")
-    assert person.ended(first) is ErrorCode.METADATA
+    assert person.answer(first) is ErrorCode.METADATA
     # The second was judged after the first had failed: it is the first schema of the topic now.
     node.hold_stores = False
     world.work()
-    assert person.ended(second) == version(0)
+    assert person.answer(second) == version(0)
     assert person.get().schema.schema_data == NEW.schema_data
     assert len(stored(node)) == 1
     node.restart()
@@ -159,22 +159,22 @@ def test_reading_by_version(world: World) -> None:
     for wrong in (b"\0", bytes(9), b"\xff" * 8):
         assert person.get(wrong).error_code == ErrorCode.INCOMPATIBLE_SCHEMA
     assert person.get(topic="no such://topic").error_code == ErrorCode.INVALID_TOPIC_NAME
-    assert person.ended(person.get_or_create(OLD, topic=TOPIC + "-not")) is ErrorCode.TOPIC_NOT_FOUND
+    assert person.answer(person.get_or_create(OLD, topic=TOPIC + "-not")) is ErrorCode.TOPIC_NOT_FOUND
 
 
 def test_producers_of_a_topic_that_stores_nothing_bring_more_schemas(world: World) -> None:
     """As with stored topics, a producer that sends several kinds asks for the version of each."""
     passing = "non-persistent://public/default/t"
     person = Person(world["a"])
-    assert person.ended(person.get_or_create(OLD, passing)) is ErrorCode.TOPIC_NOT_FOUND
+    assert person.answer(person.get_or_create(OLD, passing)) is ErrorCode.TOPIC_NOT_FOUND
     opened = person.produce(OLD, passing)
     world.work()
-    assert person.ended(person.get_or_create(WRONG, passing)) is ErrorCode.INCOMPATIBLE_SCHEMA
+    assert person.answer(person.get_or_create(WRONG, passing)) is ErrorCode.INCOMPATIBLE_SCHEMA
     more = person.get_or_create(NEW, passing)
     world.work()
-    assert (person.ended(opened), person.ended(more)) == (version(0), version(1))
+    assert (person.answer(opened), person.answer(more)) == (version(0), version(1))
     assert person.get(version(1), passing).schema.schema_data == NEW.schema_data
-    assert person.ended(person.get_or_create(OLD, passing)) == version(0)
+    assert person.answer(person.get_or_create(OLD, passing)) == version(0)
 
 
 def test_producers_are_judged(world: World) -> None:
@@ -183,25 +183,25 @@ def test_producers_are_judged(world: World) -> None:
     for brought in (OLD, None, pb.Schema(name="", schema_data=b"", type=0)):
         request = person.produce(brought)
         world.work()
-        assert person.ended(request) == (version(0) if brought is OLD else b"")
-    assert person.ended(person.produce(WRONG)) is ErrorCode.INCOMPATIBLE_SCHEMA
-    assert person.ended(person.get_or_create(WRONG)) is ErrorCode.INCOMPATIBLE_SCHEMA
+        assert person.answer(request) == (version(0) if brought is OLD else b"")
+    assert person.answer(person.produce(WRONG)) is ErrorCode.INCOMPATIBLE_SCHEMA
+    assert person.answer(person.get_or_create(WRONG)) is ErrorCode.INCOMPATIBLE_SCHEMA
     for kind in (21, 23, -1, 2**31 - 1):
-        assert person.ended(person.produce(pb.Schema(name="", schema_data=b"", type=kind))) is (
+        assert person.answer(person.produce(pb.Schema(name="", schema_data=b"", type=kind))) is (
             ErrorCode.INCOMPATIBLE_SCHEMA
         )
     node.apply(node.broker.resources.change_policies(DEFAULT, is_allow_auto_update_schema=False))
-    assert person.ended(person.produce(OLD)) == version(0)
-    assert person.ended(person.produce(NEW)) is ErrorCode.INCOMPATIBLE_SCHEMA
+    assert person.answer(person.produce(OLD)) == version(0)
+    assert person.answer(person.produce(NEW)) is ErrorCode.INCOMPATIBLE_SCHEMA
     node.apply(node.broker.resources.change_policies(DEFAULT, schema_validation_enforced=True))
-    assert person.ended(person.produce(None)) is ErrorCode.INCOMPATIBLE_SCHEMA
+    assert person.answer(person.produce(None)) is ErrorCode.INCOMPATIBLE_SCHEMA
     node.create(TOPIC + "-bare")
-    assert person.ended(person.produce(None, TOPIC + "-bare")) == b""
+    assert person.answer(person.produce(None, TOPIC + "-bare")) == b""
     node.apply(node.broker.resources.change_policies(DEFAULT, is_allow_auto_update_schema=True))
     node.apply(node.broker.resources.change_policies(DEFAULT, schema_compatibility_strategy="FORWARD"))
     request = person.produce(WRONG)
     world.work()
-    assert person.ended(request) == version(1)
+    assert person.answer(request) == version(1)
 
 
 def subscribe(person: Person, brought: pb.Schema | None, name: str = "s", topic: str = TOPIC) -> str:
@@ -296,7 +296,7 @@ def test_schemas_of_a_partitioned_topic(world: World) -> None:
     for part, brought, expected in ((0, OLD, 0), (1, NEW, 1), (2, OLD, 0)):
         request = person.produce(brought, f"{base}-partition-{part}")
         world.work()
-        assert person.ended(request) == version(expected)
+        assert person.answer(request) == version(expected)
     assert person.get(topic=base).schema_version == person.get(topic=f"{base}-partition-2").schema_version == version(1)
     assert len(stored(node)) == 2
     assert node.control_call(lambda done: node.control.topics.delete(base, True, done)) is None
@@ -358,8 +358,8 @@ def test_what_is_counted(world: World) -> None:
     world.work()
     node.run(lambda: machine.delete(node.topic.name, force=False, then=lambda _version, _error: None))
     world.work()
-    ended = machine.stats()
-    assert ended == {
+    stats = machine.stats()
+    assert stats == {
         "topics": 1,
         "versions": 3,
         "bytes": len(OLD.schema_data) + len(NEW.schema_data),
@@ -384,7 +384,7 @@ def test_a_topic_that_is_full(world: World) -> None:
     refused = person.produce(third)
     again = person.produce(NEW)
     world.work()
-    assert (person.ended(refused), person.ended(again)) == (ErrorCode.NOT_ALLOWED, version(1))
+    assert (person.answer(refused), person.answer(again)) == (ErrorCode.NOT_ALLOWED, version(1))
     assert node.broker.schemas.events["refused_full"] == 1
 
 
@@ -392,7 +392,7 @@ def test_the_schema_of_no_version_says_nothing(world: World) -> None:
     """Go's client has no schema for bytes but one of type NONE, and its consumers ask for the version it was given."""
     node = world["a"]
     person = Person(node)
-    said = person.ended(person.get_or_create(pb.Schema(name="Bytes", schema_data=b"", type=0)))
+    said = person.answer(person.get_or_create(pb.Schema(name="Bytes", schema_data=b"", type=0)))
     assert said == b""
     answer = person.get(said)
     assert (answer.HasField("error_code"), answer.schema.type, answer.schema.schema_data) == (False, 0, b"")
@@ -411,12 +411,12 @@ def test_what_java_cannot_read_is_registered_by_nobody(kind: int) -> None:
     requests = [person.produce(bad), person.get_or_create(bad)]
     subscribing = person.client.subscribe("s", 1, replicated=False, schema=bad)
     node.world.settle()
-    assert [person.ended(request) for request in requests] == [ErrorCode.INCOMPATIBLE_SCHEMA] * 2
+    assert [person.answer(request) for request in requests] == [ErrorCode.INCOMPATIBLE_SCHEMA] * 2
     answer = person.client.answered(1000 + subscribing)
     assert answer is not None and "is called '1bad': a name begins with a letter or _" in answer.error.message
-    ended: list[tuple[int | None, MagnetarError | None]] = []
-    node.control.schemas.register(TOPIC, definition, lambda version, error: ended.append((version, error)))
-    assert ended[0][0] is None and "1bad" in str(ended[0][1])
+    outcomes: list[tuple[int | None, MagnetarError | None]] = []
+    node.control.schemas.register(TOPIC, definition, lambda version, error: outcomes.append((version, error)))
+    assert outcomes[0][0] is None and "1bad" in str(outcomes[0][1])
     with pytest.raises(MagnetarError, match="1bad"):
         node.control.schemas.check(TOPIC, definition)
     assert not [key for key in node.meta if key.startswith(SCHEMA_PREFIX)]

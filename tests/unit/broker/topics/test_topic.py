@@ -10,7 +10,7 @@ from magnetar_sim.host.host import Host
 from tests.support.geoworld import World
 
 
-class Interval:
+class FakeSubscription:
     """In place of a subscription.
 
     Args:
@@ -30,7 +30,7 @@ class Interval:
         return self._topic is not None
 
 
-def ended(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[str]]:
+def with_subscriptions(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[str]]:
     """A topic with so many subscriptions; their names, and who was told."""
     world = World("a")
     node = world["a"]
@@ -39,7 +39,7 @@ def ended(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[
     topic, seen = node.topic, cast("list[str]", [])
     names = [f"s{each:03}" for each in range(number)]
     for name in names:
-        topic.subscriptions[name] = cast("Any", Interval(name, seen, topic if sending else None))
+        topic.subscriptions[name] = cast("Any", FakeSubscription(name, seen, topic if sending else None))
     topic.outbox.drain()
     return world, topic, names, seen
 
@@ -49,7 +49,7 @@ def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(
     sending: bool, at_once: int, more: int
 ) -> None:
     """The one that is gone by its turn counts as looked at, not as sending."""
-    world, topic, names, seen = ended(3 * at_once - 1, sending=sending)
+    world, topic, names, seen = with_subscriptions(3 * at_once - 1, sending=sending)
     topic.dispatch()
     assert not seen, "the receipts of what came wait for this event's end"
 
@@ -78,6 +78,6 @@ def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(
 
 
 def test_few_are_told_in_the_event_that_brought_the_entries() -> None:
-    _, topic, names, seen = ended(SENDING_AT_ONCE, sending=True)
+    _, topic, names, seen = with_subscriptions(SENDING_AT_ONCE, sending=True)
     topic.dispatch()
     assert seen == names

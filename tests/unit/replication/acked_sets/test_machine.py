@@ -820,11 +820,11 @@ def test_describe_is_plain():
     rig.ack(rig.publish())
     rig.pass_time()
     rig.hear(marker("b", told(acks=bits("b", 1), full=True, fence=FENCE)))
-    as_understood = rig.machine.describe("s")
-    assert json.loads(json.dumps(as_understood)) == as_understood
-    assert as_understood["lastSentMs"] == rig.now_ms
-    assert as_understood["lastReceivedMs"] == {"b": rig.now_ms}
-    assert as_understood["runs"] == 2
+    described = rig.machine.describe("s")
+    assert json.loads(json.dumps(described)) == described
+    assert described["lastSentMs"] == rig.now_ms
+    assert described["lastReceivedMs"] == {"b": rig.now_ms}
+    assert described["runs"] == 2
     assert rig.machine.metrics()["markers_written"] == 2
 
 

@@ -94,7 +94,7 @@ def test_who_has_looked_before_the_next_copy_finds_it() -> None:
     segments = Segments()
     segments.rewrite()
     segments.rewrite()
-    located, looked = segments.readers._located, []
+    located, looked = segments.readers._locate, []
 
     def slow(span: Span) -> Span:
         found = located(span)
@@ -103,7 +103,7 @@ def test_who_has_looked_before_the_next_copy_finds_it() -> None:
             segments.rewrite()
         return found
 
-    segments.readers._located = slow  # type: ignore[method-assign]
+    segments.readers._locate = slow  # type: ignore[method-assign]
     assert [entry.data for entry in segments.readers.read(segments.spans[:1])] == [b"0001"]
     assert looked[0].segment == 2
 

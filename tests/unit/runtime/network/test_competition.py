@@ -15,46 +15,29 @@ PLAIN = encode(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequenc
 BATCH = encode(pb.BaseCommand(type=6, send=pb.CommandSend(producer_id=1, sequence_id=1, num_messages=9)))
 
 
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_a_connection_is_alone_when_no_other_has_worked_for_a_while() -> None:
-    clock = Clock()
-    found = Competition(clock)
-    assert found.alone(1, 500)
-    assert not found.alone(2, 500)
-    assert not found.alone(1, 0)
-    clock.now_s = ALONE_S * 0.99
-    assert not found.alone(1, 500)
-    clock.now_s = ALONE_S
-    assert found.alone(1, 500)
-    assert not found.alone(2, 500), "the first one waits too, from now on"
-    assert not found.alone(1, 500)
-    clock.now_s = 1.5 * ALONE_S
-    assert not found.alone(2, 500)
-    assert not found.alone(1, 500)
-    clock.now_s = 2.4 * ALONE_S
-    assert not found.alone(1, 500)
-    clock.now_s = 2.5 * ALONE_S
-    assert found.alone(1, 500)
+    found = Competition()
+    assert found.alone(1, 500, 0.0)
+    assert not found.alone(2, 500, 0.0)
+    assert not found.alone(1, 0, 0.0)
+    assert not found.alone(1, 500, ALONE_S * 0.99)
+    assert found.alone(1, 500, ALONE_S)
+    assert not found.alone(2, 500, ALONE_S), "the first one waits too, from now on"
+    assert not found.alone(1, 500, ALONE_S)
+    assert not found.alone(2, 500, 1.5 * ALONE_S)
+    assert not found.alone(1, 500, 1.5 * ALONE_S)
+    assert not found.alone(1, 500, 2.4 * ALONE_S)
+    assert found.alone(1, 500, 2.5 * ALONE_S)
 
 
 def test_pings_of_idle_connections_are_no_work() -> None:
-    clock = Clock()
-    found = Competition(clock)
+    found = Competition()
     assert len(PING) == KEEP_ALIVE_BYTES == len(encode(pb.BaseCommand(type=19, pong=pb.CommandPong())))
-    assert found.alone(1, 500)
-    assert not found.alone(2, KEEP_ALIVE_BYTES), "it has no large portion itself"
-    assert found.alone(1, 500)
+    assert found.alone(1, 500, 0.0)
+    assert not found.alone(2, KEEP_ALIVE_BYTES, 0.0), "it has no large portion itself"
+    assert found.alone(1, 500, 0.0)
     flow = encode(pb.BaseCommand(type=11, flow=pb.CommandFlow(consumer_id=0, messagePermits=1)))
-    assert not found.alone(2, len(flow))
+    assert not found.alone(2, len(flow), 0.0)
 
 
 async def portions(data: bytes, frames: int, *, shared: bool) -> list[int]:

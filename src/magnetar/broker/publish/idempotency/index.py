@@ -69,8 +69,8 @@ class _Table:
             # If several keys want the same slot, one has it now.
             left = table[at] != values
             at, values = at[left] + 1 & mask, values[left]
-        hits = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
-        np.bitwise_or.at(self.filter, hits, np.uint8(1) << (low & np.uint64(7)).astype(np.uint8))
+        filter_bytes = (low >> np.uint64(3) & np.uint64(len(self.filter) - 1)).astype(np.intp)
+        np.bitwise_or.at(self.filter, filter_bytes, np.uint8(1) << (low & np.uint64(7)).astype(np.uint8))
         self.used += len(low)
 
 

@@ -126,8 +126,8 @@ class KeyShared(MultipleConsumers):
         if slot is None or slot not in self.waiting:
             return False
         queue = self.waiting[slot]
-        node = bisect_right(queue, position)
-        return node > 0 and queue[node - 1] == position
+        index = bisect_right(queue, position)
+        return index > 0 and queue[index - 1] == position
 
     def waiting_count(self) -> int:
         """The number of entries that have to be sent (again)."""
@@ -172,9 +172,9 @@ class KeyShared(MultipleConsumers):
         slot = self._slots.pop(position)
         self._unwait(slot, self.waiting[slot].index(position))
 
-    def _unwait(self, slot: int, node: int) -> None:
+    def _unwait(self, slot: int, index: int) -> None:
         queue = self.waiting[slot]
-        del queue[node]
+        del queue[index]
         self._waiting_count -= 1
         owner = self._ring.owner(slot)
         if not queue:
