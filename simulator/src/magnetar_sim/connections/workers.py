@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from magnetar.wire import pulsar_pb2 as pb
@@ -11,7 +10,6 @@ from magnetar_sim.cluster import Clusters
 from magnetar_sim.connections.link_peer import LinkEvents, Peer
 from magnetar_sim.connections.net import Network
 from magnetar_sim.context import WorldContext
-from magnetar_sim.memory.truth import Truth
 
 WORKER_ENDS: Final = 0.2
 """How often a task is the last of its worker: the next one opens a connection of its own."""
@@ -20,46 +18,34 @@ SCHEMA_PATIENCE_MS: Final = 2_000
 """How long a destination's question for schemas waits for the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSurroundings:
-    """What every link needs of its world.
-
-    Attributes:
-        context: of the world.
-        net: what connections are made over.
-        clusters: by their names.
-        truth: what was published.
-        events: what brokers answer is reported to it.
-    """
-
-    context: WorldContext
-    net: Network
-    clusters: Clusters
-    truth: Truth
-    events: LinkEvents
-
-
 class Workers:
-    """The workers of one link, all in one place: near its source or near its target.
+    """The workers of one link.
 
     Args:
-        around: the world.
-        rng: decides where they are, and how long they live.
+        context: of the world.
+        rng: decides how long workers live.
+        net: what connections are made over.
+        clusters: by their names.
+        events: what brokers answer is reported to it.
         source, target: of the link.
+        site: where the pipeline is.
         source_peer: a connection to the source, for questions for schemas.
     """
 
     def __init__(
         self,
-        around: LinkSurroundings,
+        context: WorldContext,
         rng: random.Random,
+        net: Network,
+        clusters: Clusters,
+        events: LinkEvents,
         source: str,
         target: str,
+        site: str,
         source_peer: Callable[[], Peer | None],
     ) -> None:
-        self._around, self._rng = around, rng
-        self._source, self._target, self._source_peer = source, target, source_peer
-        self._site = rng.choice((source, target))
+        self._context, self._rng, self._net, self._clusters, self._events = context, rng, net, clusters, events
+        self._source, self._target, self._site, self._source_peer = source, target, site, source_peer
         self._spare: list[Peer] = []
 
     def lend(self, lost: Callable[[], None]) -> Peer:
@@ -73,24 +59,22 @@ class Workers:
 
     def peer(self, cluster: str, lost: Callable[[], None]) -> Peer:
         """A new connection to one end of the link; `lost` is called when it is gone."""
-        around = self._around
-        return Peer(around.net, around.events, self._source, around.clusters[cluster], self._site, lost, self.wanted)
+        return Peer(self._net, self._events, self._source, self._clusters[cluster], self._site, lost, self.wanted)
 
     def arrives_late(self, cluster: str, late_ms: int, kind: int, name: str, body: Callable[[int], object]) -> None:
         """A command is stuck in a connection that was given up: it arrives all the same, if the broker is still the same one.
 
-        It comes over a new connection, so this is only for commands whose connection does not matter.
+        It comes over a new connection, so it must be one of which the connection does not matter.
         """
-        clusters = self._around.clusters
-        life = clusters[cluster].life
+        life = self._clusters[cluster].life
 
         def arrive() -> None:
-            if clusters[cluster].life == life:
-                peer = self.peer(cluster, unused)
-                peer.ask(kind, name, body, unheard)
+            if self._clusters[cluster].life == life:
+                peer = self.peer(cluster, _unused)
+                peer.ask(kind, name, body, _unheard)
                 peer.close()
 
-        self._around.context.clock.after(late_ms, arrive)
+        self._context.clock.after(late_ms, arrive)
 
     def wanted(self, peer: Peer, wanted: pb.CommandGeoSchemasWanted) -> None:
         """A destination asks for schemas: ask the source. After a while without an answer, answer with a reason."""
@@ -106,9 +90,8 @@ class Workers:
             answer = frame.command.geo_schemas_response
             bring(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=answer.found, missing=answer.missing))
 
-        context = self._around.context
-        context.count("schema wanted")
-        context.clock.after(
+        self._context.count("schema wanted")
+        self._context.clock.after(
             SCHEMA_PATIENCE_MS, lambda: bring(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason="no answer"))
         )
         if (source := self._source_peer()) is not None and source.open:
@@ -129,13 +112,13 @@ class Workers:
         if used_up or not peer.open or self._rng.random() < WORKER_ENDS:
             peer.close()
         else:
-            peer.take(unused)
+            peer.take(_unused)
             self._spare.append(peer)
 
 
-def unused() -> None:
-    """A connection that is not in use may end: that is noticed when it is needed next, or by the answer that does not come."""
+def _unused() -> None:
+    """A connection that no task uses may end."""
 
 
-def unheard(_frame: Frame) -> None:
+def _unheard(_frame: Frame) -> None:
     """An answer that comes to a connection that was given up."""

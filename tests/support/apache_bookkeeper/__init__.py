@@ -1,1 +1,0 @@
-"""A real Apache BookKeeper as a peer for tests and benches."""
