@@ -30,7 +30,7 @@ test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PR
 clients: setup ## Official clients of other languages (Go, Java, Node.js) and Pulsar's own tools: built and tried; skips what cannot be built here
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
 
-peers: setup ## Tests next to a real Apache Pulsar, fetched from Maven Central once; skips where there is no Java or Maven
+peers: setup ## Tests next to a real Apache Pulsar and Apache BookKeeper, fetched from Maven Central once; skips where there is no Java or Maven
 	@MAGNETAR_PEERS=1 $(PY) -m pytest -q tests/peers $(PYTEST_ARGS)
 
 check: setup ## Lint, format, types, import rule, generated files

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import pulsar
 from tests.support.apache_pulsar import kit
+from tests.support.jvm import PeerError
 
 from bench import pairs
 from bench.links import full_name
@@ -126,7 +127,7 @@ class Looking(threading.Thread):
 
     def _known(self) -> bool:
         # A topic that is not in b yet is an error in both systems.
-        with contextlib.suppress(urllib.error.HTTPError, kit.PeerError):
+        with contextlib.suppress(urllib.error.HTTPError, PeerError):
             stats = self._pair["b"].rest("GET", f"/admin/v2/persistent/public/default/{self._topic}/stats")
             return "mover" in stats["subscriptions"]
         return False

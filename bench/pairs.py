@@ -14,6 +14,7 @@ import pulsar as official
 from tests.support.apache_pulsar import kit
 from tests.support.brokers import World, eventually
 from tests.support.delaying_proxy import proxied
+from tests.support.jvm import PeerError
 from tests.support.pipelines import Pipeline
 
 from bench.links import busy_by_process
@@ -72,7 +73,7 @@ class Pair:
 
 def stored(cluster: Cluster, topic: str) -> int:
     """Messages that arrived at a topic of a cluster since its start; 0 where it is not there."""
-    with contextlib.suppress(urllib.error.HTTPError, kit.PeerError):
+    with contextlib.suppress(urllib.error.HTTPError, PeerError):
         return int(cluster.rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")["msgInCounter"])
     return 0
 

@@ -7,22 +7,27 @@ They are patches of the real functions, those of the session the same as in the 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from magnetar.replication.link.fetching import FetchSession
 from magnetar_sim.planted.long_batches import (
+    SESSION,
     add_part_without_p,
     begin_behind_sent,
     fetch_for_the_superseded,
-    fetch_over_any_connection,
 )
 from tests.support.fetchworld import FetchWorld
 from tests.support.linkbugs import run_world
 
-_SESSION = "magnetar.replication.link.fetching.FetchSession"
+_fetch = FetchSession.fetch
+
+
+def _fetch_over_any_connection(session: FetchSession, _connection: int, request: Any, reply: Any, refusal: Any) -> None:
+    _fetch(session, 1, request, reply, refusal)
 
 
 class AnyGrant(FetchWorld):
     """A commit counts whatever its grant: also one from before the destination's loss."""
 
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.counts": lambda *_: True}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{SESSION}.counts": lambda *_: True}
 
 
 class NoRevocation(FetchWorld):
@@ -35,25 +40,25 @@ class NoRevocation(FetchWorld):
 class BeginsBehindSent(FetchWorld):
     """Another reader goes on behind what the former one was handed out."""
 
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}._begin": begin_behind_sent}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{SESSION}._begin": begin_behind_sent}
 
 
 class SupersededIsAnswered(FetchWorld):
     """A superseded reader gets entries as the present one does."""
 
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.fetch": fetch_for_the_superseded}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{SESSION}.fetch": fetch_for_the_superseded}
 
 
 class NoP(FetchWorld):
     """Another reader is not told what the first entries come after."""
 
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}._add_part": add_part_without_p}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{SESSION}._add_part": add_part_without_p}
 
 
 class AnyConnection(FetchWorld):
     """A reader with another connection goes on behind the answers that it lost with the first one."""
 
-    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{_SESSION}.fetch": fetch_over_any_connection}
+    patches: ClassVar[dict[str, Callable[..., Any]]] = {f"{SESSION}.fetch": _fetch_over_any_connection}
 
 
 FETCH_BUGS: dict[str, type[FetchWorld]] = {

@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
@@ -64,8 +65,8 @@ def run_world(
     """
     steps = steps or steps_of(seed, bug or without)
     plant = BUGS[bug or without] if bug or without else None
-    options = replace(plant.options if plant is not None else BY_SEED, wide=wide)
-    options = replace(options, batches=batches or options.batches)
+    options = plant.options if plant is not None else BY_SEED
+    options = replace(options, wide=wide, batches=batches or options.batches)
     story = plant.story if plant is not None else None
     world: World | None = None
     why = ""
@@ -103,13 +104,13 @@ looking for it within them, and a few tens of MB.
 """
 
 
-def _batch(work: tuple[list[int], str, str, bool, bool, str]) -> list[Outcome]:
-    seeds, mode, bug, first, wide, batches = work
+def _batch(work: tuple[list[int], Callable[[int], Outcome], bool]) -> list[Outcome]:
+    seeds, live, first = work
     found = []
     gc.disable()
     try:
         for number, seed in enumerate(seeds):
-            outcome = run_world(seed, mode, bug=bug, wide=wide, batches=batches)
+            outcome = live(seed)
             found.append(outcome)
             if first and outcome.why:
                 break
@@ -141,7 +142,8 @@ def run_many(
     cores = cores or os.cpu_count() or 1
     every = list(seeds)
     size = max(1, min(50, len(every) // (cores * 4) or 1))
-    work = [(every[at : at + size], mode, bug, first, wide, batches) for at in range(0, len(every), size)]
+    live = partial(run_world, mode=mode, bug=bug, wide=wide, batches=batches)
+    work = [(every[at : at + size], live, first) for at in range(0, len(every), size)]
     if cores == 1 or len(work) == 1:
         for piece in work:
             yield from _batch(piece)
@@ -153,13 +155,14 @@ def run_many(
 
 def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False, batches: str = "") -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
+    live = partial(run_world, seed, mode, bug=bug, wide=wide, batches=batches)
     full = steps_of(seed, bug)
-    best: int = full if run_world(seed, mode, bug=bug, wide=wide, batches=batches).why else 0
+    best: int = full if live().why else 0
     if not best:
         return 0
     fewer: list[int] = [*range(2, 20, 2), *range(20, full, 8)]
     for steps in fewer:
-        if steps < best and run_world(seed, mode, steps=steps, bug=bug, wide=wide, batches=batches).why:
+        if steps < best and live(steps=steps).why:
             return steps
     return best
 

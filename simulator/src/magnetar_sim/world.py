@@ -11,6 +11,7 @@ from magnetar_sim.connections.clients import SHARED, Consumer, Surroundings
 from magnetar_sim.connections.long_link import LongLink
 from magnetar_sim.connections.net import Network
 from magnetar_sim.connections.pipeline import Link
+from magnetar_sim.connections.workers import LinkSurroundings
 from magnetar_sim.context import OTHER_TOPIC, WorldContext
 from magnetar_sim.memory.acks import Acks
 from magnetar_sim.memory.epochs import Epochs
@@ -81,10 +82,12 @@ class World:
         context.say(f"{context.kind}: {' '.join(f'{one}>{other}' for one, other in context.pairs)}, clocks {skews}")
         for cluster in self.clusters.values():
             cluster.start()
+        around = LinkSurroundings(context, self.net, self.clusters, self.truth, observers)
         for source, target in context.pairs:
-            ends = (context, self.net, self.clusters, self.truth, observers, source, target)
             self.links[source, target] = (
-                Link(*ends) if context.batches == "short" else LongLink(*ends, bulk=context.batches == "both")
+                Link(around, source, target)
+                if context.batches == "short"
+                else LongLink(around, source, target, bulk=context.batches == "both")
             )
         context.count(f"batches: {context.batches}")
         self.around = Surroundings(context, self.net, self.clusters, self.truth.published, observers)

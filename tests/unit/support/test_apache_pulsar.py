@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.core.errors import ConfigError
+from tests.support import jvm
 from tests.support.apache_pulsar import kit
 
 Machine = Callable[..., None]
@@ -23,8 +24,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
             return Path("/bin/java")
 
         monkeypatch.setenv("PULSAR_PEER_HOME", str(tmp_path))
-        monkeypatch.setattr(kit, "find_java", find_java)
-        monkeypatch.setattr(kit.shutil, "which", lambda _: "/bin/mvn" if maven else None)
+        monkeypatch.setattr(jvm, "find_java", find_java)
+        monkeypatch.setattr(jvm.shutil, "which", lambda _: "/bin/mvn" if maven else None)
 
     return made
 
@@ -69,16 +70,18 @@ def test_a_cluster_behind_a_proxy_has_two_listeners(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit, "FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(jvm, "FREE_BYTES", 1 << 60)
     monkeypatch.setattr(kit, "fetch", lambda: tmp_path)
-    with pytest.raises(kit.PeerError, match="MB of room; a cluster is started with"):
+    with pytest.raises(jvm.PeerError, match="MB of room; a cluster is started with"):
         kit.PulsarCluster(tmp_path / "peer", "c1").start()
 
 
 def test_maven_that_fails_is_one_line(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(maven=True)
     failed = subprocess.CompletedProcess([], 1, "[INFO] x\n[ERROR] Could not resolve\n", "")
-    monkeypatch.setattr(kit.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(kit.PeerError, match=r"^mvn could not fetch Apache Pulsar [\d.]+: \[ERROR\] Could not resolve$"):
+    monkeypatch.setattr(jvm.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(
+        jvm.PeerError, match=r"^mvn could not fetch Apache Pulsar [\d.]+ into .*: \[ERROR\] Could not resolve$"
+    ):
         kit.fetch()
     assert not kit.fetched()

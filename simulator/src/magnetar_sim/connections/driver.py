@@ -20,17 +20,16 @@ from magnetar.pipeline.planner import BULK, LONG
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from magnetar_sim.connections.link_peer import Peer
-from magnetar_sim.connections.long_task import LongHost, LongTask
+from magnetar_sim.connections.long_task import PATIENCE_MS, LongHost, LongTask
 from magnetar_sim.connections.planned_batch import PlannedBatch
+from magnetar_sim.connections.ranges import second_attempt_ms
+from magnetar_sim.connections.workers import unheard, unused
 
 POLL_MS: Final = 10_000
 """A long poll's length."""
 
 POLL_PAUSE_MS: Final = 25
 """Between two polls."""
-
-ANSWER_MS: Final = 4_000
-"""A broker that does not answer for so long is down: longer than the slowest disk and network of a world take."""
 
 HANDSHAKE_IDLE_MS: Final = 6_000
 """Between two comparisons of an idle link: well below `identity_silence_ms`."""
@@ -70,7 +69,7 @@ class Driver:
 
     Attributes:
         dead: its process is gone; what it began may go on.
-        asks: its connection for polls.
+        polls: its connection for polls.
     """
 
     def __init__(self, host: DriverHost, name: str) -> None:
@@ -87,20 +86,20 @@ class Driver:
         self._running: set[str] = set()
         self._planned: PlannedBatch | None = None
         self.dead = False
-        self.asks: Peer | None = None
+        self.polls: Peer | None = None
         self._polling = False
         self._poll_due_ms = 0
         self._counter = self._boot = 0
-        self._tells: Peer | None = None
-        self._telling = 0
-        self._greets: Peer | None = None
-        self._greeting = 0
+        self._commits: Peer | None = None
+        self._committing = 0
+        self._handshakes: Peer | None = None
+        self._comparing = 0
         self._commands = 0
 
     def die(self) -> None:
         """The process is gone."""
         self.dead = True
-        for peer in (self.asks, self._tells, self._greets):
+        for peer in (self.polls, self._commits, self._handshakes):
             if peer is not None:
                 peer.close()
 
@@ -109,8 +108,8 @@ class Driver:
         if self.dead or self._host.stopped:
             return
         self._poll()
-        self._tell()
-        self._greet()
+        self._commit()
+        self._handshake()
         for query in LONG:
             self._turn(query)
         self._plan()
@@ -129,29 +128,29 @@ class Driver:
 
     def _poll(self) -> None:
         source, breaker = self._host.source, self._breaker(self._host.source)
-        if self.asks is not None and self.asks.open and breaker.state is BreakerState.OPEN:
-            self.asks.close()  # a task could not reach it: connect again, as the probe
+        if self.polls is not None and self.polls.open and breaker.state is BreakerState.OPEN:
+            self.polls.close()  # a task could not reach it: connect again, as the probe
             self._lost_source()
-        if self.asks is None or not self.asks.open:
+        if self.polls is None or not self.polls.open:
             self.state.source_lost(source)
             if not (breaker.closed or breaker.probe(self._clock.now_ms)):
                 return
             self._counter, self._polling, self._poll_due_ms = 0, False, 0
-            self.asks = self._host.workers.peer(source, self._lost_source)
-            if not self.asks.open:
+            self.polls = self._host.workers.peer(source, self._lost_source)
+            if not self.polls.open:
                 self._lost_source()
                 return
         if not self._polling and self._clock.now_ms >= self._poll_due_ms:
-            self._ask_for_news(self.asks)
+            self._ask(self.polls)
 
     def _lost_source(self) -> None:
-        if self.dead or (self.asks is not None and self.asks.open):
+        if self.dead or (self.polls is not None and self.polls.open):
             return
-        self.asks, self._polling = None, False
+        self.polls, self._polling = None, False
         self.state.source_lost(self._host.source)
         self._failed(self._host.source, "the connection is lost")
 
-    def _ask_for_news(self, peer: Peer) -> None:
+    def _ask(self, peer: Peer) -> None:
         self._polling = True
         state = self.state.links[0]
         if state.doubtful:
@@ -168,22 +167,22 @@ class Driver:
         def then(frame: Frame) -> None:
             nonlocal answered
             answered = True
-            if peer is self.asks and not self.dead:
+            if peer is self.polls and not self.dead:
                 self._news(frame)
 
         def overdue() -> None:
-            if not answered and peer is self.asks and not self.dead:
+            if not answered and peer is self.polls and not self.dead:
                 peer.close()
                 self._lost_source()
 
         peer.ask(pb.GEO_TOPICS, "geo_topics", body, then)
-        self._clock.after(wait_ms + ANSWER_MS, overdue)
+        self._clock.after(wait_ms + PATIENCE_MS, overdue)
 
     def _news(self, frame: Frame) -> None:
         self._polling = False
         if frame.command.type != pb.GEO_TOPICS_RESPONSE:
-            assert self.asks is not None
-            self.asks.close()
+            assert self.polls is not None
+            self.polls.close()
             self._lost_source()
             return
         answer = frame.command.geo_topics_response
@@ -197,21 +196,21 @@ class Driver:
 
     # ---------------------------------------------------------------------------------------- what the source has to learn
 
-    def _tell(self) -> None:
+    def _commit(self) -> None:
         now_ms, source = self._clock.now_ms, self._host.source
-        if self._telling or not self._breaker(source).closed:
+        if self._committing or not self._breaker(source).closed:
             return
         owed = self.state.owed(source, now_ms)
         troubles = self.state.troubles(source)
         if not owed and not troubles:
             return
-        if self._tells is None or not self._tells.open:
-            self._tells = self._host.workers.peer(source, _nothing)
-            if not self._tells.open:
+        if self._commits is None or not self._commits.open:
+            self._commits = self._host.workers.peer(source, unused)
+            if not self._commits.open:
                 self._failed(source, "it is down")
                 return
         self._commands += 1
-        self._telling = self._commands
+        self._committing = self._commands
         sent = owed[0] if owed else Owed(self.state.links[0].link, [], [], [], [])
         self._count(sent)
 
@@ -224,8 +223,8 @@ class Driver:
                 command.trouble, command.reason, command.throttled = trouble
             return command
 
-        number, peer, faults = self._telling, self._tells, self._host.faults
-        self._clock.after(ANSWER_MS, self._untold, number)
+        number, peer, faults = self._committing, self._commits, self._host.faults
+        self._clock.after(PATIENCE_MS, self._commit_overdue, number)
         if faults.chance(faults.loses):
             # It arrives all the same, when the driver said more in another connection long ago; or only its answer is lost.
             self._host.context.count("handshake lost" if sent.learned else "commit late")
@@ -233,16 +232,16 @@ class Driver:
 
             def arrive() -> None:
                 # In the connection itself: the source distinguishes grants of an old connection from those of a newer one.
-                peer.ask(pb.GEO_COMMIT, "geo_commit", body, _unheard)
+                peer.ask(pb.GEO_COMMIT, "geo_commit", body, unheard)
                 peer.close()
 
             self._clock.after(late_ms, arrive)
             return
 
         def then(frame: Frame) -> None:
-            if self._telling != number or self.dead:
+            if self._committing != number or self.dead:
                 return
-            self._telling = 0
+            self._committing = 0
             answer = frame.command.geo_commit_response
             if frame.command.type != pb.GEO_COMMIT_RESPONSE or answer.HasField("error"):
                 self._failed(source, "an error")
@@ -260,18 +259,18 @@ class Driver:
         if sent.grants:
             self._host.context.count("grant given")
 
-    def _untold(self, number: int) -> None:
+    def _commit_overdue(self, number: int) -> None:
         """No answer: the connection is given up, and what is on its way in it may still arrive."""
-        if number == self._telling and not self.dead:
-            self._telling, self._tells = 0, None
+        if number == self._committing and not self.dead:
+            self._committing, self._commits = 0, None
             self._failed(self._host.source, "no answer")
 
     # ------------------------------------------------------------------------------------------------------- comparisons
 
-    def _greet(self) -> None:
+    def _handshake(self) -> None:
         target, now_ms = self._host.target, self._clock.now_ms
         breaker = self._breaker(target)
-        if self._greeting:
+        if self._comparing:
             return
         broken = not breaker.closed
         if broken and not breaker.probe(now_ms):
@@ -279,19 +278,19 @@ class Driver:
         asked = self.state.handshakes(target, now_ms) or (self.state.probes(target) if broken else [])
         if not asked and not broken:
             return
-        if self._greets is None or not self._greets.open:
-            self._greets = self._host.workers.peer(target, _nothing)
-            if not self._greets.open:
+        if self._handshakes is None or not self._handshakes.open:
+            self._handshakes = self._host.workers.peer(target, unused)
+            if not self._handshakes.open:
                 self._failed(target, "it is down")
                 return
         if asked:
-            self._compare(self._greets, asked[0])
+            self._compare(self._handshakes, asked[0])
         else:
             self._worked(target)
 
     def _compare(self, peer: Peer, asked: Handshake) -> None:
         self._commands += 1
-        number = self._greeting = self._commands
+        number = self._comparing = self._commands
         faults = self._host.faults
         lost = faults.chance(faults.loses)
 
@@ -301,9 +300,9 @@ class Driver:
             return command
 
         def then(frame: Frame) -> None:
-            if self._greeting != number or self.dead or lost:
+            if self._comparing != number or self.dead or lost:
                 return
-            self._greeting = 0
+            self._comparing = 0
             if frame.command.type != pb.GEO_WATERMARKS_RESPONSE:
                 self._failed(self._host.target, "an error")
                 return
@@ -314,13 +313,13 @@ class Driver:
         if lost:
             self._host.context.count("handshake lost")
         peer.ask(pb.GEO_WATERMARKS, "geo_watermarks", body, then)
-        self._clock.after(ANSWER_MS, self._unanswered, number)
+        self._clock.after(PATIENCE_MS, self._handshake_overdue, number)
 
-    def _unanswered(self, number: int) -> None:
-        if number == self._greeting and not self.dead:
-            self._greeting = 0
-            if self._greets is not None:
-                self._greets.close()
+    def _handshake_overdue(self, number: int) -> None:
+        if number == self._comparing and not self.dead:
+            self._comparing = 0
+            if self._handshakes is not None:
+                self._handshakes.close()
             self._failed(self._host.target, "no answer")
 
     # ------------------------------------------------------------------------------------------------------- long batches
@@ -344,7 +343,7 @@ class Driver:
             host.context.count("range sent twice")
             again = LongTask(host, batch, self._route(), lambda _task, _why: None)
             host.begin(again)
-            self._clock.after(int(self._rng.random() * self._rng.choice((100, 3_000, 60_000))), again.start)
+            self._clock.after(second_attempt_ms(self._rng), again.start)
 
     def _route(self) -> m.Route:
         return self.state.route(0, ("", ""))
@@ -399,11 +398,3 @@ class Driver:
         if batch is self._planned:
             self._planned = None
         self.work()
-
-
-def _nothing() -> None:
-    """A connection is gone: that is noticed when it is needed next, or by the answer that does not come."""
-
-
-def _unheard(_frame: Frame) -> None:
-    """An answer that comes to a connection that was given up."""

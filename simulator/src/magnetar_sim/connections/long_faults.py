@@ -4,9 +4,6 @@ import random
 
 from magnetar_sim.connections.ranges import WINDOW
 
-SLOW_MS = 100
-"""An answer that waits longer for the sending half counts as delayed."""
-
 
 class LongFaults:
     """The faults of one link's pipeline.

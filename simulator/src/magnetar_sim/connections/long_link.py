@@ -8,17 +8,12 @@ former one run on. Nothing of that is needed for safety: that is what is tested.
 import random
 from typing import Final
 
-from magnetar_sim.cluster import Clusters
 from magnetar_sim.connections.driver import Driver
 from magnetar_sim.connections.link_filter import LinkFilter
-from magnetar_sim.connections.link_peer import LinkEvents
 from magnetar_sim.connections.long_faults import LongFaults
 from magnetar_sim.connections.long_task import LongTask
-from magnetar_sim.connections.net import Network
 from magnetar_sim.connections.planned_batch import PlannedBatch
-from magnetar_sim.connections.workers import Workers
-from magnetar_sim.context import WorldContext
-from magnetar_sim.memory.truth import Truth
+from magnetar_sim.connections.workers import LinkSurroundings, Workers
 
 TICK_MS: Final = 250
 """Between two looks of an idle driver for something to do, while things go wrong."""
@@ -37,11 +32,7 @@ class LongLink:
     """One link.
 
     Args:
-        context: of the world.
-        net: what connections are made over.
-        clusters: by their names.
-        truth: what was published.
-        events: what brokers answer is reported to it.
+        around: the world.
         source, target: clusters.
         bulk: whether topics with a backlog go by planned batches.
 
@@ -52,35 +43,13 @@ class LongLink:
         stopped: the driver does nothing; tasks go on.
     """
 
-    def __init__(
-        self,
-        context: WorldContext,
-        net: Network,
-        clusters: Clusters,
-        truth: Truth,
-        events: LinkEvents,
-        source: str,
-        target: str,
-        *,
-        bulk: bool,
-    ) -> None:
+    def __init__(self, around: LinkSurroundings, source: str, target: str, *, bulk: bool) -> None:
+        self.context = context = around.context
         rng = random.Random(f"long-{context.seed}-{source}>{target}")  # noqa: S311 - chance that replays
-        self.context = context
         self.source, self.target = source, target
         self.faults = LongFaults(rng, bulk=bulk)
-        self.filter = LinkFilter(rng, truth, target)
-        site = rng.choice((source, target))
-        self.workers = Workers(
-            context,
-            rng,
-            net,
-            clusters,
-            events,
-            source,
-            target,
-            site,
-            lambda: self._driver.asks if self._driver else None,
-        )
+        self.filter = LinkFilter(rng, around.truth, target)
+        self.workers = Workers(around, rng, source, target, lambda: self._driver.polls if self._driver else None)
         self.stopped = False
         self._names = 1
         self._driver: Driver | None = Driver(self, "p1")

@@ -19,7 +19,8 @@ from magnetar.wire.frames import Frame
 from magnetar.wire.positions import position_from_proto
 from magnetar_sim.connections.link_filter import LinkFilter
 from magnetar_sim.connections.link_peer import Peer
-from magnetar_sim.connections.long_faults import SLOW_MS, LongFaults
+from magnetar_sim.connections.long_faults import LongFaults
+from magnetar_sim.connections.ranges import PIECES, SLOW_MS
 from magnetar_sim.connections.workers import Workers
 from magnetar_sim.context import WorldContext
 
@@ -247,7 +248,7 @@ class LongTask:
             if read.flags[number] & EntryFlags.MARKER or self._host.filter.passes(entry):
                 sent.append((number, entry))
         while sent:
-            size = self._host.faults.rng.choice((1, 1, 2, 4))
+            size = self._host.faults.rng.choice(PIECES)
             piece, sent = sent[:size], sent[size:]
             numbers = [number for number, _ in piece]
             self._queue.append(

@@ -10,17 +10,14 @@ import random
 from collections.abc import Callable
 
 from magnetar.core.ids import Position
+from magnetar.pipeline import messages as m
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
 from magnetar.wire.positions import position_from_proto, position_to_proto
-from magnetar_sim.cluster import Clusters
 from magnetar_sim.connections.link_filter import LinkFilter
-from magnetar_sim.connections.link_peer import LinkEvents, Peer
-from magnetar_sim.connections.net import Network
-from magnetar_sim.connections.ranges import Range, Task, chain, fill
-from magnetar_sim.connections.workers import Workers
-from magnetar_sim.context import WorldContext
-from magnetar_sim.memory.truth import Truth
+from magnetar_sim.connections.link_peer import Peer
+from magnetar_sim.connections.ranges import READ_BYTES, SLOW_MS, Range, Task, chain, fill, second_attempt_ms
+from magnetar_sim.connections.workers import LinkSurroundings, Workers
 
 TICK_MS = 400
 """Between two looks of an idle pipeline for something to do, while things go wrong."""
@@ -37,9 +34,6 @@ CALM_HANDSHAKE_MS = 11_000
 AGAIN_MS = 300
 """Between two handshakes of a link that waits for one."""
 
-SLOW_MS = 100
-"""A range that waits longer counts as delayed."""
-
 TASKS_MAX = 5
 """Tasks of a link at a time, zombies included."""
 
@@ -48,31 +42,17 @@ class Link:
     """One link of the pipeline.
 
     Args:
-        context: of the world.
-        net: what connections are made over.
-        clusters: by their names.
-        truth: what was published.
-        events: what brokers answer is reported to it.
+        around: the world.
         source, target: clusters.
     """
 
-    def __init__(
-        self,
-        context: WorldContext,
-        net: Network,
-        clusters: Clusters,
-        truth: Truth,
-        events: LinkEvents,
-        source: str,
-        target: str,
-    ) -> None:
+    def __init__(self, around: LinkSurroundings, source: str, target: str) -> None:
+        self.context = context = around.context
         rng = context.rng
-        self.context = context
         self.source, self.target = source, target
         self.rng: random.Random = rng
-        site = rng.choice((source, target))
-        self.filter = LinkFilter(rng, truth, target)
-        self.workers = Workers(context, rng, net, clusters, events, source, target, site, lambda: self._from)
+        self.filter = LinkFilter(rng, around.truth, target)
+        self.workers = Workers(around, rng, source, target, lambda: self._from)
         self.task_dies = rng.choice((0.0, 0.02, 0.1))
         self.twice = rng.choice((0.0, 0.1, 0.5))
         self.loses = rng.choice((0.0, 0.05, 0.3))
@@ -118,7 +98,7 @@ class Link:
         self._topics.clear()
         for task in [task for task in self.tasks if not task.work.read]:
             task.over = True
-            self.ended(task, "the source is gone")
+            self.ended(task, m.SOURCE_DOWN, "the source is gone")
 
     def _lost_target(self) -> None:
         if self._to is not None and self._to.open:
@@ -295,7 +275,7 @@ class Link:
         task = Task(self, work)
         self.tasks.append(task)
         self._planned[name] = work
-        size = self.rng.choice((1, 200, 600, 1 << 20))
+        size = self.rng.choice(READ_BYTES)
         self._from.ask(
             pb.GEO_READ,
             "geo_read",
@@ -316,41 +296,29 @@ class Link:
             or response.blocked
             or position_from_proto(response.end) <= work.c
         )
-        if nothing or self.other_incarnation(work, response):
+        if nothing or work.other_incarnation(response):
             task.over = True
-            self.ended(task, "nothing read")
+            self.ended(task, m.RETRY, "nothing read")
             return
         fill(work, response, frame.payload)
         chain(work, self)
         if self.rng.random() < self.twice:
             zombie = Task(self, work, zombie=True)
             self.tasks.append(zombie)
-            self.context.clock.after(int(self.rng.random() * self.rng.choice((100, 3_000, 60_000))), zombie.start)
+            self.context.clock.after(second_attempt_ms(self.rng), zombie.start)
         pause_ms = self.pause_ms()
         if pause_ms >= SLOW_MS:
             self.context.count("range delayed")
         self.context.clock.after(pause_ms, task.start)
 
-    def other_incarnation(self, work: Range, response: pb.CommandGeoReadResponse) -> bool:
-        """The topic was created again since the plan, perhaps by a slow clock (as `pipeline.tasks.task_read` sees it)."""
-        return bool(set(response.incarnations) - {work.incarnation})
-
-    def first_p(self, _work: Range, p: Position) -> Position:
-        """What the first entry of a piece comes after (a seam for planted bugs)."""
-        return p
-
-    def next_p(self, position: Position, p: Position, *, sent: bool) -> Position:
-        """What the next entry comes after: the last that was sent, not the last that was read."""
-        return position if sent else p
-
-    def ended(self, task: Task, trouble: str) -> None:
+    def ended(self, task: Task, trouble: str, reason: str) -> None:
         """A task is over."""
         if task in self.tasks:
             self.tasks.remove(task)
         if trouble and not task.zombie:
             self._planned.pop(task.work.topic, None)
         if trouble:
-            self.context.say(f"{self.source}>{self.target}: task ends: {trouble}")
+            self.context.say(f"{self.source}>{self.target}: task ends: {reason or trouble}")
 
     def commit(self, work: Range, c: Position, s: Position) -> None:
         """Report to the source how far a task came."""
@@ -379,13 +347,6 @@ class Link:
                 state.cursor.s.CopyFrom(position_to_proto(max(s, position_from_proto(state.cursor.s))))
 
         self._commit(body, answered)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way or to be done."""
-        return not self.tasks and all(
-            position_from_proto(one.cursor.c) >= position_from_proto(one.last) for one in self._topics.values()
-        )
 
 
 def _incarnation_and_gen(state: pb.GeoTopicState) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 import random
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.wire import pulsar_pb2 as pb
@@ -11,7 +13,7 @@ from magnetar.wire.positions import position_from_proto, position_to_proto
 from magnetar_sim.connections.link_filter import LinkFilter
 from magnetar_sim.connections.link_peer import Peer
 from magnetar_sim.connections.long_task import PATIENCE_MS, LongHost
-from magnetar_sim.connections.ranges import Range, Task, chain, fill
+from magnetar_sim.connections.ranges import DIED, READ_BYTES, Range, Task, chain, fill, second_attempt_ms
 from magnetar_sim.connections.workers import Workers
 from magnetar_sim.context import WorldContext
 
@@ -39,13 +41,11 @@ class PlannedBatch:
         self.filter: LinkFilter = host.filter
         self.source = host.source
         self._host, self._ended = host, ended
-        self._ranges: dict[int, Range] = {}
         self._query_generation = ranges[0].query_generation
-        for one in ranges:
-            work = Range(one.topic, one.incarnation, uuid, one.gen, m.position(one.after), m.position(one.s))
-            self._ranges[id(work)] = work
-        self._reports: dict[int, m.RangeReport] = {}
-        self._refused: set[int] = set()
+        self._ranges = [
+            Range(one.topic, one.incarnation, uuid, one.gen, m.position(one.after), m.position(one.s)) for one in ranges
+        ]
+        self._reports: dict[Range, m.RangeReport] = {}
         self._read_by: Peer | None = None
         self._zombies: list[Task] = []
 
@@ -62,11 +62,11 @@ class PlannedBatch:
     def start(self) -> None:
         """Read all ranges."""
         self._read_by = self.workers.peer(self.source, self._lost_source)
-        for work in list(self._ranges.values()):
+        for work in self._ranges:
             if not self._read_by.open:
                 self._report(work, trouble=m.SOURCE_DOWN, reason="it is down")
                 continue
-            size = self.rng.choice((1, 200, 600, 1 << 20))
+            size = self.rng.choice(READ_BYTES)
 
             def body(request_id: int, work: Range = work, size: int = size) -> pb.CommandGeoRead:
                 return pb.CommandGeoRead(
@@ -81,24 +81,24 @@ class PlannedBatch:
         self.context.clock.after(PATIENCE_MS, self._silent)
 
     def _silent(self) -> None:
-        if self._read_by is not None and any(not work.read for work in self._ranges.values()):
+        if self._read_by is not None and any(not work.read for work in self._ranges):
             self._read_by.close()
             self._lost_source()
 
     def _lost_source(self) -> None:
-        for key, work in self._ranges.items():
-            if not work.read and key not in self._reports:
+        for work in self._ranges:
+            if not work.read and work not in self._reports:
                 self._report(work, trouble=m.SOURCE_DOWN, reason="the connection is lost")
 
     def _read(self, work: Range, frame: Frame) -> None:
         response = frame.command.geo_read_response
-        if id(work) in self._reports:
+        if work in self._reports:
             return
         if frame.command.type != pb.GEO_READ_RESPONSE or response.error:
             self._report(work, trouble=m.RETRY, reason="an error")
         elif response.blocked:
             self._report(work, trouble=m.BLOCKED, kind=response.blocked, reason=response.message)
-        elif set(response.incarnations) - {work.incarnation} or position_from_proto(response.end) <= work.c:
+        elif work.other_incarnation(response) or position_from_proto(response.end) <= work.c:
             self._report(work)
         else:
             fill(work, response, frame.payload)
@@ -107,7 +107,7 @@ class PlannedBatch:
             if faults.chance(faults.twice):
                 zombie = Task(self, work, zombie=True)
                 self._zombies.append(zombie)
-                self.context.clock.after(int(self.rng.random() * self.rng.choice((100, 3_000, 60_000))), zombie.start)
+                self.context.clock.after(second_attempt_ms(self.rng), zombie.start)
             self.context.clock.after(self.pause_ms(), Task(self, work).start)
 
     # ------------------------------------------------------------------------------------------------- what tasks need
@@ -116,47 +116,28 @@ class PlannedBatch:
         """How long a task takes for nothing."""
         return self._host.faults.pause_ms()
 
-    def first_p(self, _work: Range, p: Position, /) -> Position:
-        """What the first entry of a piece comes after."""
-        return p
+    def refused(self, _work: Range, _watermark: Position, /) -> None:
+        """The destination refused a piece: the range's report says so."""
 
-    def next_p(self, position: Position, p: Position, /, *, sent: bool) -> Position:
-        """What the next entry comes after: the last that was sent."""
-        return position if sent else p
-
-    def refused(self, work: Range, _watermark: Position) -> None:
-        """The destination refused a piece: the driver compares again."""
-        self._refused.add(id(work))
-
-    def ended(self, task: Task, trouble: str) -> None:
+    def ended(self, task: Task, trouble: str, reason: str) -> None:
         """An attempt is over: what it confirmed may follow in this very event."""
         if task.zombie:
             return
-        if trouble == "died":  # Spark runs it again, with the same range
+        if trouble == DIED:  # Spark runs it again, with the same range
             again = Task(self, task.work)
             self.context.clock.after(self.pause_ms(), again.start)
             return
-        work = task.work
-        if not trouble:
-            kind = ""
-        elif id(work) in self._refused:
-            kind = m.REFUSED
-        elif task.blocked:
-            kind = m.BLOCKED
-        elif trouble in ("connection lost", "destination down"):
-            kind = m.TARGET_DOWN
-        else:
-            kind = m.RETRY
-        self._report(work, trouble=kind, kind=task.blocked, reason=trouble, done=not trouble)
+        self._report(task.work, trouble=trouble, kind=task.blocked, reason=reason, done=not trouble)
 
     def commit(self, work: Range, c: Position, s: Position) -> None:
         """What an attempt confirmed: it is reported with the batch."""
-        if (found := self._reports.get(id(work))) is not None and found.c is None:
-            moved = {**_fields(found), "c": m.pair(c), "s": m.pair(s), "entries": 1}
-            self._reports[id(work)] = m.RangeReport(**moved)  # type: ignore[arg-type]
+        if (found := self._reports.get(work)) is not None and found.c is None:
+            self._reports[work] = replace(found, c=m.pair(c), s=m.pair(s), entries=1)
 
     def _report(self, work: Range, *, trouble: str = "", kind: str = "", reason: str = "", done: bool = False) -> None:
-        self._reports[id(work)] = m.RangeReport(
+        if trouble:
+            self.context.count(f"planned range: {trouble}")
+        self._reports[work] = m.RangeReport(
             0, work.topic, work.incarnation, work.gen, None, m.pair(work.s), done=done, trouble=trouble, kind=kind,
             reason=reason, query_generation=self._query_generation,
         )  # fmt: skip
@@ -164,7 +145,3 @@ class PlannedBatch:
             if self._read_by is not None:
                 self._read_by.close()
             self.context.clock.after(0, lambda: self._ended(self, list(self._reports.values())))
-
-
-def _fields(report: m.RangeReport) -> dict[str, object]:
-    return {name: getattr(report, name) for name in report.__struct_fields__}

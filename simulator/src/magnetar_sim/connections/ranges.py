@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from magnetar.core.ids import NONE, Position
+from magnetar.pipeline import messages as m
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame
@@ -21,8 +22,25 @@ from magnetar_sim.context import WorldContext
 WINDOW: Final = 3
 """Pieces under way of one task."""
 
+PIECES: Final = (1, 1, 2, 4)
+"""How many entries a piece has."""
 
-@dataclass(slots=True)
+READ_BYTES: Final = (1, 200, 600, 1 << 20)
+"""How much of a topic is read at a time: one entry at least."""
+
+SLOW_MS: Final = 100
+"""What waits longer in a task counts as delayed."""
+
+DIED: Final = "died"
+"""The trouble of a task that died. The others are those of `magnetar.pipeline.messages`."""
+
+
+def second_attempt_ms(rng: random.Random) -> int:
+    """How long after the first attempt a second one begins, of which the pipeline does not know."""
+    return int(rng.random() * rng.choice((100, 3_000, 60_000)))
+
+
+@dataclass(slots=True, eq=False)
 class Range:
     """What one task has to carry.
 
@@ -66,6 +84,18 @@ class Range:
         """Of an entry that was read."""
         return Position(self.response.ledgers[number], self.response.entries[number])
 
+    def other_incarnation(self, response: pb.CommandGeoReadResponse) -> bool:
+        """The topic was created again since the plan, perhaps by a slow clock (as `pipeline.tasks.task_read` sees it)."""
+        return bool(set(response.incarnations) - {self.incarnation})
+
+    def first_p(self, p: Position) -> Position:
+        """What the first entry of a piece comes after (a seam for planted bugs)."""
+        return p
+
+    def next_p(self, position: Position, p: Position, *, sent: bool) -> Position:
+        """What the next entry comes after: the last that was sent, not the last that was read."""
+        return position if sent else p
+
 
 class RangeHost(Protocol):
     """What a task needs of its link.
@@ -87,17 +117,11 @@ class RangeHost(Protocol):
     def pause_ms(self) -> int:
         """How long a task takes for nothing."""
 
-    def first_p(self, work: Range, p: Position, /) -> Position:
-        """What the first entry of a piece comes after."""
-
-    def next_p(self, position: Position, p: Position, /, *, sent: bool) -> Position:
-        """What the next entry comes after."""
-
-    def refused(self, work: Range, watermark: Position) -> None:
+    def refused(self, work: Range, watermark: Position, /) -> None:
         """A destination refused a piece, and named its watermark."""
 
-    def ended(self, task: "Task", trouble: str) -> None:
-        """A task is over."""
+    def ended(self, task: "Task", trouble: str, reason: str) -> None:
+        """A task is over; `trouble`: "" if it carried all of its range."""
 
     def commit(self, work: Range, c: Position, s: Position) -> None:
         """What a task confirmed, after it is over."""
@@ -133,9 +157,9 @@ class Task:
         if self.zombie and self.work.frames:
             link.context.count("range sent twice")
         if self.work.frames:
-            self._peer = link.workers.lend(lambda: self._end("connection lost"))
+            self._peer = link.workers.lend(lambda: self._end(m.TARGET_DOWN, "connection lost"))
             if not self._peer.open:
-                self._end("destination down")
+                self._end(m.TARGET_DOWN, "destination down")
                 return
         self._step()
 
@@ -145,7 +169,7 @@ class Task:
         link = self._link
         if link.rng.random() < link.task_dies:
             link.context.count("task died")
-            self._end("died")
+            self._end(DIED)
             return
         while self._at < len(self.work.frames) and len(self._flying) < WINDOW and not self.over:
             self._send()
@@ -185,18 +209,18 @@ class Task:
         persisted = position_from_proto(answer.persisted)
         if frame.command.type != pb.GEO_APPEND_RESPONSE or answer.blocked or answer.retry:
             self.blocked = answer.blocked
-            self._end(f"{answer.blocked or 'retry'} {answer.reason}")
+            self._end(m.BLOCKED if answer.blocked else m.RETRY, f"{answer.blocked or 'retry'} {answer.reason}")
         elif answer.refused:
-            self._end("refused")
+            self._end(m.REFUSED)
             self._link.refused(self.work, persisted)
         elif persisted < last:
-            self._end("not stored")
+            self._end(m.RETRY, "not stored")
         else:
             self._flying.remove(last)
             self._confirmed = last
             self._link.context.clock.after(self._link.pause_ms(), self._step)
 
-    def _end(self, trouble: str) -> None:
+    def _end(self, trouble: str, reason: str = "") -> None:
         """It ends; what was confirmed without a hole before it is committed."""
         if self.over:
             return
@@ -208,16 +232,12 @@ class Task:
         c = work.end if whole else self._confirmed
         s = work.sent_last if whole else self._confirmed
         if whole and not work.founded:
-            whole, trouble, c = False, "nothing to send, and what is in front of it is not confirmed", None
+            whole, c = False, None
+            trouble, reason = m.RETRY, "nothing to send, and what is in front of it is not confirmed"
         if whole:
             work.done, work.before = True, None
-        self._link.ended(self, trouble)
-        if (
-            trouble != "died"
-            and c is not None
-            and s is not None
-            and (whole or not self._flying or c < min(self._flying))
-        ):
+        self._link.ended(self, trouble, reason)
+        if trouble != DIED and c is not None and s is not None and (whole or not self._flying or c < min(self._flying)):
             self._link.commit(work, c, s)
 
 
@@ -238,11 +258,11 @@ def chain(work: Range, host: RangeHost) -> None:
         sent = marker or host.filter.passes(data)
         if sent:
             if not room:
-                work.frames.append((host.first_p(work, p), []))
-                room = host.rng.choice((1, 1, 2, 4))
+                work.frames.append((work.first_p(p), []))
+                room = host.rng.choice(PIECES)
             work.frames[-1][1].append(number)
             room -= 1
         before = p
-        p = host.next_p(work.position(number), p, sent=bool(sent))
+        p = work.next_p(work.position(number), p, sent=bool(sent))
         if not sent and p != before:
             room = 0

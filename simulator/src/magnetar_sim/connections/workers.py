@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.wire import pulsar_pb2 as pb
@@ -10,6 +11,7 @@ from magnetar_sim.cluster import Clusters
 from magnetar_sim.connections.link_peer import LinkEvents, Peer
 from magnetar_sim.connections.net import Network
 from magnetar_sim.context import WorldContext
+from magnetar_sim.memory.truth import Truth
 
 WORKER_ENDS: Final = 0.2
 """How often a task is the last of its worker: the next one opens a connection of its own."""
@@ -18,34 +20,46 @@ SCHEMA_PATIENCE_MS: Final = 2_000
 """How long a destination's question for schemas waits for the source."""
 
 
-class Workers:
-    """The workers of one link.
+@dataclass(frozen=True, slots=True)
+class LinkSurroundings:
+    """What every link needs of its world.
 
-    Args:
+    Attributes:
         context: of the world.
-        rng: decides how long workers live.
         net: what connections are made over.
         clusters: by their names.
+        truth: what was published.
         events: what brokers answer is reported to it.
+    """
+
+    context: WorldContext
+    net: Network
+    clusters: Clusters
+    truth: Truth
+    events: LinkEvents
+
+
+class Workers:
+    """The workers of one link, all in one place: near its source or near its target.
+
+    Args:
+        around: the world.
+        rng: decides where they are, and how long they live.
         source, target: of the link.
-        site: where the pipeline is.
         source_peer: a connection to the source, for questions for schemas.
     """
 
     def __init__(
         self,
-        context: WorldContext,
+        around: LinkSurroundings,
         rng: random.Random,
-        net: Network,
-        clusters: Clusters,
-        events: LinkEvents,
         source: str,
         target: str,
-        site: str,
         source_peer: Callable[[], Peer | None],
     ) -> None:
-        self._context, self._rng, self._net, self._clusters, self._events = context, rng, net, clusters, events
-        self._source, self._target, self._site, self._source_peer = source, target, site, source_peer
+        self._around, self._rng = around, rng
+        self._source, self._target, self._source_peer = source, target, source_peer
+        self._site = rng.choice((source, target))
         self._spare: list[Peer] = []
 
     def lend(self, lost: Callable[[], None]) -> Peer:
@@ -59,22 +73,24 @@ class Workers:
 
     def peer(self, cluster: str, lost: Callable[[], None]) -> Peer:
         """A new connection to one end of the link; `lost` is called when it is gone."""
-        return Peer(self._net, self._events, self._source, self._clusters[cluster], self._site, lost, self.wanted)
+        around = self._around
+        return Peer(around.net, around.events, self._source, around.clusters[cluster], self._site, lost, self.wanted)
 
     def arrives_late(self, cluster: str, late_ms: int, kind: int, name: str, body: Callable[[int], object]) -> None:
         """A command is stuck in a connection that was given up: it arrives all the same, if the broker is still the same one.
 
-        It comes over a new connection, so it must be one of which the connection does not matter.
+        It comes over a new connection, so this is only for commands whose connection does not matter.
         """
-        life = self._clusters[cluster].life
+        clusters = self._around.clusters
+        life = clusters[cluster].life
 
         def arrive() -> None:
-            if self._clusters[cluster].life == life:
-                peer = self.peer(cluster, _unused)
-                peer.ask(kind, name, body, _unheard)
+            if clusters[cluster].life == life:
+                peer = self.peer(cluster, unused)
+                peer.ask(kind, name, body, unheard)
                 peer.close()
 
-        self._context.clock.after(late_ms, arrive)
+        self._around.context.clock.after(late_ms, arrive)
 
     def wanted(self, peer: Peer, wanted: pb.CommandGeoSchemasWanted) -> None:
         """A destination asks for schemas: ask the source. After a while without an answer, answer with a reason."""
@@ -90,8 +106,9 @@ class Workers:
             answer = frame.command.geo_schemas_response
             bring(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, found=answer.found, missing=answer.missing))
 
-        self._context.count("schema wanted")
-        self._context.clock.after(
+        context = self._around.context
+        context.count("schema wanted")
+        context.clock.after(
             SCHEMA_PATIENCE_MS, lambda: bring(pb.CommandGeoSchemasBrought(ticket=wanted.ticket, reason="no answer"))
         )
         if (source := self._source_peer()) is not None and source.open:
@@ -112,13 +129,13 @@ class Workers:
         if used_up or not peer.open or self._rng.random() < WORKER_ENDS:
             peer.close()
         else:
-            peer.take(_unused)
+            peer.take(unused)
             self._spare.append(peer)
 
 
-def _unused() -> None:
-    """A connection that no task uses may end."""
+def unused() -> None:
+    """A connection that is not in use may end: that is noticed when it is needed next, or by the answer that does not come."""
 
 
-def _unheard(_frame: Frame) -> None:
+def unheard(_frame: Frame) -> None:
     """An answer that comes to a connection that was given up."""

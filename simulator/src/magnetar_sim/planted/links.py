@@ -84,11 +84,11 @@ def _next_id(self: LedgerIds, now_ms: int) -> int:
     return self.last
 
 
-def _first_p_is_cursor(self: Link, work: Range, p: Position) -> Position:
-    return work.c if p == work.s else p
+def _first_p_is_cursor(self: Range, p: Position) -> Position:
+    return self.c if p == self.s else p
 
 
-def _next_p_is_position(self: Link, position: Position, p: Position, *, sent: bool) -> Position:
+def _next_p_is_position(self: Range, position: Position, p: Position, *, sent: bool) -> Position:
     return position
 
 
@@ -118,16 +118,17 @@ def _rewound_with_a_gap(self: LinkTopic, cursor: LinkCursor) -> int:
     return _rewound(self, cursor)
 
 
-PIPELINE = "magnetar_sim.connections.pipeline.Link"
+LINK = "magnetar_sim.connections.pipeline.Link"
+RANGE = "magnetar_sim.connections.ranges.Range"
 DESTINATION = "magnetar.replication.link.destination.LinkDestination"
 
 LINKS: dict[str, dict[str, Any]] = {
     "no_chain": {"magnetar.replication.link.chain.judge": _judge_without_chain},
     "no_dedup": {"magnetar.replication.link.chain.judge": _judge_without_watermark},
-    "p_is_cursor": {f"{PIPELINE}.first_p": _first_p_is_cursor},
+    "p_is_cursor": {f"{RANGE}.first_p": _first_p_is_cursor},
     "p_is_previous_entry": {
-        f"{PIPELINE}.next_p": _next_p_is_position,
-        "magnetar_sim.connections.ranges.Range.sent_last": property(_last_was_sent),
+        f"{RANGE}.next_p": _next_p_is_position,
+        f"{RANGE}.sent_last": property(_last_was_sent),
     },
     "answer_pushed": {f"{DESTINATION}.append": _answers_pushed},
     "refuse_pushed": {f"{DESTINATION}.append": _refuses_pushed},
@@ -138,8 +139,8 @@ LINKS: dict[str, dict[str, Any]] = {
     "read_unsynced": {"magnetar.runtime.log.thread.LogThread._split": lambda _self, batch: (batch, [])},
     "idx_from_log": {"magnetar.storage.topiclog.TopicLog._load": _index_from_log},
     "trim_volatile": {"magnetar.replication.link.link_topic.LinkTopic.low": property(lambda self: self.cursor.c)},
-    "no_handshake": {f"{PIPELINE}._handshake": _handshake_for_work},
-    "any_incarnation": {f"{PIPELINE}.other_incarnation": lambda *_: False},
+    "no_handshake": {f"{LINK}._handshake": _handshake_for_work},
+    "any_incarnation": {f"{RANGE}.other_incarnation": lambda *_: False},
     "gap_of_nothing": {"magnetar.replication.link.link_topic.LinkTopic.rewound": _rewound_with_a_gap},
     "gap_not_recounted": {
         "magnetar.replication.link.link_topic.LinkTopic.recount": lambda _self: 0,

@@ -52,11 +52,6 @@ def fetch_for_the_superseded(session: FetchSession, connection: int, request: An
     _fetch(session, connection, request, reply, refusal)
 
 
-def fetch_over_any_connection(session: FetchSession, _connection: int, request: Any, reply: Any, refusal: Any) -> None:
-    """A reader with another connection continues after the answers that it lost with the first one."""
-    _fetch(session, 1, request, reply, refusal)
-
-
 def _may_compare_while_granted(_self: PipelineState, state: LinkState, name: str, now_ms: int) -> bool:
     topic = state.topics[name]
     return topic.retry_at_ms <= now_ms and (not state.flying or bool(state.target_uuid and not topic.planned))

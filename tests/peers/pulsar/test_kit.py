@@ -9,6 +9,7 @@ import psutil
 import pulsar
 import pytest
 
+from tests.support import jvm
 from tests.support.apache_pulsar import kit
 from tests.support.apache_pulsar.kit import PulsarCluster
 from tests.support.brokers import eventually
@@ -79,7 +80,7 @@ def test_messages_of_an_official_client_outlive_a_kill_and_not_a_wipe(cluster: P
 
 
 def test_logs_are_bounded(cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit, "LOG_BYTES", 16 << 10)
+    monkeypatch.setattr(jvm, "LOG_BYTES", 16 << 10)
     cluster.start()  # a start alone writes some 200 KB
     assert 0 < cluster.log_bytes() < 3 * (16 << 10)
 
@@ -87,17 +88,17 @@ def test_logs_are_bounded(cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatc
 def test_a_cluster_whose_disk_fills_is_killed(cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.start()
     assert cluster.process is not None
-    monkeypatch.setattr(kit, "FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(jvm, "FREE_BYTES", 1 << 60)
     assert cluster.process.wait(60) != 0
     assert "its disk had only" in cluster.stopped_because
     cluster.kill()
-    with pytest.raises(kit.PeerError, match="MB of room"):
+    with pytest.raises(jvm.PeerError, match="MB of room"):
         cluster.start()
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     cluster = PulsarCluster(tmp_path / "peer", "c1", settings={"brokerServicePort": "nothing"})
-    with pytest.raises(kit.PeerError, match="c1 ended while it started") as failure:
+    with pytest.raises(jvm.PeerError, match="c1 ended while it started") as failure:
         cluster.start()
     assert "\n" not in str(failure.value)
     assert cluster.process is None

@@ -1,0 +1,1 @@
+"""A real Apache BookKeeper as a peer for tests and benches."""

@@ -1,0 +1,386 @@
+"""Fetches, starts, disturbs and stops a real Apache BookKeeper: ZooKeeper and some bookies, one JVM each, on free ports.
+
+    python -m tests.support.apache_bookkeeper.kit [--bookies 3]     # runs a cluster until Ctrl-C, its addresses printed
+
+The released jars come from Maven Central into `$BOOKKEEPER_PEER_HOME` (default: `~/.cache/bookkeeper-peer`), once. `missing()`
+says in one line why a peer cannot run here; tests skip with that line. Data and logs are in the folder that the caller gives.
+Settings and their reasons are in `bookie.conf` next to this file.
+
+ZooKeeper takes about 100 MB, a bookie 160 MB and under load 350. ZooKeeper is ready after 1 to 2 s, a bookie after 2 to 5.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.support.brokers import free_port
+from tests.support.jvm import Jvm, PeerError, Release, java
+
+HERE: Final = Path(__file__).resolve().parent
+RELEASE: Final = Release(
+    "Apache BookKeeper",
+    HERE / "pom.xml",
+    "bookkeeper",
+    "bookkeeper-server",
+    "BOOKKEEPER_PEER_HOME",
+    "bookkeeper-peer",
+)
+missing, fetch = RELEASE.missing, RELEASE.fetch
+
+ZOOKEEPER_HEAP: Final = "192m"
+"""Heap of ZooKeeper, at most; its data are a few hundred nodes."""
+
+HEAP: Final = "512m"
+"""Heap of a bookie, at most. One of 256 MB was too small for entries of 128 KB that a client sent without waiting."""
+
+DIRECT: Final = "256m"
+"""Memory outside the heap of a bookie, at most; the caches in `bookie.conf` take 48 MB of it."""
+
+SHELL_HEAP: Final = "192m"
+"""Heap of a command, at most."""
+
+START_S: Final = 180.0
+SHELL_S: Final = 180.0
+REQUEST_S: Final = 30.0
+"""Deadlines for the slowest machine."""
+
+SESSION_S: Final = 10.0
+"""Session of the kit's own client of ZooKeeper."""
+
+ROOT: Final = "/ledgers"
+"""The node of ZooKeeper below which BookKeeper keeps everything."""
+
+
+class ZooKeeperServer(Jvm):
+    """One ZooKeeper server.
+
+    Args:
+        folder: for data and logs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("ZooKeeper", folder)
+        self.port = free_port()
+
+    @property
+    def hosts(self) -> str:
+        """For clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it (again), with what it had; raises PeerError when it is not ready in time."""
+        jars = fetch()
+        self.check_room()
+        settings = {
+            "tickTime": 500,
+            "dataDir": self.folder / "data",
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": 0,
+            "minSessionTimeout": 1000,
+            "maxSessionTimeout": 60_000,
+        }
+        (self.folder / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        properties = {
+            "zookeeper.admin.enableServer": "false",
+            "log4j.configurationFile": HERE / "log4j2.xml",
+        }
+        limits = ["-Xms32m", f"-Xmx{ZOOKEEPER_HEAP}", "-XX:+UseSerialGC"]
+        command = java(jars, self.folder, limits, properties)
+        command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg")]
+        self.launch(command, self._ready, START_S)
+
+    def _ready(self) -> bool:
+        # Its port is open before it serves: a client that connects in between may be left without an answer.
+        if not is_open(self.port):
+            return False
+        client = KazooClient(hosts=self.hosts, timeout=SESSION_S)
+        try:
+            client.start(timeout=5)
+        except KazooTimeoutError:
+            return False
+        finally:
+            client.stop()
+            client.close()
+        return True
+
+
+class BookieServer(Jvm):
+    """One bookie.
+
+    Args:
+        number: names it in messages; from 1 on.
+        folder: for data and logs; may exist, then its data are opened.
+        hosts: of ZooKeeper.
+        settings: more lines of its configuration.
+    """
+
+    def __init__(self, number: int, folder: Path, hosts: str, settings: Mapping[str, str]) -> None:
+        super().__init__(f"bookie {number}", folder)
+        self.number = number
+        self.port, self.http_port = free_port(), free_port()
+        self.settings = dict(settings)
+        self._hosts = hosts
+
+    @property
+    def id(self) -> str:
+        """The name under which it is registered."""
+        return self.settings.get("bookieId", f"127.0.0.1:{self.port}")
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it serves; raises PeerError when it does not in time."""
+        jars = fetch()
+        self.check_room()
+        (self.folder / "bookie.conf").write_text(self.configuration())
+        limits = ["-Xms64m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
+        limits += ["-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+        command = java(jars, self.folder, limits, {"log4j.configurationFile": HERE / "log4j2.xml"})
+        command += ["org.apache.bookkeeper.server.Main", "-c", str(self.folder / "bookie.conf")]
+        self.launch(command, self.serves if wait else lambda: True, START_S)
+
+    def configuration(self) -> str:
+        """The text of its configuration file."""
+        lines = {
+            "bookiePort": self.port,
+            "httpServerPort": self.http_port,
+            "metadataServiceUri": f"zk+hierarchical://{self._hosts}{ROOT}",
+            "journalDirectories": self.folder / "journal",
+            "ledgerDirectories": self.folder / "ledgers",
+            "indexDirectories": self.folder / "ledgers",
+        } | self.settings
+        own = "".join(f"{key}={value}\n" for key, value in lines.items())
+        return (HERE / "bookie.conf").read_text() + f"\n# --- Of this bookie ---\n\n{own}"
+
+    def serves(self) -> bool:
+        """Whether it runs and is registered; a port that is open does not say so."""
+        with contextlib.suppress(OSError, http.client.HTTPException, PeerError, ValueError):
+            state = self.request("GET", "/api/v1/bookie/state")
+            return bool(state["running"] and not state["shuttingDown"] and is_open(self.port))
+        return False
+
+    def read_only(self, read_only: bool = True) -> None:
+        """Let it refuse to write, or write again."""
+        self.request("PUT", "/api/v1/bookie/state/readonly", {"readOnly": read_only})
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """A request to its administration; the decoded answer. Raises PeerError for a status that is not 200."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=REQUEST_S)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise PeerError(f"{self.name}: {method} {path}: status {answer.status}, {content[:200]!r}")
+        return json.loads(content)
+
+
+class BookKeeperCluster:
+    """ZooKeeper and its bookies.
+
+    Args:
+        folder: for the data and logs of all.
+        bookies: how many there are at the start; `add` makes more.
+        settings: more lines of the configuration of every bookie.
+    """
+
+    def __init__(self, folder: Path, bookies: int = 3, *, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.zookeeper = ZooKeeperServer(folder / "zookeeper")
+        self.bookies: list[BookieServer] = []
+        self._settings = dict(settings or {})
+        for _ in range(bookies):
+            self.add()
+
+    @property
+    def hosts(self) -> str:
+        """Of ZooKeeper, for clients."""
+        return self.zookeeper.hosts
+
+    @property
+    def uri(self) -> str:
+        """For Java's clients."""
+        return f"zk+hierarchical://{self.hosts}{ROOT}"
+
+    def add(self, settings: Mapping[str, str] | None = None) -> BookieServer:
+        """One more bookie, not started."""
+        number = len(self.bookies) + 1
+        made = BookieServer(number, self.folder / f"bookie{number}", self.hosts, self._settings | dict(settings or {}))
+        self.bookies.append(made)
+        return made
+
+    def bookie(self, id_: str) -> BookieServer:
+        """The one that is registered under this name."""
+        return next(bookie for bookie in self.bookies if bookie.id == id_)
+
+    def start(self) -> None:
+        """Start everything, and format the metadata. Raises PeerError when something is not ready in time."""
+        self.zookeeper.start()
+        self.format()
+        # At the same time: most of a start is waiting. All are started by this thread, since a process ends with its starter.
+        for bookie in self.bookies:
+            bookie.start(wait=False)
+        for bookie in self.bookies:
+            bookie.await_(bookie.serves, START_S)
+
+    def format(self) -> None:
+        """Make the metadata of a new cluster: its layout, its id, the nodes that bookies register in."""
+        self.shell("initnewcluster")
+
+    def end(self) -> None:
+        """Kill everything. Data stay."""
+        for each in (*self.bookies, self.zookeeper):
+            each.kill()
+
+    def close(self) -> None:
+        """Kill everything and delete all data."""
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def heal(self) -> None:
+        """All bookies serve and take entries again; what was killed is started."""
+        for bookie in self.bookies:
+            if bookie.process is None:
+                bookie.start(wait=False)
+            else:
+                bookie.freeze(False)
+        for bookie in self.bookies:
+            bookie.await_(bookie.serves, START_S)
+            bookie.read_only(False)
+            bookie.await_(lambda bookie=bookie: self.registered(bookie), START_S)  # type: ignore[misc]
+
+    def wipe(self, bookie: BookieServer) -> None:
+        """Take everything from a stopped bookie, its cookie in ZooKeeper, too: it starts as a new one with its former name.
+
+        A bookie whose folders are empty while its cookie is there refuses to start.
+        """
+        bookie.wipe()
+        with self.client() as client, contextlib.suppress(NoNodeError):
+            client.delete(f"{ROOT}/cookies/{bookie.id}")
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[KazooClient]:
+        """A client of ZooKeeper."""
+        client = KazooClient(hosts=self.hosts, timeout=SESSION_S)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+    def registered(self, bookie: BookieServer) -> bool:
+        """Whether ZooKeeper names it as one that takes entries. It names a dead one until its session ends."""
+        with self.client() as client:
+            return client.exists(f"{ROOT}/available/{bookie.id}") is not None
+
+    def ledgers(self, command: str, *words: object) -> list[str]:
+        """A command of Ledgers.java, Java's own client; the lines that it prints. Raises PeerError when it fails."""
+        return self.java(str(HERE / "Ledgers.java"), command, self.uri, *map(str, words)).split()
+
+    def shell(self, *words: str) -> str:
+        """A command of BookieShell; its output. Raises PeerError when it fails."""
+        return self.java("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._shell_conf()), *words)
+
+    def java(self, *words: str) -> str:
+        """A Java program with the peer's jars: a class, or a file with its source, and its arguments; its output.
+
+        Raises PeerError when it fails.
+        """
+        folder = self.folder / "shell"
+        for part in ("logs", "tmp"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        limits = [f"-Xmx{SHELL_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = java(fetch(), folder, limits, {"log4j.configurationFile": HERE / "log4j2.xml"})
+        try:
+            done = subprocess.run(
+                [*command, *words], cwd=folder, capture_output=True, text=True, timeout=SHELL_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"{' '.join(words)}: not done after {SHELL_S:.0f} s") from None
+        if done.returncode:
+            lines = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
+            raise PeerError(f"{' '.join(words)}: exit code {done.returncode}: {lines[-1]}")
+        return done.stdout
+
+    def _shell_conf(self) -> Path:
+        path = self.folder / "shell" / "shell.conf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"metadataServiceUri={self.uri}\nallowLoopback=true\nzkTimeout=10000\n")
+        return path
+
+
+def is_open(port: int) -> bool:
+    """Whether something listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: what it has started is ended first."""
+    former = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _exit(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path, bookies: int = 3, *, settings: Mapping[str, str] | None = None
+) -> Iterator[BookKeeperCluster]:
+    """A cluster; killed and wiped at the end."""
+    cluster = BookKeeperCluster(folder, bookies, settings=settings)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def main() -> None:
+    """Run a cluster until Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bookies", type=int, default=3, help="1 to 9 (default: 3)")
+    options = parser.parse_args()
+    if not 1 <= options.bookies <= 9:
+        parser.error(f"--bookies {options.bookies}: 1 to 9")
+    if reason := missing():
+        raise SystemExit(reason)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        ended_by_sigterm(),
+        tempfile.TemporaryDirectory() as folder,
+        running(Path(folder) / "cluster", options.bookies) as cluster,
+    ):
+        sys.stdout.write(f"zookeeper: {cluster.hosts}, pid {cluster.zookeeper.pid}\n")
+        for bookie in cluster.bookies:
+            sys.stdout.write(f"{bookie.name}: {bookie.id}, pid {bookie.pid}\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
