@@ -174,9 +174,9 @@ class EntryRead:
     """The answer to `ReadEntry`.
 
     Attributes:
-        ledger, entry: as asked, so `LAST_ENTRY` stays `LAST_ENTRY`.
+        ledger, entry: as asked, so `LAST_ENTRY` stays `LAST_ENTRY`. Only the answer to a long poll names the entry of its body.
         code: see `Code`.
-        body: the stored entry; None if there is none.
+        body: the stored entry; None if there is none, as after a long poll that knows nothing new.
         max_lac: the largest last confirmed entry that the bookie knows; None if it does not say it, as in v2.
     """
 
