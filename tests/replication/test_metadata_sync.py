@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import replicating
 
 pytestmark = pytest.mark.spark
 
@@ -23,15 +23,8 @@ KEPT = "persistent://gone/one/kept"
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three clusters that synchronise, and the pipeline between them."""
-    world = World(tmp_path_factory.mktemp("metasync"), ["a", "b", "c"], ON)
-    pipeline = Pipeline(world.config)
-    try:
-        world.start()
-        pipeline.start()
+    with replicating(tmp_path_factory.mktemp("metasync"), "abc", ON) as (world, _):
         yield world
-    finally:
-        pipeline.kill()
-        world.close()
 
 
 def policies(broker: BrokerProcess, namespace: str) -> dict[str, Any] | None:

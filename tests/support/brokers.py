@@ -25,7 +25,7 @@ _GIVEN: set[int] = set()
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now, and that this process was not given before."""
+    """A TCP port that is free now and that this process has not got before."""
     while (port := free_ports(1)[0]) in _GIVEN:
         pass
     _GIVEN.add(port)

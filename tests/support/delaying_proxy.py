@@ -151,7 +151,7 @@ class Side(asyncio.Protocol):
         self._wait()
 
     def _close_when_delivered(self) -> None:
-        """Both directions are over, or nobody is left to write to: this socket can go once it has got what was held for it."""
+        """Close this socket when it has got what was held for it, and both directions are over or the other socket is closed."""
         other = self._other
         if self._transport is None or other is None:
             return

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from magnetar.cli.processes.orphans import with_parent
 from magnetar.core.errors import ConfigError
 from magnetar.spark_session.session import find_java
 
@@ -191,10 +192,9 @@ class Jvm:
         self._ended.clear()
         self._output.clear()
         self.stopped_because = ""
-        # A test or bench that is killed takes its peers with it, where the system has this program (Linux).
-        bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         self.process = subprocess.Popen(
-            [*bound, *command],
+            # A test or bench that is killed takes its peers with it.
+            with_parent(list(command), os.getpid(), signal.SIGKILL),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -6,7 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from tests.support.brokers import World
+from tests.support.delaying_proxy import proxied
 
 START_S = 240
 """A deadline: a Spark session takes some 7 s to start on an idle machine, a minute on a busy one."""
@@ -81,3 +86,35 @@ class Pipeline:
         code = self.process.wait(timeout=timeout_s)
         self.process = None
         return code
+
+
+@contextmanager
+def replicating(
+    folder: Path, clusters: Sequence[str], extra: str = "", *arguments: str, far: Mapping[str, float] | None = None
+) -> Iterator[tuple[World, Pipeline]]:
+    """Brokers and the pipeline between them, all started; killed at the end.
+
+    Args:
+        folder: an existing one, for clusters.toml, data and logs.
+        clusters: their names.
+        extra: more lines of clusters.toml.
+        arguments: more of the pipeline's command line.
+        far: the seconds between the pipeline and a cluster in each direction, by the cluster's name. The pipeline alone goes
+            through a proxy and has a configuration of its own for that; a client next to the cluster does not.
+    """
+    with ExitStack() as stack:
+        world = World(folder, list(clusters), extra)
+        stack.callback(world.close)
+        world.start()
+        config = world.config
+        if far:
+            text = config.read_text()
+            for name, one_way in far.items():
+                port = world[name].pulsar_port
+                text = text.replace(f'"127.0.0.1:{port}"', f'"127.0.0.1:{stack.enter_context(proxied(port, one_way))}"')
+            config = folder / "pipeline.toml"
+            config.write_text(text)
+        pipeline = Pipeline(config, *arguments)
+        stack.callback(pipeline.kill)
+        pipeline.start()
+        yield world, pipeline

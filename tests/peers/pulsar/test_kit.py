@@ -13,7 +13,6 @@ from tests.support import jvm
 from tests.support.apache_pulsar import kit
 from tests.support.apache_pulsar.kit import PulsarCluster
 from tests.support.brokers import eventually
-from tests.support.delaying_proxy import proxied
 
 WAIT_MS = 60_000
 
@@ -105,21 +104,11 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
 
 
 def test_clusters_that_are_joined_replicate_over_a_delaying_proxy(tmp_path: Path) -> None:
-    a = PulsarCluster(tmp_path / "a", "a")
-    b = PulsarCluster(tmp_path / "b", "b")
-    with proxied(b.pulsar_port, 0.02) as port:
-        b.advertised = port
-        try:
-            a.start()
-            b.start()
-            kit.join([a, b])
-            sent = published(a.url, "joined", 20)
-            eventually(
-                lambda: "persistent://public/default/joined" in b.rest("GET", "/admin/v2/persistent/public/default"),
-                within_s=60,
-            )
-            assert consumed(b.url, "joined", 20) == sent
-        finally:
-            for cluster in (a, b):
-                cluster.kill()
-                cluster.wipe()
+    with kit.running(tmp_path, "a", "b", far={"b": 0.02}) as clusters:
+        a, b = clusters["a"], clusters["b"]
+        sent = published(a.url, "joined", 20)
+        eventually(
+            lambda: "persistent://public/default/joined" in b.rest("GET", "/admin/v2/persistent/public/default"),
+            within_s=60,
+        )
+        assert consumed(b.url, "joined", 20) == sent

@@ -16,11 +16,12 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 from tests.support.brokers import free_port
+from tests.support.delaying_proxy import proxied
 from tests.support.jvm import Jvm, PeerError, Release, java
 
 HERE: Final = Path(__file__).resolve().parent
@@ -177,19 +178,25 @@ def join(clusters: Sequence[PulsarCluster], namespace: str = "public/default") -
 
 
 @contextlib.contextmanager
-def running(folder: Path, *names: str) -> Iterator[dict[str, PulsarCluster]]:
-    """Clusters with these names, joined when there are several; killed and wiped at the end."""
+def running(folder: Path, *names: str, far: Mapping[str, float] | None = None) -> Iterator[dict[str, PulsarCluster]]:
+    """Clusters with these names, joined when there are several; killed and wiped at the end.
+
+    Args:
+        folder: for data and logs.
+        names: of the clusters.
+        far: the seconds between a cluster and the others in each direction, by its name: they reach it through a proxy.
+    """
     clusters = {name: PulsarCluster(folder / name, name) for name in names}
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, one_way in (far or {}).items():
+            clusters[name].advertised = stack.enter_context(proxied(clusters[name].pulsar_port, one_way))
         for cluster in clusters.values():
+            stack.callback(cluster.wipe)
+            stack.callback(cluster.kill)
             cluster.start()
         if len(clusters) > 1:
             join(list(clusters.values()))
         yield clusters
-    finally:
-        for cluster in clusters.values():
-            cluster.kill()
-            cluster.wipe()
 
 
 def main() -> None:

@@ -12,18 +12,24 @@ from magnetar.cli.processes.orphans import with_parent
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of a parent's death")
 
 PARENT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys
 from magnetar.cli.processes.orphans import with_parent
-command = with_parent([sys.executable, "-c", "import sys; print('here', flush=True); sys.stdin.read()"], os.getpid())
-child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+script = "import signal; {prepared}; print('here', flush=True); signal.pause()"
+command = with_parent([sys.executable, "-c", script], os.getpid(), signal.{number})
+child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
 assert child.stdout.readline() == b"here\\n"
 print(child.pid, flush=True)
 sys.stdin.read()
 """
 
 
-def test_it_ends_when_its_parent_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+@pytest.mark.parametrize(
+    ("number", "prepared"),
+    [("SIGTERM", "pass"), ("SIGKILL", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")],
+)
+def test_it_ends_when_its_parent_is_killed(number: str, prepared: str) -> None:
+    program = [sys.executable, "-c", PARENT.format(number=number, prepared=prepared)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
