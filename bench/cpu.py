@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +28,7 @@ from tests.support.pipelines import Pipeline
 
 from bench.broker import load
 from bench.links import CATCH_UP_S, full_name, lag
+from bench.measuring import ONE_LINK, clusters, family
 from bench.results import RESULTS
 
 SOURCE: Final = "broker, source"
@@ -59,7 +59,7 @@ class Meter:
     def read(self) -> Times:
         """What was used so far."""
         found = {(place, process.pid): _times(process) for place, process in self._brokers.items()}
-        for process in [self._driver, *self._driver.children(recursive=True)]:
+        for process in family(self._driver):
             try:
                 found[self._place(process), process.pid] = _times(process)
             except psutil.Error:
@@ -165,21 +165,13 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write bench/results/profile-<label>.json")
     options = parser.parse_args()
     rounds = []
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n')
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            meter = Meter(world, pipeline)
-            for number in range(options.rounds + 1):
-                one = round_of(world, meter, f"round-{number}", options.size, options.count)
-                print(json.dumps(one), flush=True)
-                if number:  # the first warms up the JVM
-                    rounds.append(one)
-        finally:
-            pipeline.kill()
-            world.close()
+    with clusters("ab", ONE_LINK) as (world, pipeline):
+        meter = Meter(world, pipeline)
+        for number in range(options.rounds + 1):
+            one = round_of(world, meter, f"round-{number}", options.size, options.count)
+            print(json.dumps(one), flush=True)
+            if number:  # the first warms up the JVM
+                rounds.append(one)
     if options.keep:
         kept = {
             "command": f"python -m bench.cpu --size {options.size} --count {options.count} "

@@ -14,27 +14,21 @@ metadata    A policy of a namespace is changed in A. The time is from the beginn
 """
 
 import argparse
-import http.client
-import itertools
-import json
 import random
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.pipelines import Pipeline
 
 from bench.links import client_of, full_name
+from bench.measuring import Admin, clusters, paced, percentile
 from bench.metadata import ON
 from bench.results import Figure, store
-from bench.subscriptions import backlogs, percentile, publish
+from bench.subscriptions import backlogs, publish
 from magnetar.admin.client import AdminClient
 from magnetar.cli.commands.failover import Move
 from magnetar.core.names import TopicName
@@ -46,35 +40,6 @@ SUBSCRIPTIONS: Final = 10
 PERMITS: Final = 100
 PAUSE_S: Final = 0.001
 """Between two looks: a look costs the broker a tenth of that."""
-
-
-@contextmanager
-def world_of(tail: str) -> Iterator[World]:
-    """Three brokers and the pipeline between them."""
-    with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), ["a", "b", "c"], f'{ON}[replication]\ntail = "{tail}"\n')
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            yield world
-        finally:
-            pipeline.kill()
-            world.close()
-
-
-class Look:
-    """One kept-alive connection that looks again and again."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=60)
-
-    def get(self, path: str) -> Any:
-        """The answer to a GET; None: there is nothing yet."""
-        self._connection.request("GET", path)
-        answer = self._connection.getresponse()
-        text = answer.read()
-        return json.loads(text) if text and answer.status < 300 else None
 
 
 class Consumers:
@@ -155,12 +120,7 @@ def positions(world: World, seconds: int, topic: str = "positions") -> list[Figu
     looks = 0
 
     def acknowledge() -> None:
-        begin = time.perf_counter()
-        messages = itertools.islice(consumers.messages(), each * SUBSCRIPTIONS)
-        for number, message in enumerate(messages):
-            ahead = begin + number / ACKS_PER_S - time.perf_counter()
-            if ahead > 0.0005:
-                time.sleep(ahead)
+        for _, message in zip(paced(each * SUBSCRIPTIONS, ACKS_PER_S), consumers.messages(), strict=False):
             if message.consumer_id == 0:
                 acked.append(time.perf_counter())
             consumers.acknowledge(message)
@@ -168,12 +128,12 @@ def positions(world: World, seconds: int, topic: str = "positions") -> list[Figu
     # Messages of one subscription after the other would make a burst of each: they are acknowledged in the order of arrival, in
     # which the subscriptions alternate because they are dispatched together.
     worker = threading.Thread(target=acknowledge, daemon=True)
-    look, path = Look(world["b"]), failover_path(topic, names[0])
+    admin, path = Admin(world["b"]), failover_path(topic, names[0])
     seen, began = 0, time.perf_counter()
     worker.start()
     while seen < each:
         assert time.perf_counter() - began < 60 + 2 * seconds, f"b shows {seen} of {each}"
-        shown = each - look.get(path)[0]["backlog"]
+        shown = each - admin.look(path)[0]["backlog"]
         now = time.perf_counter()
         shown = min(shown, len(acked))
         samples += [(now - acked[number]) * 1000 for number in range(seen, shown)]
@@ -252,7 +212,7 @@ def failovers(world: World, seconds: int) -> list[Figure]:
 def metadata(world: World, seconds: int) -> list[Figure]:
     """Single changes of a policy, at random times."""
     tenant, rng = "follow", random.Random(1)
-    looks = [Look(world[name]) for name in "bc"]
+    others = [Admin(world[name]) for name in "bc"]
     world["a"].rest("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["a", "b", "c"], "adminRoles": []})
     world["a"].rest("PUT", f"/admin/v2/namespaces/{tenant}/n", {"replication_clusters": ["a", "b", "c"]})
     path = f"/admin/v2/namespaces/{tenant}/n/messageTTL"
@@ -261,8 +221,8 @@ def metadata(world: World, seconds: int) -> list[Figure]:
     def change(value: int) -> float:
         began = time.perf_counter()
         world["a"].rest("POST", path, value)
-        for look in looks:
-            while look.get(path) != value:
+        for other in others:
+            while other.look(path) != value:
                 assert time.perf_counter() - began < 60, f"{value} is not everywhere"
                 time.sleep(PAUSE_S)
         return (time.perf_counter() - began) * 1000
@@ -295,7 +255,7 @@ def main() -> None:
     parser.add_argument("--tail", choices=("long-batches", "short-batches"), default="long-batches")
     parser.add_argument("--seconds", type=int, default=30, help="of measuring (default: 30)")
     options = parser.parse_args()
-    with world_of(options.tail) as world:
+    with clusters("abc", f'{ON}[replication]\ntail = "{options.tail}"\n') as (world, _):
         if options.part == "positions":
             positions(world, 5, "warm")
         figures = PARTS[options.part](world, options.seconds)

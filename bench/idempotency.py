@@ -20,7 +20,7 @@ from tests.support.brokers import World, eventually
 
 from bench.broker import load
 from bench.deduplication import compare
-from bench.links import busy
+from bench.measuring import cpu_s
 from bench.results import Figure, store
 from magnetar.broker.publish.idempotency.block import BLOCK_SHIFT
 from magnetar.broker.publish.idempotency.judging import judge
@@ -48,10 +48,10 @@ def per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
             policy = {"property": KEY, "windowSeconds": 3600, "keysMax": 10_000_000}
             broker.rest("POST", f"/geo/v1/persistent/public/default/{topic}/idempotency", policy)
             eventually(lambda: broker.rest("GET", path + "/stats")["idempotency"]["status"] == "Enabled")
-        before = busy(process)
+        before = cpu_s(process)
         sizes = ("--messages", str(count), "--size", "1024")
         load(f"127.0.0.1:{broker.pulsar_port}", topic, *sizes, "--key", KEY)
-        spent = (busy(process) - before) / count * 1e6
+        spent = (cpu_s(process) - before) / count * 1e6
         broker.rest("DELETE", path + "?force=true")
         return spent
 

@@ -20,9 +20,9 @@ from typing import Final
 
 from tests.support.brokers import free_ports
 
+from bench.measuring import TREE, add_tree
 from bench.results import Figure, store
 
-HERE: Final = Path(__file__).resolve().parents[1]
 BEFORE: Final = 2_000
 """Messages of the shorter run: enough that caches and the topic are warm in both."""
 
@@ -62,7 +62,7 @@ def count(tree: Path, messages: int, window: int) -> int:
             try:
                 started = bool(broker.stdout.readline())
                 load = [
-                    sys.executable, str(HERE / "bench" / "loadgen.py"), "--url", f"127.0.0.1:{pulsar}", "--topic", "counted",
+                    sys.executable, str(TREE / "bench" / "loadgen.py"), "--url", f"127.0.0.1:{pulsar}", "--topic", "counted",
                     "--messages", str(messages), "--size", "1024", "--window", str(window),
                 ]  # fmt: skip
                 done = (
@@ -84,10 +84,10 @@ def count(tree: Path, messages: int, window: int) -> int:
 def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tree", type=Path, action="append", help="a checkout to measure; may be given more than once")
+    add_tree(parser)
     parser.add_argument("--messages", type=int, default=10_000, help="messages of a case; of those one by one a fifth")
     options = parser.parse_args()
-    trees = [tree.resolve() for tree in options.tree or [HERE]]
+    trees = options.tree or [TREE]
     figures = []
     try:
         for case, window in CASES.items():

@@ -16,23 +16,22 @@ Each fault happens several times. The figure is the median of the worst ages, an
 """
 
 import argparse
+import contextlib
 import http.client
-import json
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-from tests.support.brokers import BrokerProcess, World, eventually
+from tests.support.brokers import World, eventually
 from tests.support.pipelines import Pipeline
 from tests.support.workers import readers, writers
 
 from bench.links import client_of
+from bench.measuring import Admin, clusters
 from bench.results import Figure, store
 
 TOPIC: Final = "persistent://public/default/faults"
@@ -44,39 +43,17 @@ QUIET_S: Final = 3.0
 """Before each fault: nothing of the last one is left."""
 
 
-class Counter:
-    """Asks a broker how many entries the topic has; survives that the broker is away."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._broker = broker
-        self._http: http.client.HTTPConnection | None = None
-
-    def ask(self) -> int:
-        """The number now; -1: no answer."""
-        try:
-            if self._http is None:
-                self._http = http.client.HTTPConnection("127.0.0.1", self._broker.http_port, timeout=60)
-            self._http.request("GET", STATS)
-            return int(json.loads(self._http.getresponse().read())["numberOfEntries"])
-        except (OSError, http.client.HTTPException, KeyError, ValueError):
-            if self._http is not None:
-                self._http.close()
-            self._http = None
-            return -1
-
-
 class Flow:
     """A publisher in A at a steady rate, and the moments at which B had each message."""
 
     def __init__(self, world: World, rate: int) -> None:
         self._client = client_of(world["a"])
         self._producer = self._client.create_producer(TOPIC, batching_enabled=False)
-        self._counter = Counter(world["b"])
+        self._admin = Admin(world["b"])
         self.sent: list[float] = []
         self.arrived: list[float] = []
         self._rate = rate
         self._over = threading.Event()
-        self._resting = threading.Event()
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._publish, self._watch)]
         for thread in self._threads:
             thread.start()
@@ -86,15 +63,16 @@ class Flow:
         while not self._over.is_set():
             due = max(due + 1 / self._rate, time.perf_counter() - 0.1)
             time.sleep(max(0.0, due - time.perf_counter()))
-            if not self._resting.is_set():
-                self._producer.send(b"x" * 1024)
-                self.sent.append(time.perf_counter())
+            self._producer.send(b"x" * 1024)
+            self.sent.append(time.perf_counter())
 
     def _watch(self) -> None:
         while not self._over.wait(0.004):
-            count = self._counter.ask()
-            now = time.perf_counter()
-            self.arrived += [now] * (count - len(self.arrived))
+            # B may be away, or have no such topic yet.
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                stats = self._admin.look(STATS) or {"numberOfEntries": 0}
+                now = time.perf_counter()
+                self.arrived += [now] * (int(stats["numberOfEntries"]) - len(self.arrived))
 
     def caught_up(self) -> float:
         """Wait until everything sent by now has arrived; the moment when it had."""
@@ -195,31 +173,20 @@ def main() -> None:
     only = [name for name in options.only.split(",") if not (options.quick and name == "still")]
     tail = f'[replication]\ntail = "{options.tail}"\n'
     figures = []
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b"], tail)
-        pipeline = Pipeline(world.config, *(["--master", options.master] if options.master else []))
-        flow = None
-        try:
-            world.start()
-            pipeline.start()
-            flow = Flow(world, options.rate)
-            faults = Faults(world, pipeline, flow)
-            for fault in only:
-                found = []
-                for _ in range(2 if options.quick else ROUNDS[fault]):
-                    time.sleep(QUIET_S)
-                    flow.caught_up()
-                    found.append(round(getattr(faults, fault)(), 3))
-                detail: dict[str, Any] = {"worst_s": found}
-                if fault == "driver":
-                    detail |= faults.detail
-                figures.append(Figure(f"{options.tail}: {fault}", statistics.median(found), "s", AIMS[fault], detail))
-                print(fault, detail, flush=True)
-        finally:
-            if flow is not None:
-                flow.close()
-            pipeline.kill()
-            world.close()
+    master = ["--master", options.master] if options.master else []
+    with clusters("ab", tail, *master) as (world, pipeline), contextlib.closing(Flow(world, options.rate)) as flow:
+        faults = Faults(world, pipeline, flow)
+        for fault in only:
+            found = []
+            for _ in range(2 if options.quick else ROUNDS[fault]):
+                time.sleep(QUIET_S)
+                flow.caught_up()
+                found.append(round(getattr(faults, fault)(), 3))
+            detail: dict[str, Any] = {"worst_s": found}
+            if fault == "driver":
+                detail |= faults.detail
+            figures.append(Figure(f"{options.tail}: {fault}", statistics.median(found), "s", AIMS[fault], detail))
+            print(fault, detail, flush=True)
     store("link_faults", figures, sys.argv)
 
 

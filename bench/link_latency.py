@@ -12,13 +12,12 @@ run can be compared.
 import argparse
 import statistics
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 import pulsar
@@ -26,6 +25,7 @@ from tests.support.brokers import World
 from tests.support.pipelines import Pipeline
 
 from bench.links import client_of
+from bench.measuring import ONE_LINK, clusters, cpu_s, family, latencies, paced, running
 from bench.results import Figure, store
 
 TAILS: Final = ("long-batches", "short-batches")
@@ -47,15 +47,9 @@ class Processes:
     """
 
     def __init__(self, world: World, pipeline: Pipeline) -> None:
-        assert pipeline.process is not None
-        self._driver = psutil.Process(pipeline.process.pid)
-        self._brokers = {
-            f"broker {name}": psutil.Process(broker.process.pid)
-            for name, broker in world.brokers.items()
-            if broker.process is not None
-        }
+        (self._driver,) = running(pipeline)
+        self._brokers = dict(zip(world.brokers, running(*world.brokers.values()), strict=True))
         self._ports = {broker.pulsar_port for broker in world.brokers.values()}
-        self._kinds: dict[int, str] = {}
 
     def _kind(self, one: psutil.Process) -> str:
         """The kind of a process of the pipeline: workers have connections to the ends of the links."""
@@ -68,14 +62,10 @@ class Processes:
 
     def seconds(self) -> dict[int, tuple[str, float]]:
         """Kind and processor seconds of each process, by its id."""
-        found = {}
-        for kind, broker in self._brokers.items():
-            times = broker.cpu_times()
-            found[broker.pid] = kind, times.user + times.system
-        for one in [self._driver, *self._driver.children(recursive=True)]:
+        found = {broker.pid: (f"broker {name}", cpu_s(broker)) for name, broker in self._brokers.items()}
+        for one in family(self._driver):
             with suppress(psutil.Error):
-                times = one.cpu_times()
-                found[one.pid] = self._kind(one), times.user + times.system
+                found[one.pid] = self._kind(one), cpu_s(one)
         return found
 
     @staticmethod
@@ -91,7 +81,7 @@ class Processes:
     def memory(self) -> dict[str, float]:
         """Memory of the pipeline's processes by kind, in MB: proportional set size, so that shared pages count once."""
         kinds: dict[str, float] = {}
-        for one in [self._driver, *self._driver.children(recursive=True)]:
+        for one in family(self._driver):
             with suppress(psutil.Error, OSError):
                 lines = Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines()
                 (kilobytes,) = (int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -130,19 +120,15 @@ class Flow:
             self._changed.notify()
 
     def publish(self, count: int, rate: float) -> list[float]:
-        """Publish so many at a steady rate, all topics together; the ages at arrival in ms, sorted."""
+        """Publish so many at a steady rate, all topics together; the ages at arrival in ms."""
         self._arrived.clear()
-        begin = time.perf_counter()
-        for number in range(count):
-            ahead = begin + number / rate - time.perf_counter()
-            if ahead > 0.0005:
-                time.sleep(ahead)
+        for number in paced(count, rate):
             self._producers[number % len(self._producers)].send_async(b"x" * 1024, lambda _result, _id: None)
         for producer in self._producers:
             producer.flush()
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._arrived) >= count, 120), "messages did not arrive"
-            return sorted(self._arrived)
+            return list(self._arrived)
 
     def close(self) -> None:
         """Close the clients."""
@@ -151,32 +137,16 @@ class Flow:
 
 
 class Bench:
-    """Clusters with links of one kind of batches, and a pipeline.
+    """Measures clusters and their pipeline.
 
     Args:
-        folder: an empty one.
-        tail: the kind.
-        names: of the clusters.
-        links: of the configuration; "" for all between the clusters.
+        world: with running brokers.
+        pipeline: started.
     """
 
-    def __init__(self, folder: Path, tail: str, names: list[str], links: str) -> None:
-        self.world = World(folder, names, f'{links}[replication]\ntail = "{tail}"\n')
-        self._pipeline = Pipeline(self.world.config)
-
-    def __enter__(self) -> Self:
-        try:
-            self.world.start()
-            self._pipeline.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        self.processes = Processes(self.world, self._pipeline)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipeline.kill()
-        self.world.close()
+    def __init__(self, world: World, pipeline: Pipeline) -> None:
+        self.world = world
+        self.processes = Processes(world, pipeline)
 
     def spent(self, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         """What the work returns, and the processor seconds meanwhile by kind of process."""
@@ -187,9 +157,7 @@ class Bench:
     def idle(self) -> dict[str, float]:
         """Share of one core that each kind of process takes while nothing happens."""
         time.sleep(RESTED_S)
-        _, kinds = self.spent(
-            lambda: time.sleep(IDLE_S)
-        )  # the measurement is of a span of time in which nothing happens
+        _, kinds = self.spent(lambda: time.sleep(IDLE_S))  # a span of time in which nothing happens is what is measured
         return {kind: seconds / IDLE_S for kind, seconds in kinds.items()}
 
     def steady(self, flow: Flow, rate: int, seconds: int) -> dict[str, Any]:
@@ -197,22 +165,24 @@ class Bench:
         count = max(50, rate * seconds)
         ages, kinds = self.spent(lambda: flow.publish(count, rate))
         return {
-            "p50_ms": ages[len(ages) // 2],
-            "p99_ms": ages[int(len(ages) * 0.99)],
-            "max_ms": ages[-1],
+            **latencies(ages),
             "cpu_ms": sum(kinds.values()) * 1000 / count,
             "cpu_ms_by_kind": {kind: spent * 1000 / count for kind, spent in kinds.items()},
             "messages": count,
         }
 
 
+@contextmanager
+def bench_of(tail: str, names: str, links: str = "") -> Iterator[Bench]:
+    """Clusters with one-letter names and this kind of batches; `links` of the configuration, without it all of them."""
+    with clusters(names, f'{links}[replication]\ntail = "{tail}"\n') as (world, pipeline):
+        yield Bench(world, pipeline)
+
+
 def measure(tail: str, rates: list[int], topics: list[int], seconds: int) -> dict[str, Any]:
     """One link with this kind of batches: idle, each rate, then many topics; last the memory of its pipeline."""
     found: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as name,
-        Bench(Path(name), tail, ["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n') as bench,
-    ):
+    with bench_of(tail, "ab", ONE_LINK) as bench:
         flow = Flow(bench.world, 1)
         flow.publish(500, 100)  # the JVM compiles, connections open
         found["idle"] = bench.idle()
@@ -230,7 +200,7 @@ def measure(tail: str, rates: list[int], topics: list[int], seconds: int) -> dic
 
 def six_links(tail: str) -> dict[str, Any]:
     """Three clusters and all six links, after some messages."""
-    with tempfile.TemporaryDirectory() as name, Bench(Path(name), tail, ["a", "b", "c"], "") as bench:
+    with bench_of(tail, "abc") as bench:
         flow = Flow(bench.world, 1)
         flow.publish(200, 100)
         found = {"idle": bench.idle(), "memory": bench.processes.memory()}

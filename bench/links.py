@@ -8,21 +8,19 @@ an absolute figure says as much about the machine as about Magnetar. What was me
 """
 
 import argparse
-import contextlib
 import logging
 import statistics
 import sys
-import tempfile
+import threading
 import time
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pulsar
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.pipelines import Pipeline
 
 from bench.broker import KIB, load
+from bench.measuring import ONE_LINK, ProcessorTime, clusters, latencies, paced, running
 from bench.results import Figure, store
 from magnetar.pipeline.metrics_file import former
 
@@ -70,25 +68,17 @@ def catch_up(world: World, topic: str, size: int, count: int) -> dict[str, Any]:
 
 def one_link(scale: int, figures: list[Figure]) -> None:
     """Two brokers, one link: what catching up reaches when nothing else is going on. The first round warms up the JVM."""
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b"], '[[links]]\nfrom = "a"\nto = "b"\n')
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            for label, size, count, unit, key, aim in (
-                ("128 KB", 128 * KIB, 8000 // scale, "MB/s", "mb_per_s", ">= 100"),
-                ("1 KB", KIB, 400_000 // scale, "entries/s", "entries_per_s", ">= 50000"),
-            ):
-                catch_up(world, f"warm-{size}", size, count // 2)
-                rounds = [catch_up(world, f"one-{size}-{number}", size, count) for number in range(3)]
-                median = statistics.median(one[key] for one in rounds)
-                figures.append(
-                    Figure(f"one link, backlog of {label} entries, median of 3", median, unit, aim, {"rounds": rounds})
-                )
-        finally:
-            pipeline.kill()
-            world.close()
+    with clusters("ab", ONE_LINK) as (world, _):
+        for label, size, count, unit, key, aim in (
+            ("128 KB", 128 * KIB, 8000 // scale, "MB/s", "mb_per_s", ">= 100"),
+            ("1 KB", KIB, 400_000 // scale, "entries/s", "entries_per_s", ">= 50000"),
+        ):
+            catch_up(world, f"warm-{size}", size, count // 2)
+            rounds = [catch_up(world, f"one-{size}-{number}", size, count) for number in range(3)]
+            median = statistics.median(one[key] for one in rounds)
+            figures.append(
+                Figure(f"one link, backlog of {label} entries, median of 3", median, unit, aim, {"rounds": rounds})
+            )
 
 
 def tail(world: World, topic: str, count: int) -> dict[str, Any]:
@@ -101,14 +91,12 @@ def tail(world: World, topic: str, count: int) -> dict[str, Any]:
     load(address, topic, "--messages", "50", "--size", "1024", "--rate", "50")
     for _ in range(50):
         consumer.acknowledge(consumer.receive(60_000))
-    import threading
-
-    latencies: list[float] = []
+    ages: list[float] = []
 
     def receive() -> None:
         for _ in range(count):
             message = consumer.receive(60_000)
-            latencies.append(time.time() * 1000 - message.publish_timestamp())
+            ages.append(time.time() * 1000 - message.publish_timestamp())
             consumer.acknowledge(message)
 
     thread = threading.Thread(target=receive)
@@ -117,24 +105,13 @@ def tail(world: World, topic: str, count: int) -> dict[str, Any]:
     publisher = client_of(world["a"])
     producer = publisher.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
     payload = b"x" * 1024
-    begin = time.perf_counter()
-    for number in range(count):
-        ahead = begin + number / TAIL_RATE - time.perf_counter()
-        if ahead > 0.002:
-            time.sleep(ahead)
+    for _ in paced(count, TAIL_RATE):
         producer.send_async(payload, lambda _result, _id: None)
     producer.flush()
     thread.join()
     publisher.close()
     client.close()
-    latencies.sort()
-    return {
-        "messages": len(latencies),
-        "rate": TAIL_RATE,
-        "p50_ms": latencies[len(latencies) // 2],
-        "p99_ms": latencies[int(len(latencies) * 0.99)],
-        "max_ms": latencies[-1],
-    }
+    return {"messages": len(ages), "rate": TAIL_RATE, **latencies(ages)}
 
 
 def batch_ms(world: World, seconds: float) -> float:
@@ -154,29 +131,13 @@ def batch_ms(world: World, seconds: float) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def busy_by_process(process: psutil.Process) -> dict[int, float]:
-    """CPU seconds of a process and everything below it, by process id."""
-    found = {}
-    for one in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
-            found[one.pid] = times.user + times.system
-    return found
-
-
-def busy(process: psutil.Process) -> float:
-    """CPU seconds of a process and everything below it."""
-    return sum(busy_by_process(process).values())
-
-
 def idle(pipeline: Pipeline, world: World, seconds: float) -> tuple[float, float]:
     """Share of one core that the pipeline, and that all brokers, use while nothing happens."""
-    assert pipeline.process is not None
-    driver = psutil.Process(pipeline.process.pid)
-    brokers = [psutil.Process(broker.process.pid) for broker in world.brokers.values() if broker.process]
-    before = busy(driver), sum(map(busy, brokers))
+    spent = [ProcessorTime(*running(pipeline)), ProcessorTime(*running(*world.brokers.values()))]
+    before = [one.seconds() for one in spent]
     time.sleep(seconds)  # the measurement is of a span of time in which nothing happens
-    return (busy(driver) - before[0]) / seconds, (sum(map(busy, brokers)) - before[1]) / seconds
+    of_pipeline, of_brokers = ((one.seconds() - then) / seconds for one, then in zip(spent, before, strict=True))
+    return of_pipeline, of_brokers
 
 
 def many_topics(world: World, topics: int, count: int) -> dict[str, Any]:
@@ -226,44 +187,34 @@ def main() -> None:
     scale = 4 if options.quick else 1
     figures: list[Figure] = []
     one_link(scale, figures)
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b", "c"])
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            load(f"127.0.0.1:{world['a'].pulsar_port}", "warm", "--messages", "1000", "--size", "1024")
-            eventually(lambda: lag(world["a"], "b") == 0, within_s=60)
-            idle(pipeline, world, 5)  # what the load left to do (compiling, collecting) is not idling
-            of_pipeline, of_brokers = idle(pipeline, world, 20)
-            figures.append(Figure("idle: pipeline, 6 links", of_pipeline * 100, "% of a core", "< 2"))
-            figures.append(Figure("idle: three brokers together", of_brokers * 100, "% of a core"))
-            large = catch_up(world, "large", 128 * KIB, 8000 // scale)
-            figures.append(
-                Figure("one of two links of a topic, backlog of 128 KB entries", large["mb_per_s"], "MB/s", "", large)
+    with clusters("abc") as (world, pipeline):
+        load(f"127.0.0.1:{world['a'].pulsar_port}", "warm", "--messages", "1000", "--size", "1024")
+        eventually(lambda: lag(world["a"], "b") == 0, within_s=60)
+        idle(pipeline, world, 5)  # what the load left to do (compiling, collecting) is not idling
+        of_pipeline, of_brokers = idle(pipeline, world, 20)
+        figures.append(Figure("idle: pipeline, 6 links", of_pipeline * 100, "% of a core", "< 2"))
+        figures.append(Figure("idle: three brokers together", of_brokers * 100, "% of a core"))
+        large = catch_up(world, "large", 128 * KIB, 8000 // scale)
+        figures.append(
+            Figure("one of two links of a topic, backlog of 128 KB entries", large["mb_per_s"], "MB/s", "", large)
+        )
+        small = catch_up(world, "small", KIB, 200_000 // scale)
+        figures.append(
+            Figure(
+                "one of two links of a topic, backlog of 1 KB entries",
+                small["entries_per_s"],
+                "entries/s",
+                "",
+                small,
             )
-            small = catch_up(world, "small", KIB, 200_000 // scale)
-            figures.append(
-                Figure(
-                    "one of two links of a topic, backlog of 1 KB entries",
-                    small["entries_per_s"],
-                    "entries/s",
-                    "",
-                    small,
-                )
-            )
-            end = tail(world, "tail", 20_000 // scale)
-            figures.append(Figure("publish in a to consumer in b, p50", end["p50_ms"], "ms", "< 300", end))
-            figures.append(Figure("publish in a to consumer in b, p99", end["p99_ms"], "ms", "< 800"))
-            dead = dead_cluster(world, 10_000 // scale)
-            figures.append(
-                Figure("p50 with one of three clusters dead / before", dead["ratio"], "ratio", "< 1.1", dead)
-            )
-            many = many_topics(world, 1000, 10_000 // scale)
-            figures.append(Figure("p50 among 1,000 quiet topics / alone", many["ratio"], "ratio", "< 1.2", many))
-        finally:
-            pipeline.kill()
-            world.close()
+        )
+        end = tail(world, "tail", 20_000 // scale)
+        figures.append(Figure("publish in a to consumer in b, p50", end["p50_ms"], "ms", "< 300", end))
+        figures.append(Figure("publish in a to consumer in b, p99", end["p99_ms"], "ms", "< 800"))
+        dead = dead_cluster(world, 10_000 // scale)
+        figures.append(Figure("p50 with one of three clusters dead / before", dead["ratio"], "ratio", "< 1.1", dead))
+        many = many_topics(world, 1000, 10_000 // scale)
+        figures.append(Figure("p50 among 1,000 quiet topics / alone", many["ratio"], "ratio", "< 1.2", many))
     store("links", figures, sys.argv)
 
 

@@ -18,8 +18,6 @@ consumer stays next to B. The figures are kept apart then.
 
 import argparse
 import contextlib
-import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -34,8 +32,11 @@ from tests.support.brokers import eventually
 
 from bench import pairs
 from bench.link_latency import Flow, numbers
+from bench.links import full_name
+from bench.measuring import latencies
 from bench.pairs import Pair, stored
 from bench.peers import KIB, client, result
+from bench.peers_client import quiet
 from bench.results import Figure, kept, store
 
 RATES: Final = "5,50,500,1000"
@@ -57,15 +58,9 @@ def latency(flows: dict[str, Flow], rate: int, seconds: int) -> Case:
 
     def case(pair: Pair, _: str) -> dict[str, Any]:
         count = max(50, rate * seconds)
-        before = pair.cpu_s()
+        before = pair.processor.seconds()
         ages = flows[pair.name].publish(count, rate)
-        spent = pair.cpu_s() - before
-        return {
-            "p50_ms": ages[len(ages) // 2],
-            "p99_ms": ages[int(len(ages) * 0.99)],
-            "max_ms": ages[-1],
-            "cpu_us": spent / count * 1e6,
-        }
+        return {**latencies(ages), "cpu_us": (pair.processor.seconds() - before) / count * 1e6}
 
     return case
 
@@ -74,13 +69,11 @@ def throughput(size: int, messages: int) -> Case:
     """As fast as an official client publishes, until B has everything."""
 
     def case(pair: Pair, name: str) -> dict[str, Any]:
-        topic = f"persistent://public/default/{name}"
-        with contextlib.closing(
-            pulsar.Client(pair["a"].url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
-        ) as first:
+        topic = full_name(name)
+        with contextlib.closing(pulsar.Client(pair["a"].url, logger=quiet())) as first:
             first.create_producer(topic).send(b"the link opens")
         eventually(lambda: stored(pair["b"], name) == 1, within_s=THERE_S)
-        before, began = pair.cpu_s(), time.perf_counter()
+        before, began = pair.processor.seconds(), time.perf_counter()
         producing = client("produce", pair["a"], [topic], messages, "--size", str(size), "--batch")
         published = result(producing)
         published_s = time.perf_counter() - began
@@ -92,7 +85,7 @@ def throughput(size: int, messages: int) -> Case:
             "per_s": messages / seconds,
             "mb_per_s": messages * size / seconds / 1e6,
             "behind_ms": behind_s * 1000,
-            "cpu_us": (pair.cpu_s() - before) / messages * 1e6,
+            "cpu_us": (pair.processor.seconds() - before) / messages * 1e6,
         }
 
     return case
@@ -145,7 +138,7 @@ AGES: Final = {
 RATES_OF: Final = {"per_s": ("rate", "messages/s"), "cpu_us": ("processor", "us/message")}
 
 
-def latencies(bench: Bench, both: list[Pair], rates: list[int], topics: list[int], seconds: int) -> None:
+def at_steady_rates(bench: Bench, both: list[Pair], rates: list[int], topics: list[int], seconds: int) -> None:
     """At steady rates to one topic, and to many."""
     if rates:
         flows = {pair.name: Flow(pair, 1) for pair in both}
@@ -179,35 +172,32 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rates", default=RATES, help=f"messages a second to one topic (default: {RATES})")
     parser.add_argument("--topics", default=TOPICS, help=f"numbers of topics at {TOPICS_RATE}/s (default: {TOPICS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=["latency", "throughput"], help="figures of the other stay as they are")
-    arguments = sys.argv[1:] if arguments is None else arguments
+    parser.add_argument(
+        "--only", choices=["latency", "throughput"], help="one part; figures that are not taken stay as they are"
+    )
     options = parser.parse_args(arguments)
     if reason := kit.missing():
         print(f"skipped: {reason}")
         return
-    links = f'[replication]\ntail = "{options.tail}"\n' if options.tail else ""
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    try:
-        with (
-            pairs.magnetar(folder / "magnetar", options.one_way, links) as ours,
-            pairs.pulsar(folder / "pulsar", options.one_way) as theirs,
-        ):
-            bench = Bench([ours, theirs], 1 if options.quick else options.rounds)
-            scale = 4 if options.quick else 1
-            if options.only != "throughput":
-                latencies(
-                    bench, [ours, theirs], numbers(options.rates), numbers(options.topics), max(2, SECONDS // scale)
-                )
-            if options.only != "latency":
-                throughputs(bench, scale)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    command = ["bench.links_pulsar", *arguments]
+    extra = f'[replication]\ntail = "{options.tail}"\n' if options.tail else ""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        pairs.magnetar(Path(folder) / "magnetar", options.one_way, extra) as ours,
+        pairs.pulsar(Path(folder) / "pulsar", options.one_way) as theirs,
+    ):
+        bench = Bench([ours, theirs], 1 if options.quick else options.rounds)
+        scale = 4 if options.quick else 1
+        if options.only != "throughput":
+            rates, topics = numbers(options.rates), numbers(options.topics)
+            at_steady_rates(bench, [ours, theirs], rates, topics, max(2, SECONDS // scale))
+        if options.only != "latency":
+            throughputs(bench, scale)
+    whole = (options.only, options.rates, options.topics) == (None, RATES, TOPICS)
+    others = [] if whole else kept("links_pulsar_far" if options.one_way else "links_pulsar", bench.figures)
     if options.one_way:
-        store("links_pulsar_far", bench.figures, command)
+        store("links_pulsar_far", others + bench.figures, sys.argv)
     else:
-        others = kept("links_pulsar", bench.figures) if options.only else []
-        store("links_pulsar", others + bench.figures, command)
+        store("links_pulsar", others + bench.figures, sys.argv)
 
 
 if __name__ == "__main__":

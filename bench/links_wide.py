@@ -10,24 +10,20 @@ workers, producer and consumer share this machine's processors. What was measure
 import argparse
 import statistics
 import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pulsar
 from tests.support.brokers import World, eventually
-from tests.support.delaying_proxy import proxied
-from tests.support.pipelines import Pipeline
 
 from bench.broker import load
 from bench.link_latency import Flow
 from bench.links import client_of, lag
+from bench.measuring import ONE_LINK, clusters, latencies
 from bench.results import Figure, store
 
-LINKS: Final = '[[links]]\nfrom = "a"\nto = "b"\n[replication]\ntail = "long-batches"\n'
+LINKS: Final = f'{ONE_LINK}[replication]\ntail = "long-batches"\n'
 LARGE_BYTES: Final = 100_000
 LARGE: Final = 3_000
 SMALL: Final = 100_000
@@ -104,26 +100,11 @@ def small_at_once(world: World, topic: str) -> dict[str, float]:
 def measure(scene: Scene, rounds: int, seconds: int) -> dict[str, Any]:
     """One pair of clusters at this distance."""
     found: dict[str, Any] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        world = World(folder, ["a", "b"], LINKS)
-        stack.callback(world.close)
-        world.start()
-        text = world.config.read_text()
-        for name in scene.far:
-            near = world[name].pulsar_port
-            far = stack.enter_context(proxied(near, scene.round_trip_ms / 2000))
-            text = text.replace(f'pulsar = "127.0.0.1:{near}"', f'pulsar = "127.0.0.1:{far}"')
-        config = folder / "wide.toml"  # for the pipeline alone
-        config.write_text(text)
-        pipeline = Pipeline(config)
-        stack.callback(pipeline.kill)
-        pipeline.start()
+    with clusters("ab", LINKS, far=dict.fromkeys(scene.far, scene.round_trip_ms / 2000)) as (world, _):
         flow = Flow(world, 1)
         flow.publish(300, 100)  # the JVM compiles, connections open
         for rate in RATES if scene.round_trip_ms == SCENES[0].round_trip_ms else RATES[1:2]:
-            ages = flow.publish(max(30, rate * seconds), rate)
-            found[str(rate)] = {"p50_ms": ages[len(ages) // 2], "p99_ms": ages[int(len(ages) * 0.99)]}
+            found[str(rate)] = latencies(flow.publish(max(30, rate * seconds), rate))
         flow.close()
         large_at_once(world, "warm", LARGE // 2)
         found["large"] = [large_at_once(world, f"large-{number}", LARGE) for number in range(rounds)]

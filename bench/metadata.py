@@ -7,39 +7,20 @@ and so many documents; it is looked for every 50 ms.
 """
 
 import argparse
-import http.client
-import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.pipelines import Pipeline
 
+from bench.measuring import Admin, clusters
 from bench.results import Figure, store
 
 ON = '[metadata]\nmetadata_sync_topic = "persistent://pulsar/system/metadata-sync"\n'
 TENANT = "bench"
-
-
-class Admin:
-    """One kept-alive connection of administration."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=60)
-
-    def ask(self, method: str, path: str, body: object = None) -> None:
-        """One request."""
-        data = None if body is None else json.dumps(body)
-        self.connection.request(method, path, data, {"Content-Type": "application/json"})
-        answer = self.connection.getresponse()
-        text = answer.read()
-        if answer.status >= 300:
-            raise SystemExit(f"{method} {path}: {answer.status} {text[:200]!r}")
 
 
 def states(brokers: Iterable[BrokerProcess]) -> list[dict[str, Any]]:
@@ -132,16 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the namespaces")
     given = parser.parse_args(arguments)
     count, many = (100, 1_000) if given.quick else (1_000, 10_000)
-    with tempfile.TemporaryDirectory() as name:
-        world = World(Path(name), ["a", "b", "c"], ON)
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            figures = measure(world, count, many)
-        finally:
-            pipeline.kill()
-            world.close()
+    with clusters("abc", ON) as (world, _):
+        figures = measure(world, count, many)
     store("metadata", figures, sys.argv)
     return 0
 

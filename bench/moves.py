@@ -14,8 +14,6 @@ failover`) is a third way, which Pulsar does not have.
 
 import argparse
 import contextlib
-import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -209,13 +207,10 @@ def main() -> None:
         if options.peer != "none":
             print(f"Magnetar alone: {reason}")
     figures: list[Figure] = []
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    try:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for kind in kinds:
-            with pairs.KINDS[kind](folder / kind, 0.0) as pair:
+            with pairs.KINDS[kind](Path(folder) / kind, 0.0) as pair:
                 figures += measured(pair, 1 if options.quick else ROUNDS)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     store("moves", figures, sys.argv)
 
 

@@ -12,12 +12,11 @@ from typing import Any, Final, Protocol
 import psutil
 import pulsar as official
 from tests.support.apache_pulsar import kit
-from tests.support.brokers import World, eventually
-from tests.support.delaying_proxy import proxied
+from tests.support.brokers import eventually
 from tests.support.jvm import PeerError
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import replicating
 
-from bench.links import busy_by_process
+from bench.measuring import ProcessorTime, running
 from bench.peers_client import quiet
 
 STEADY: Final = 0.05
@@ -49,26 +48,17 @@ class Pair:
     Attributes:
         name: "magnetar" or "pulsar".
         clusters: "a" and "b".
-        roots: the processes of the servers and of the pipeline; those below them count as well.
+        processor: of the servers, and of the pipeline with everything that it starts; without clients and proxies.
         config: Magnetar's configuration file.
     """
 
     name: str
     clusters: dict[str, Cluster] = field(repr=False)
-    roots: list[psutil.Process] = field(repr=False)
+    processor: ProcessorTime = field(repr=False)
     config: Path | None = None
-    _seen: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, cluster: str) -> Cluster:
         return self.clusters[cluster]
-
-    def cpu_s(self) -> float:
-        """Processor seconds of everything but clients and proxies until now. A process that has ended counts as when last seen:
-        Spark ends idle workers, and their seconds must not be subtracted from those of the others.
-        """
-        for root in self.roots:
-            self._seen.update(busy_by_process(root))
-        return sum(self._seen.values())
 
 
 def stored(cluster: Cluster, topic: str) -> int:
@@ -88,48 +78,26 @@ def opened(pair: Pair) -> Pair:
 
 
 @contextlib.contextmanager
-def magnetar(folder: Path, one_way: float = 0.0, links: str = "") -> Iterator[Pair]:
+def magnetar(folder: Path, one_way: float = 0.0, extra: str = "") -> Iterator[Pair]:
     """Two brokers and one pipeline, which is next to a; b is `one_way` seconds away from both.
 
     Args:
         folder: for data and logs.
         one_way: 0 for no proxy.
-        links: of the configuration; all links without it.
+        extra: lines of the configuration.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        world = World(folder, ["a", "b"], links)
-        stack.callback(world.close)
-        world.start()
-        config = world.config
-        if one_way:
-            # The pipeline's own file: only the pipeline goes through the proxy, a consumer in b does not.
-            port = world["b"].pulsar_port
-            far = stack.enter_context(proxied(port, one_way))
-            config = folder / "pipeline.toml"
-            config.write_text(world.config.read_text().replace(f"127.0.0.1:{port}", f"127.0.0.1:{far}"))
-        pipeline = Pipeline(config)
-        stack.callback(pipeline.kill)
-        pipeline.start()
-        roots = [pipeline.process, *(broker.process for broker in world.brokers.values())]
-        processes = [psutil.Process(root.pid) for root in roots if root is not None]
-        yield opened(Pair("magnetar", {name: world[name] for name in "ab"}, processes, world.config))
+    with replicating(folder, "ab", extra, far={"b": one_way} if one_way else None) as (world, pipeline):
+        processor = ProcessorTime(*running(pipeline, *world.brokers.values()))
+        yield opened(Pair("magnetar", {name: world[name] for name in "ab"}, processor, world.config))
 
 
 @contextlib.contextmanager
 def pulsar(folder: Path, one_way: float = 0.0) -> Iterator[Pair]:
     """Two clusters that replicate public/default to each other; b is `one_way` seconds away from a."""
-    made = {name: kit.PulsarCluster(folder / name, name) for name in "ab"}
-    with contextlib.ExitStack() as stack:
-        if one_way:
-            made["b"].advertised = stack.enter_context(proxied(made["b"].pulsar_port, one_way))
-        for cluster in made.values():
-            stack.callback(cluster.wipe)
-            stack.callback(cluster.kill)
-            cluster.start()
-        kit.join(list(made.values()))
-        processes = [psutil.Process(cluster.pid) for cluster in made.values()]
-        yield opened(Pair("pulsar", {name: made[name] for name in "ab"}, processes))
+    with kit.running(folder, *"ab", far={"b": one_way} if one_way else None) as made:
+        processor = ProcessorTime(*(psutil.Process(cluster.pid) for cluster in made.values()))
+        yield opened(Pair("pulsar", {name: made[name] for name in "ab"}, processor))
 
 
 KINDS: Final[dict[str, Callable[[Path, float], contextlib.AbstractContextManager[Pair]]]] = {

@@ -1,4 +1,4 @@
-"""One broker beside another of its kind: Magnetar and a peer, by the same generator, in one run, turn by turn.
+"""One broker next to another of its kind: Magnetar and a peer, by the same generator, in one run, turn by turn.
 
     python -m bench.peers [--quick] [--peer pulsar-lite|pulsar|PATH] [--only WORDS ...]
 
@@ -15,7 +15,6 @@ is one) while single messages were confirmed one after the other.
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import statistics
@@ -33,6 +32,7 @@ import psutil
 from tests.support.brokers import World, free_port
 
 from bench.broker import load
+from bench.measuring import cpu_s
 from bench.results import Figure, kept, store
 
 PEER: Final = "pulsar-lite==0.2.0"
@@ -63,9 +63,8 @@ class Running:
         return self.cpu_s()
 
     def cpu_s(self) -> float:
-        """Processor seconds of the whole process until now, also of threads that have ended (a JVM's compilers do); in 10 ms."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        """Processor seconds of the process until now; in steps of 10 ms."""
+        return cpu_s(self.process)
 
 
 def peer_program() -> Path:
@@ -382,21 +381,19 @@ def main() -> None:
     if options.peer == "pulsar":
         from bench import peers_pulsar
 
-        peers_pulsar.measure(
-            scale, rounds, options.only, [each for each in sys.argv if each not in {"--peer", "pulsar"}]
-        )
+        peers_pulsar.measure(scale, rounds, options.only)
         return
     chosen = picked(cells(scale), options.only)
     program = peer_program() if options.peer == "pulsar-lite" else Path(options.peer).resolve()
     figures: list[Figure] = []
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    try:
-        with magnetar(folder / "magnetar") as ours, peer(program, folder / "peer") as other:
-            figures += turns(ours, other, chosen, rounds, lambda _cell, _name: None)
-            for broker in () if options.only else (ours, other):  # after all, not after some
-                figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        magnetar(Path(name) / "magnetar") as ours,
+        peer(program, Path(name) / "peer") as other,
+    ):
+        figures += turns(ours, other, chosen, rounds, lambda _cell, _name: None)
+        for broker in () if options.only else (ours, other):  # after all, not after some
+            figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
     others = kept("peers", figures) if options.only else []
     store("peers", others + figures, sys.argv)
 

@@ -13,8 +13,6 @@ measured anyway. The details of each cell have the processor time of each run an
 """
 
 import argparse
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -107,7 +105,7 @@ def start_to_first_publish(url: str, began: float) -> float:
     return time.monotonic() - began
 
 
-def measure(scale: int, rounds: int, only: list[str] | None, command: list[str]) -> None:
+def measure(scale: int, rounds: int, only: list[str] | None) -> None:
     """Measure and store; one line, and nothing stored, where the peer cannot run."""
     if reason := kit.missing():
         print(f"skipped: {reason}")
@@ -115,23 +113,20 @@ def measure(scale: int, rounds: int, only: list[str] | None, command: list[str])
     chosen = picked(cells(scale), only)
     kit.fetch()
     figures: list[Figure] = []
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-    try:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         began = time.monotonic()
-        with magnetar(folder / "magnetar") as ours:
+        with magnetar(Path(name) / "magnetar") as ours:
             ready = {ours.name: start_to_first_publish(ours.url, began)}
             began = time.monotonic()
-            with apache_pulsar(folder / "peer") as other:
+            with apache_pulsar(Path(name) / "peer") as other:
                 ready[other.name] = start_to_first_publish(other.url, began)
                 figures += turns(ours, other, chosen, rounds, warm_up(other))
                 for broker in () if only else (ours, other):  # after all, not after some
                     figures.append(Figure(f"start to first publish, {broker.name}", ready[broker.name], "s"))
                     resident = broker.process.memory_info().rss / 1e6
                     figures.append(Figure(f"memory after all, {broker.name}", resident, "MB"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     others = kept("peers_pulsar", figures) if only else []
-    store("peers_pulsar", others + figures, command)
+    store("peers_pulsar", others + figures, sys.argv)
 
 
 def main() -> None:
@@ -141,7 +136,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="+", help="cells with any of these words in their names")
     options = parser.parse_args()
-    measure(*((10, 1) if options.quick else (1, options.rounds)), options.only, sys.argv)
+    measure(*((10, 1) if options.quick else (1, options.rounds)), options.only)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Figure:
 
 
 def kept(suite: str, new: list[Figure]) -> list[Figure]:
-    """Figures of an earlier run that this one has not taken anew."""
+    """Figures of earlier runs that this one has not taken."""
     path = RESULTS / f"{suite}.json"
     if not path.exists():
         return []
@@ -54,7 +54,13 @@ def kept(suite: str, new: list[Figure]) -> list[Figure]:
 
 
 def store(suite: str, figures: list[Figure], command: list[str]) -> None:
-    """Print a table and write `bench/results/<suite>.json` (the last run) with the command and the machine."""
+    """Print a table and write `bench/results/<suite>.json` (the last run) with the command and the machine.
+
+    Args:
+        suite: name of the file.
+        figures: all that it shall have.
+        command: `sys.argv` of the bench: the path of its program, and the arguments.
+    """
     table = Table(title=f"bench: {suite}")
     for column in ("figure", "value", "unit", "aim"):
         table.add_column(column, justify="right" if column == "value" else "left")
@@ -76,7 +82,7 @@ def store(suite: str, figures: list[Figure], command: list[str]) -> None:
     content = {
         "suite": suite,
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join(["python", "-m", f"bench.{suite}", *command[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{Path(command[0]).stem}", *command[1:]]),
         "commit": commit.stdout.strip(),
         "machine": {
             "cpus": os.cpu_count(),

@@ -19,9 +19,9 @@ import psutil
 from tests.support.brokers import free_ports
 
 from bench.broker import load
+from bench.measuring import TREE, add_tree, cpu_s
 from bench.results import Figure, store
 
-HERE: Final = Path(__file__).resolve().parents[1]
 WARM: Final = 5_000
 """Messages to another topic before the time is taken."""
 
@@ -42,26 +42,25 @@ def measured(tree: Path, messages: int, size: int) -> tuple[float, float]:
                 sys.exit(f"bench.singles: the broker of {tree} did not start")
             address, process = f"127.0.0.1:{pulsar}", psutil.Process(broker.pid)
             load(address, "warm", "--messages", str(WARM), "--size", str(size))
-            before = process.cpu_times()
+            before = cpu_s(process)
             found: dict[str, Any] = load(address, "measured", "--messages", str(messages), "--size", str(size))
-            after = process.cpu_times()
+            spent = cpu_s(process) - before
         finally:
             broker.kill()
             broker.wait()
             broker.stdout.close()
-    seconds = after.user + after.system - before.user - before.system
-    return seconds / messages * 1e6, float(found["messages_per_s"])
+    return spent / messages * 1e6, float(found["messages_per_s"])
 
 
 def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tree", type=Path, action="append", help="a checkout to measure; may be given more than once")
+    add_tree(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=1024, help="bytes of one message")
     options = parser.parse_args()
-    trees = [tree.resolve() for tree in options.tree or [HERE]]
+    trees = options.tree or [TREE]
     rounds: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
     for number in range(options.rounds):
         for tree in trees if number % 2 == 0 else reversed(trees):

@@ -20,6 +20,7 @@ from tests.support.brokers import World
 from tests.support.pipelines import Pipeline
 
 from bench.links import client_of
+from bench.measuring import family
 from bench.results import Figure, store
 
 TOPIC = "persistent://public/default/starts"
@@ -30,11 +31,11 @@ def _processor(pid: int) -> Counter[str]:
     """Seconds of processor so far of a process and all below it, by what they are."""
     spent: Counter[str] = Counter()
     first = psutil.Process(pid)
-    for one in [first, *first.children(recursive=True)]:
+    for one in family(first):
         try:
             words, times = one.cmdline(), one.cpu_times()
         except psutil.ZombieProcess:
-            continue  # a helper that asked Java for its version, say: it has ended, and nobody looked yet
+            continue  # a helper that asked Java for its version, say: it has ended and is not waited for yet
         spent["started" if one is first else _kind(words)] += times.user + times.system
     return spent
 

@@ -17,21 +17,16 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pulsar
 from tests.support.brokers import BrokerProcess, World, eventually
-from tests.support.pipelines import Pipeline
 
 from bench.deduplication import compare
-from bench.links import batch_ms, busy, client_of, full_name
+from bench.links import batch_ms, client_of, full_name
+from bench.measuring import clusters, cpu_s, latencies, paced, percentile, running
 from bench.results import Figure, store
 
 ACKS_PER_S = 1_000
@@ -39,38 +34,10 @@ SUBSCRIPTIONS = 10
 LOOK_S = 0.02
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The smallest value that covers a share of all; 0 of none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
-
-
 def backlogs(broker: BrokerProcess, topic: str) -> dict[str, int]:
     """Unacknowledged messages of each subscription."""
     stats = broker.rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")
     return {name: int(one["msgBacklog"]) for name, one in stats["subscriptions"].items()}
-
-
-@contextmanager
-def worlds(extra: str = "") -> Iterator[tuple[World, Pipeline]]:
-    """Three brokers and the pipeline between them."""
-    with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), ["a", "b", "c"], extra)
-        pipeline = Pipeline(world.config)
-        try:
-            world.start()
-            pipeline.start()
-            yield world, pipeline
-        except BaseException:
-            # Their folders go with this process: what is not told now is lost.
-            for name, cluster in world.brokers.items():
-                ended = cluster.process.poll() if cluster.process is not None else None
-                tail = cluster.log.read_text()[-2_000:] if cluster.log.exists() else ""
-                print(f"{name}: exit code {ended}\n{tail}", file=sys.stderr)
-            raise
-        finally:
-            pipeline.kill()
-            world.close()
 
 
 def acknowledged(broker: BrokerProcess, topic: str) -> dict[str, int]:
@@ -98,11 +65,7 @@ class Consumers:
 
     def acknowledge(self, count: int, per_s: float) -> None:
         """Acknowledge so many messages in all, each subscription in turn."""
-        begin = time.perf_counter()
-        for number, consumer in zip(range(count), itertools.cycle(self.consumers), strict=False):
-            ahead = begin + number / per_s - time.perf_counter()
-            if ahead > 0.002:
-                time.sleep(ahead)
+        for _, consumer in zip(paced(count, per_s), itertools.cycle(self.consumers), strict=False):
             consumer.acknowledge(consumer.receive(30_000))
 
 
@@ -110,11 +73,7 @@ def publish(broker: BrokerProcess, topic: str, count: int, size: int = 100, per_
     """Publish so many messages, one entry each, as fast as it goes or at a rate."""
     client = client_of(broker)
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-    begin = time.perf_counter()
-    for number in range(count):
-        ahead = begin + number / per_s - time.perf_counter() if per_s else 0.0
-        if ahead > 0.002:
-            time.sleep(ahead)
+    for number in paced(count, per_s):
         producer.send_async(b"%0*d" % (size, number), lambda _result, _id: None)
     producer.flush()
     client.close()
@@ -167,9 +126,7 @@ def staleness(world: World, topic: str, acks: int, seen_in: str = "b", *, beside
         "acks": acks,
         "acks_per_s": acks / seconds,
         "subscriptions": SUBSCRIPTIONS,
-        "p50_ms": percentile(samples, 0.5),
-        "p99_ms": percentile(samples, 0.99),
-        "max_ms": max(samples),
+        **latencies(samples),
         "look_ms": seconds / looks * 1000,
         "batch_ms": batch_ms(world, seconds),
     }
@@ -200,9 +157,7 @@ def cpu_per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
     The system's clock of processor time has ticks of 10 ms: `count` has to be large enough for that to mean nothing.
     `bench.subscriptions_cpu` has the same without sockets, exactly.
     """
-    process = world["a"].process
-    assert process is not None
-    broker = psutil.Process(process.pid)
+    (broker,) = running(world["a"])
     client = client_of(world["a"])
     payload = b"x" * 1024
 
@@ -210,7 +165,7 @@ def cpu_per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
         topic = f"cpu-{count}-{number}"
         consumer = client.subscribe(topic, "s", replicate_subscription_state_enabled=on)
         producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
-        before = busy(broker)
+        before = cpu_s(broker)
         for _ in range(count):
             producer.send_async(payload, lambda _result, _id: None)
         for _ in range(count):
@@ -220,7 +175,7 @@ def cpu_per_message(world: World, count: int, rounds: int) -> dict[str, Any]:
         eventually(
             lambda: all(link["lag_messages"] == 0 for link in world["a"].rest("GET", "/geo/v1/links")), within_s=60
         )
-        spent = (busy(broker) - before) / count * 1e6
+        spent = (cpu_s(broker) - before) / count * 1e6
         consumer.close()
         producer.close()
         return spent
@@ -238,9 +193,7 @@ def log_bytes(world: World, cluster: str) -> int:
 
 def idle_subscriptions(world: World, count: int, seconds: float) -> tuple[float, int]:
     """Share of a core that A's broker uses with so many replicated subscriptions and nothing to do, and bytes that it writes."""
-    process = world["a"].process
-    assert process is not None
-    broker = psutil.Process(process.pid)
+    (broker,) = running(world["a"])
     per_topic = 100
     for number in range(-(-count // per_topic)):
         world["a"].rest("PUT", f"/admin/v2/persistent/public/default/idle-{number}")
@@ -252,9 +205,9 @@ def idle_subscriptions(world: World, count: int, seconds: float) -> tuple[float,
         )
     eventually(lambda: all(link["lag_messages"] == 0 for link in world["a"].rest("GET", "/geo/v1/links")), within_s=120)
     time.sleep(5)  # what creating them left to do is not idling
-    before, written = busy(broker), log_bytes(world, "a")
+    before, written = cpu_s(broker), log_bytes(world, "a")
     time.sleep(seconds)  # the measurement is of a span of time in which nothing happens
-    return (busy(broker) - before) / seconds, log_bytes(world, "a") - written
+    return (cpu_s(broker) - before) / seconds, log_bytes(world, "a") - written
 
 
 def killed(world: World, seconds: float) -> dict[str, Any]:
@@ -428,7 +381,7 @@ def main() -> None:
         Figure("state of 1 M messages, 1 % unacknowledged at random", of_state["state_bytes"] / 1000, "KB", "< 200")
     )
     figures.append(Figure("delta of 100 acknowledgements out of order", of_state["delta_bytes"] / 1000, "KB", "< 2"))
-    with worlds() as (world, _):
+    with clusters("abc") as (world, _):
         staleness(world, "warm", 1000)
         exact = staleness(world, "exact", 40_000 // scale)
         figures.append(Figure("exact mode: staleness p50", exact["p50_ms"], "ms", "< 400", exact))
@@ -452,7 +405,7 @@ def main() -> None:
         figures.append(
             Figure("unplanned failover: age of the oldest lost acknowledgement", unplanned["oldest_ms"], "ms", "< 900")
         )
-    with worlds('[subscriptions]\nmode = "snapshot"\n') as (world, _):
+    with clusters("abc", '[subscriptions]\nmode = "snapshot"\n') as (world, _):
         staleness(world, "warm", 1000)
         snapshot = staleness(world, "snapshot", 40_000 // scale, beside=True)
         figures.append(
