@@ -65,7 +65,7 @@ worlds: setup ## Random worlds around single machines (links, storage, acknowled
 soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure
 	@$(PY) tools/soak.py --hours $(HOURS)
 
-docs: setup ## Write the generated reference pages anew
+docs: setup ## Write the generated pages again
 	$(PY) tools/generate_reference.py
 	$(PY) tools/generate_rest_reference.py
 	$(PY) tools/generate_policies.py
@@ -75,7 +75,7 @@ docs: setup ## Write the generated reference pages anew
 proto: setup ## Generate the protobuf module from pulsar.proto
 	$(PY) tools/generate_proto.py
 
-lock: setup ## Resolve the dependencies anew into requirements.lock
+lock: setup ## Resolve the dependencies again into requirements.lock
 	@tools/lock.sh
 
 clean: ## Remove the virtual environment, caches and demo data

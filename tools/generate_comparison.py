@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and docs/comparison.md that show Magnetar next to Apache Pulsar, from bench/results.
+"""Writes tables of docs/performance.md and docs/comparison.md from bench/results: Magnetar next to Apache Pulsar, and latencies.
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`; NAME is a key of `TABLES`. A file of figures that
 is not there leaves a sentence that names its command. `--check` fails when a page differs.
@@ -23,6 +23,10 @@ COMMANDS: Final = {
     "links_pulsar": "python -m bench.links --peer pulsar",
     "links_pulsar_far": "python -m bench.links --peer pulsar --one-way 0.04",
     "moves": "python -m bench.moves",
+    "link_latency": "python -m bench.link_latency",
+    "follow_positions": "python -m bench.follow positions",
+    "follow_failover": "python -m bench.follow failover",
+    "follow_metadata": "python -m bench.follow metadata",
 }
 
 ALIKE: Final = 0.1
@@ -113,9 +117,53 @@ def moves(content: dict[str, Any]) -> str:
         kind, _, what = figure["name"].partition(": ")
         rounds = figure["detail"]["rounds"]
         text = " / ".join(f"{one['repeated']:,}" for one in rounds)
-        found.setdefault(what, {})[kind] = f"{text} of {rounds[0]['acknowledged']:,}"
+        name = what.removeprefix("repeated after a move ")
+        found.setdefault(name, {})[kind] = f"{text} of {rounds[0]['acknowledged']:,}"
     rows = [[what, kinds.get("magnetar", ""), kinds.get("pulsar", "-")] for what, kinds in found.items()]
-    return table(["messages", "Magnetar", "Pulsar"], rows)
+    return table(["the consumer moves", "Magnetar", "Pulsar"], rows)
+
+
+def latencies(figures: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """A line for each thing that has the figures p50 and p99: its name and these; then its processor time, if it has one."""
+    values: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        found = re.fullmatch(r"(.*?):? (p50|p99|processor)", figure["name"])
+        if found:
+            values.setdefault(found[1], {})[found[2]] = against(figure)
+    return ([name, *cells.values()] for name, cells in values.items() if {"p50", "p99"} <= set(cells))
+
+
+def against(figure: dict[str, Any]) -> str:
+    """A figure, and its goal where it has one."""
+    text = shown(figure["value"], figure["unit"])
+    goal = re.fullmatch(r"< ([\d.]+)", figure["aim"])
+    if goal is None:
+        return text
+    return (
+        f"{text} (goal: {figure['aim']})"
+        if figure["value"] < float(goal[1])
+        else f"missed: {text} (goal: {figure['aim']})"
+    )
+
+
+def follow() -> str:
+    """What follows links; a file of figures for each part."""
+    parts = [name for name in COMMANDS if name.startswith("follow_")]
+    contents = {name: content for name in parts if (content := load(name))}
+    rows = [row for content in contents.values() for row in latencies(content["figures"])]
+    text = f"\n{table(['', 'p50', 'p99'], rows)}\n" if rows else "\n"
+    runs = [origin(content) for content in contents.values()]
+    runs += [f"Not measured yet: `{COMMANDS[name]}`" for name in parts if name not in contents]
+    return text + ". ".join(runs) + ".\n\n"
+
+
+def link_latency(content: dict[str, Any]) -> str:
+    """Latency and processor time of each case, then the figures of a whole pipeline."""
+    cases = table(["", "p50", "p99", "processor"], list(latencies(content["figures"])))
+    whole = [
+        [one["name"], against(one)] for one in content["figures"] if "idle" in one["name"] or "memory" in one["name"]
+    ]
+    return f"{cases}\n{table(['', ''], whole)}"
 
 
 ROWS: Final[dict[str, Callable[[dict[str, Any]], Iterator[Row]]]] = {
@@ -130,9 +178,13 @@ def measured(name: str, made: Callable[[dict[str, Any]], str]) -> str:
     content = load(name)
     if content is None:
         return f"\nNot measured yet: `{COMMANDS[name]}`.\n\n"
+    return f"\n{made(content)}\n{origin(content)}.\n\n"
+
+
+def origin(content: dict[str, Any]) -> str:
+    """The run that a file of figures is from."""
     words = [f"`{content['command']}`", content["when"], f"commit {content['commit']}"]
-    words += [f"{content['machine']['cpus']} processors", *([content["context"]] if "context" in content else [])]
-    return f"\n{made(content)}\n{', '.join(words)}.\n\n"
+    return ", ".join([*words, f"{content['machine']['cpus']} processors"])
 
 
 def rows_of(name: str) -> str:
@@ -156,6 +208,8 @@ def verdict(wanted: Callable[[float], bool]) -> str:
 TABLES: Final[dict[str, Callable[[], str]]] = {
     **{name: lambda name=name: rows_of(name) for name in ROWS},  # type: ignore[misc]
     "moves": lambda: measured("moves", moves),
+    "follow": follow,
+    "link_latency": lambda: measured("link_latency", link_latency),
     "ahead": lambda: verdict(lambda gain: gain > 1 + ALIKE),
     "alike": lambda: verdict(lambda gain: 1 / (1 + ALIKE) <= gain <= 1 + ALIKE),
     "behind": lambda: verdict(lambda gain: gain < 1 / (1 + ALIKE)),

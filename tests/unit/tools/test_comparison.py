@@ -59,6 +59,30 @@ def test_what_was_not_measured_names_its_command(results: Path) -> None:
     assert "`python -m bench.links --peer pulsar --one-way 0.04`" in made.TABLES["links_pulsar_far"]()
 
 
+def test_latencies_are_next_to_their_goals(results: Path) -> None:
+    figures = [
+        {"name": "positions: staleness p50", "value": 14.2, "unit": "ms", "aim": "< 20"},
+        {"name": "positions: staleness p99", "value": 61.0, "unit": "ms", "aim": "< 60"},
+    ]
+    kept(results, "follow_positions", figures)
+    text = made.TABLES["follow"]()
+    assert "| positions: staleness | 14.2 ms (goal: < 20) | missed: 61 ms (goal: < 60) |" in text
+    assert f"`{MACHINE['command']}`, 2026-01-01 00:00 UTC" in text
+    assert "Not measured yet: `python -m bench.follow metadata`" in text
+
+
+def test_a_link_has_a_line_for_each_case_and_each_figure_of_the_whole(results: Path) -> None:
+    case = [("p50", 6.8, "ms"), ("p99", 14.3, "ms"), ("processor", 6.15, "ms/message")]
+    figures = [{"name": "idle", "value": 1.5, "unit": "% of a core", "aim": "< 2"}]
+    figures += [
+        {"name": f"1 topic, 50/s: {what}", "value": value, "unit": unit, "aim": ""} for what, value, unit in case
+    ]
+    kept(results, "link_latency", figures)
+    text = made.TABLES["link_latency"]()
+    assert "| 1 topic, 50/s | 6.8 ms | 14.3 ms | 6.15 ms/message |" in text
+    assert "| idle | 1.5 % of a core (goal: < 2) |" in text
+
+
 def test_only_blocks_change(results: Path) -> None:
     text = "before\n<!-- figures: moves -->\nold\n<!-- end of figures -->\nafter\n"
     once = made.page(text)
