@@ -105,6 +105,12 @@ def test_version_3_in_any_pieces(
     assert [v3.decode_response(frame) for frame in cut(stream, data)] == [(number, item) for item in responses]
 
 
+@given(V2_REQUESTS)
+def test_a_bookie_knows_version_2_by_its_first_frame(request: m.Request) -> None:
+    with pytest.raises(ProtocolError):
+        v3.decode_request(b"".join(v2.encode_request(request))[4:])
+
+
 def cut(stream: bytes, data: st.DataObject) -> list[bytes | bytearray]:
     """The frames of a stream that arrives in pieces of any size."""
     reader = FrameReader()

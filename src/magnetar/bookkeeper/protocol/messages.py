@@ -92,8 +92,8 @@ class ReadBatch:
 
     Attributes:
         ledger, first: ids.
-        entries_max: entries in the answer at most.
-        bytes_max: bytes in the answer at most; the first entry comes whatever its size.
+        entries_max: entries in the answer at most; 0: no limit.
+        bytes_max: bytes of the answer's frame at most; the first entry comes whatever its size.
     """
 
     ledger: int
