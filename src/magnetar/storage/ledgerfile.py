@@ -3,7 +3,7 @@
 The log says what is there; only this file says what should be there. It is next to the log's folder, because that
 folder may be missing as a whole.
 
-    magic (12), then frames: length u32 | crc32c u32 | MessagePack [openings, marks, dropped]
+    magic (12), then frames (`storage.frames`) of MessagePack [openings, marks, dropped]
 
     opening   (ledger, incarnation, created ms, topic)
     mark      (ledger, entries, next origin index): number of entries that were on the disk when this was written
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from crc32c import crc32c
 
 from magnetar.storage.files import Files, LogFile
+from magnetar.storage.frames import pack_frame, read_frames
 
 MAGIC: Final = b"MAGNETARL\x00\x00\x01"
 REWRITE_BYTES_MIN: Final = 8 << 20
@@ -31,7 +31,6 @@ REWRITE_BYTES_MIN: Final = 8 << 20
 EARLY_MAX: Final = 10_000
 """A ceiling on marks that wait for an opening: those of ledgers that were dropped meanwhile never see one."""
 
-_HEAD_BYTES: Final = 8
 _GROWTH: Final = 4
 _LEDGERS_PER_FRAME: Final = 4_096
 
@@ -111,18 +110,12 @@ class LedgerFile:
             return {}
         known: dict[int, Known] = {}
         early: dict[int, LedgerMark] = {}
-        at = len(MAGIC)
-        while at + _HEAD_BYTES <= len(data):
-            length = int.from_bytes(data[at : at + 4], "little")
-            body = data[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
-            if len(body) < length or crc32c(body) != int.from_bytes(data[at + 4 : at + _HEAD_BYTES], "little"):
-                break
+        for body, _ in read_frames(data, len(MAGIC)):
             try:
                 frame = _DECODER.decode(body)
             except msgspec.DecodeError:
                 break
             _take(known, early, frame)
-            at += _HEAD_BYTES + length
         return known
 
     # --------------------------------------------------------------------------------------------------------- writing
@@ -215,5 +208,4 @@ def _take(known: dict[int, Known], early: dict[int, LedgerMark], frame: _Frame) 
 
 
 def _pack(frame: _Frame) -> bytes:
-    body = _ENCODER.encode(frame)
-    return len(body).to_bytes(4, "little") + crc32c(body).to_bytes(4, "little") + body
+    return pack_frame(_ENCODER.encode(frame))

@@ -1,0 +1,242 @@
+"""One file of a log on BookKeeper: its bytes are the payloads of a ledger's entries, one after the other."""
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.runtime.bookkeeper.ledgers import Closed, LedgerEntry, Readable, Writable
+from magnetar.storage.entry_offsets import EntryOffsets
+
+ENTRY_BYTES_MAX: Final = 1 << 20
+"""The largest entry. Bookies end connections that send frames above 5 MiB, and a bookie has each entry in memory as a whole."""
+
+ENTRIES_MAX: Final = 64
+"""Entries that one read of a ledger asks for: with the largest ones that is 64 MiB."""
+
+
+class LedgerBytes:
+    """The bytes of one ledger as a file, for all who have it open. Thread-safe. Made by `written` or `closed`.
+
+    Args:
+        reader: the ledger.
+        writer: the same, if this process writes it.
+        entries: how many the ledger has.
+        size: bytes of their payloads.
+        cut: the file ends here even if the ledger does not; -1: it ends with the ledger.
+
+    Attributes:
+        handles: how many have it open.
+        deleted: whether its file is deleted: the last one who closes it deletes the ledger.
+        broken: whether an append failed. What was confirmed can be read; to learn what else is stored, recover the ledger.
+    """
+
+    def __init__(self, reader: Readable, writer: Writable | None, entries: int, size: int, cut: int) -> None:
+        self.handles = 0
+        self.deleted = False
+        self.broken = False
+        self._lock = threading.Lock()
+        self._reader, self._writer = reader, writer
+        self._entries, self._end, self._cut = entries, size, cut
+        self._offsets = EntryOffsets(entries, size)
+        self._confirmed = entries, size
+
+    @classmethod
+    def written(cls, ledger: Writable) -> "LedgerBytes":
+        """A new ledger, which this process writes."""
+        return cls(ledger, ledger, 0, 0, -1)
+
+    @classmethod
+    def closed(cls, ledger: Closed, cut: int) -> "LedgerBytes":
+        """A ledger that no process writes."""
+        return cls(ledger, None, ledger.entries, ledger.size, cut)
+
+    @property
+    def ledger(self) -> int:
+        """The id of the ledger."""
+        return self._reader.id
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._end if self._cut < 0 else min(self._end, self._cut)
+
+    def cut(self, size: int) -> None:
+        """The file ends at an offset from now on."""
+        self._cut = size if self._cut < 0 else min(size, self._cut)
+
+    def append(self, buffers: Sequence[bytes]) -> int:
+        """Submit bytes, in entries as large as allowed; the number of bytes.
+
+        Raises:
+            OSError: they may be stored or not.
+        """
+        if self._writer is None or self.broken:
+            raise OSError(errno.EBADF, f"ledger {self.ledger} takes no more entries")
+        data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        payloads = [bytes(data[at : at + ENTRY_BYTES_MAX]) for at in range(0, len(data), ENTRY_BYTES_MAX)]
+        with self._lock:
+            self._writer.submit(payloads)
+            for payload in payloads:
+                self._offsets.note(self._entries, self._end)
+                self._entries += 1
+                self._end += len(payload)
+        return len(data)
+
+    def confirm(self) -> None:
+        """Wait until everything appended is confirmed.
+
+        Raises:
+            OSError: it may be stored or not.
+        """
+        with self._lock:
+            reached = self._entries, self._end
+        if self._writer is None or self.broken:
+            return
+        self._writer.wait()
+        with self._lock:
+            self._confirmed = max(self._confirmed, reached)
+
+    def fail(self) -> None:
+        """An append failed: the file ends, for those who have it open, with what was confirmed."""
+        with self._lock:
+            self.broken = True
+            self._entries, self._end = self._confirmed
+
+    def close_writer(self) -> None:
+        """End the ledger, unless an append failed.
+
+        Raises:
+            OSError: it may be closed or not.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None and not self.broken:
+            writer.close()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from an offset on; fewer only at the end of the file.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        end = min(offset + size, self.size)
+        if offset >= end:
+            return b""
+        if self._confirmed[1] < end:
+            self.confirm()
+        entry, start = self._find(offset)
+        found: list[bytes] = []
+        at = start
+        while at < end:
+            # As many as it takes if they are as large as the mean of all; the next round asks for those that are missing.
+            more = (end - at) * self._entries // max(self._end, 1) + 1
+            entries = self._read(entry, min(entry + min(more, ENTRIES_MAX), self._entries) - 1)
+            found += [one.payload for one in entries]
+            entry += len(entries)
+            at = entries[-1].end
+        return b"".join(found)[offset - start : end - start]
+
+    def _find(self, offset: int) -> tuple[int, int]:
+        """The entry that holds an offset, and where it begins."""
+        while True:
+            with self._lock:
+                entry, start = self._offsets.before(offset)
+                guess = self._offsets.guess(offset)
+            if guess == entry:
+                return entry, start
+            self._read(guess, guess)
+
+    def _read(self, first: int, last: int) -> list[LedgerEntry]:
+        entries = self._reader.read(first, last)
+        with self._lock:
+            for entry, one in enumerate(entries, first):
+                self._offsets.note(entry, one.end - len(one.payload))
+        return entries
+
+
+class LedgerFile:
+    """A handle of a file, as `storage.files.LogFile`.
+
+    Args:
+        content: shared by all handles of the file.
+        truncated: records in the chain that the file ends at an offset.
+        released: the handle is closed.
+        failed: called after an append failed.
+        writes: whether this handle writes the file.
+    """
+
+    def __init__(
+        self,
+        content: LedgerBytes,
+        truncated: Callable[[LedgerBytes, int], None],
+        released: Callable[[LedgerBytes], None],
+        failed: Callable[[], None],
+        *,
+        writes: bool,
+    ) -> None:
+        self._content = content
+        self._truncated = truncated
+        self._released = released
+        self._failed = failed
+        self._writes = writes
+        self._open = True
+        content.handles += 1
+
+    def writev(self, buffers: Sequence[bytes]) -> int:
+        """Submit bytes; `sync` waits for them."""
+        return self._try(lambda: self._content.append(buffers))
+
+    def write_through(self, buffers: Sequence[bytes]) -> int:
+        """Submit bytes and wait until they are confirmed."""
+
+        def write() -> int:
+            count = self._content.append(buffers)
+            self._content.confirm()
+            return count
+
+        return self._try(write)
+
+    def sync(self) -> None:
+        """Wait until everything written is confirmed."""
+
+        def confirm() -> int:
+            self._content.confirm()
+            return 0
+
+        self._try(confirm)
+
+    def _try(self, write: Callable[[], int]) -> int:
+        try:
+            return write()
+        except OSError:
+            self._content.fail()
+            self._failed()
+            raise
+
+    def renew(self, offset: int, end: int) -> None:
+        """Nothing: what can be read of a ledger is durable."""
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Read bytes; fewer only at the end of the file."""
+        return self._content.read(offset, size)
+
+    def pread_now(self, offset: int, size: int) -> bytes:
+        """Raises BlockingIOError: every read asks a bookie, and recent entries are in the broker's cache."""
+        raise BlockingIOError(
+            errno.EAGAIN, f"{size} bytes at {offset} of ledger {self._content.ledger} are at the bookies"
+        )
+
+    def truncate(self, size: int) -> None:
+        """Record in the chain that the file ends at an offset."""
+        self._truncated(self._content, size)
+
+    def close(self) -> None:
+        """Let go. The handle that wrote the file ends its ledger, unless writing failed: then `open` recovers it."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            if self._writes:
+                self._content.close_writer()
+        finally:
+            self._released(self._content)
