@@ -17,14 +17,17 @@ processes that have none left wait for the one whose file is long."""
 
 LONG = (
     "sim/test_exact_worlds.py",
-    "spark/spark/test_kills.py",
+    "spark/spark/kills/test_executors.py",
     "sim/test_snapshot_worlds.py",
-    "replication/test_kills.py",
+    "spark/spark/kills/test_drivers.py",
+    "replication/kills/test_brokers.py",
     "sim/test_mixed_worlds.py",
+    "replication/kills/test_executors.py",
+    "replication/kills/test_drivers.py",
     "replication/test_restore.py",
     "clients/test_failover.py",
 )
-"""Files of two minutes and more, in this order. They come before the other slow ones: one that began last would run alone at the
+"""Files of a minute and more, in this order. They come before the other slow ones: one that began last would run alone at the
 end. Worlds use all processors, and those between them wait for real processes: they go well together.
 """
 

@@ -31,7 +31,7 @@ from tests.support.brokers import World  # noqa: E402
 from tests.support.soaking import CONFIG, KEPT_S, Soak, keep  # noqa: E402
 
 GROUPS = {
-    "sink": "tests/spark/spark/test_kills.py",
+    "sink": "tests/spark/spark/kills",
     "links": "tests/replication",
     "clients": "tests/clients",
     "programs": "tests/e2e",

@@ -1,27 +1,23 @@
-"""A cluster loses its disk and gets its messages back: all three clusters hold everything once; drain says when it may go."""
+"""A cluster loses its disk and gets its messages back: all three clusters hold everything once."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, Record
 
 from tests.replication.conftest import Mesh
+from tests.replication.jobs import TOPIC, done, held, magnetar, publish, wipe
 from tests.support.brokers import eventually
 from tests.support.pipelines import START_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-TOPIC = "persistent://public/default/orders"
 PARTS = "persistent://public/default/parts"
 TYPED = "persistent://public/default/typed"
 CONSUMED = 1000
@@ -36,31 +32,6 @@ class Older(Record):
 class Newer(Record):
     number = Integer()
     more = Integer(required_default=True)
-
-
-def magnetar(mesh: Mesh, *words: object, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "magnetar", *(str(word) for word in words), "-c", str(mesh.world.config)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
-
-
-def done(mesh: Mesh, *words: object) -> Any:
-    result = magnetar(mesh, *words, "--json")
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads(result.stdout)
-
-
-def held(mesh: Mesh, cluster: str, origin: str, topic: str) -> int:
-    """Messages of an origin in a cluster, of all its lives."""
-    found = mesh[cluster].rest("GET", f"/geo/v1/held/{origin}")
-    return sum(life["messages"] for one in found if one["topic"].startswith(topic) for life in one["lives"])
-
-
-def publish(mesh: Mesh, cluster: str, topic: str, texts: list[str], **settings: Any) -> None:
-    producer = mesh.client(cluster).create_producer(topic, block_if_queue_full=True, **settings)
-    for text in texts:
-        producer.send_async(text.encode(), lambda _result, _id: None)
-    producer.flush()
-    producer.close()
 
 
 def consume(mesh: Mesh, cluster: str, count: int) -> None:
@@ -80,14 +51,6 @@ def backlog(mesh: Mesh, cluster: str) -> int:
     """Messages of the subscription that nobody acknowledged, as this cluster knows it; -1: it does not know it."""
     stats = mesh[cluster].rest("GET", f"/admin/v2/{TOPIC.replace('://', '/')}/stats")
     return int(stats["subscriptions"].get("s", {"msgBacklog": -1})["msgBacklog"])
-
-
-def wipe(mesh: Mesh, cluster: str) -> None:
-    """Power cut, new disk, same name."""
-    mesh.close_client(cluster)
-    mesh[cluster].kill()
-    shutil.rmtree(mesh.world.folder / "data" / cluster)
-    mesh[cluster].start()
 
 
 def test_a_wiped_cluster_gets_everything_back_once(make_mesh: Callable[..., Mesh]) -> None:
@@ -191,65 +154,3 @@ def kill_in_the_middle(mesh: Mesh) -> None:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait(timeout=20)
         broker.send_signal(signal.SIGCONT)
-
-
-def test_drain_waits_for_producers_and_links_and_names_them(make_mesh: Callable[..., Mesh]) -> None:
-    mesh = make_mesh(["a", "b"])
-    producer = mesh.client("a").create_producer(TOPIC, producer_name="the last one")
-    producer.send(b"x")
-    refused = magnetar(mesh, "drain", "a", "--timeout", "0")
-    assert refused.returncode == 1
-    assert "no pipeline serves this link" in refused.stderr and "producer the last one" in refused.stderr
-    mesh.pipeline.start()
-    stop = threading.Event()
-
-    def load() -> None:
-        while not stop.is_set():
-            producer.send_async(b"y" * 500, lambda _result, _id: None)
-            time.sleep(0.001)
-        producer.flush()
-        producer.close()
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        drain = subprocess.Popen(
-            [sys.executable, "-m", "magnetar", "drain", "a", "-c", str(mesh.world.config)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert drain.stdout is not None
-        first = drain.stdout.readline()
-        assert "producers connected" in first
-        under_load = magnetar(mesh, "drain", "a", "--timeout", "2")
-        assert under_load.returncode == 1 and "it is not safe to switch a off" in under_load.stderr
-    finally:
-        stop.set()
-        thread.join()
-    out, err = drain.communicate(timeout=60)
-    assert drain.returncode == 0, out + err
-    assert out.endswith("a can be switched off now: its links have delivered everything\n")
-    published = mesh["a"].rest("GET", f"/admin/v2/{TOPIC.replace('://', '/')}/stats")["msgInCounter"]
-    mesh["a"].kill()  # that is what it is about
-    assert held(mesh, "b", "a", TOPIC) == published
-
-
-def test_drain_names_a_paused_topic_and_a_destination_that_lost_its_disk(make_mesh: Callable[..., Mesh]) -> None:
-    mesh = make_mesh(["a", "b"])
-    mesh.pipeline.start()
-    publish(mesh, "a", TOPIC, ["x"])
-    eventually(lambda: held(mesh, "b", "a", TOPIC) == 1, within_s=60)
-    mesh["a"].rest("POST", f"/geo/v1/links/b/pause?topic={TOPIC}")
-    publish(mesh, "a", TOPIC, ["y", "z"])
-    paused = magnetar(mesh, "drain", "a", "--timeout", "1")
-    assert f"a:b {TOPIC}: 2 messages not delivered, paused: magnetar links resume a:b --topic {TOPIC}" in paused.stderr
-    mesh["a"].rest("POST", f"/geo/v1/links/b/resume?topic={TOPIC}")
-    assert done(mesh, "drain", "a", "--timeout", "60")["safe"] is True
-    mesh.pipeline.stop()  # so that only drain itself can find out
-    wipe(mesh, "b")
-    lost = magnetar(mesh, "drain", "a", "--timeout", "0")
-    assert lost.returncode == 1 and "b has lost data" in lost.stderr
-    mesh["b"].kill()
-    gone = magnetar(mesh, "drain", "a", "--timeout", "0")
-    assert gone.returncode == 1 and "b cannot be asked what it has" in gone.stderr

@@ -1,0 +1,50 @@
+"""SIGKILL at random moments: brokers, and the Python processes of a pipeline (tests/support/random_kills.py)."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from tests.replication.conftest import Mesh
+from tests.support.random_kills import MARKS, ROUNDS, a_moment, all_arrive, kill_one
+from tests.support.traffic import Flow
+from tests.support.workers import readers, workers, writers
+
+pytestmark = MARKS
+
+
+def test_kills_of_brokers(mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow], chance: random.Random) -> None:
+    run_pipeline(name="local")
+    kills = {"a": 0, "b": 0}
+    for _ in range(ROUNDS):
+        a_moment(chance, flows)
+        victims = chance.choice([["a"], ["b"], ["a", "b"]])
+        for name in victims:
+            mesh[name].kill()
+            kills[name] += 1
+        for name in victims:
+            mesh[name].start()
+        all_arrive(flows)
+    for flow in flows:
+        flow.finish(origin_kills=kills[flow.origin.cluster])
+
+
+def test_kills_of_python_workers(
+    mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow], chance: random.Random
+) -> None:
+    pipeline = run_pipeline(name="local")
+    ports = {mesh[name].pulsar_port for name in "ab"}
+    # Workers of tasks, those of the driver that plan and commit, and the daemons that fork them.
+    kinds: list[tuple[str, Callable[[], list[psutil.Process]]]] = [
+        ("the reader of a long batch", lambda: readers(pipeline, ports)),
+        ("the writer of a long batch", lambda: writers(pipeline, ports)),
+        ("a Python worker", lambda: workers(pipeline)),
+    ]
+    for number in range(ROUNDS):
+        a_moment(chance, flows)
+        what, wanted = kinds[number % len(kinds)]
+        kill_one(pipeline, chance, wanted, what)
+        all_arrive(flows)
+    for flow in flows:
+        flow.finish(origin_kills=0)
