@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,6 +55,10 @@ OPENED: Final = tuple(
     )
 )
 """Parts of Java that the peers use although newer versions of Java close them."""
+
+
+_STARTER: Final = ThreadPoolExecutor(1, "peers")
+"""Starts all processes: Linux ends a process with the thread that started it, and this one lives as long as the program."""
 
 
 class PeerError(Exception):
@@ -182,7 +187,7 @@ class Jvm:
             )
 
     def launch(self, command: Sequence[str], ready: Callable[[], bool], within_s: float) -> None:
-        """Start, and wait until it is ready. The thread that starts it has to live as long as the process.
+        """Start, and wait until it is ready.
 
         Raises PeerError when it ends or the deadline passes, with its last line; or when the disk has too little room.
         """
@@ -192,7 +197,8 @@ class Jvm:
         self._ended.clear()
         self._output.clear()
         self.stopped_because = ""
-        self.process = subprocess.Popen(
+        self.process = _STARTER.submit(
+            subprocess.Popen[str],
             # A test or bench that is killed takes its peers with it.
             with_parent(list(command), os.getpid(), signal.SIGKILL),
             cwd=self.folder,
@@ -202,7 +208,7 @@ class Jvm:
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C at a bench goes to the bench, which stops its peers in order
-        )
+        ).result()
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._keep_output, self._watch_room)]
         for thread in self._threads:
             thread.start()

@@ -1,6 +1,5 @@
 """The kit starts, disturbs and stops real bookies."""
 
-import base64
 import os
 import signal
 import subprocess
@@ -19,15 +18,14 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_javas_ledgers_outlive_the_kill_of_all_bookies(cluster: BookKeeperCluster) -> None:
-    ledger = cluster.ledgers("write", 3, 3, 2, "CRC32C", "secret", 5, 100, "true")[0]
+    (ledger,) = cluster.java_writes("CRC32C", (3, 3, 2), 5, 100)
     pids = [bookie.pid for bookie in cluster.bookies]
     for bookie in cluster.bookies:
         bookie.kill()
     assert not any(map(psutil.pid_exists, pids))
     cluster.heal()
-    found = [base64.b64decode(line) for line in cluster.ledgers("read", ledger, "CRC32C", "secret")]
-    assert found == [bytes((number + at) % 256 for at in range(100)) for number in range(5)]
-    assert "CLOSED" in cluster.shell("ledgermetadata", "-ledgerid", ledger)
+    assert cluster.java_reads({ledger: "CRC32C"}) == {ledger: [kit.java_content(number, 100) for number in range(5)]}
+    assert "CLOSED" in cluster.shell("ledgermetadata", "-ledgerid", str(ledger))
 
 
 def test_a_bookie_that_is_read_only_takes_no_entries_and_writes_again(cluster: BookKeeperCluster) -> None:
@@ -57,7 +55,7 @@ def test_a_wrong_setting_is_one_line(cluster: BookKeeperCluster, tmp_path: Path)
 
 def test_a_command_that_fails_is_one_line(cluster: BookKeeperCluster) -> None:
     with pytest.raises(jvm.PeerError, match="exit code") as failure:
-        cluster.ledgers("read", 999_999, "CRC32C", "x")
+        cluster.java_reads({999_999: "CRC32C"})
     assert "\n" not in str(failure.value)
 
 

@@ -6,13 +6,13 @@ import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * Java's own client of ledgers, for tests. kit.py runs this file from its source.
+ * Java's own client of ledgers, for tests. kit.py runs this file from its source. It does several ledgers in one run, since its start
+ * takes seconds.
  *
- * write URI E QW QA DIGEST PASSWORD COUNT BYTES V2  writes and closes a ledger; prints its id
- * leave ...                                         the same, without closing it
- * read URI LEDGER DIGEST PASSWORD                   opens it without recovery and prints each entry in base64
- * recover URI LEDGER DIGEST PASSWORD                the same with recovery
- * delete URI LEDGER
+ * write URI E QW QA DIGEST,... PASSWORD COUNT BYTES V2  writes and closes a ledger for each digest; prints their ids
+ * leave ...                                             the same, without closing them
+ * read URI PASSWORD LEDGER:DIGEST ...                   opens them without recovery; for each entry prints ledger:base64
+ * recover ...                                           the same with recovery
  */
 public class Ledgers {
     public static void main(String[] words) {
@@ -32,36 +32,46 @@ public class Ledgers {
         settings.setUseV2WireProtocol(writes && Boolean.parseBoolean(words[9]));
         BookKeeper client = new BookKeeper(settings);
         if (writes) {
-            LedgerHandle ledger = client.createLedger(
-                    Integer.parseInt(words[2]), Integer.parseInt(words[3]), Integer.parseInt(words[4]),
-                    BookKeeper.DigestType.valueOf(words[5]), words[6].getBytes(StandardCharsets.UTF_8));
-            int bytes = Integer.parseInt(words[8]);
-            for (int number = 0; number < Integer.parseInt(words[7]); number++) {
-                ledger.addEntry(content(number, bytes));
+            for (String digest : words[5].split(",")) {
+                LedgerHandle ledger = client.createLedger(
+                        Integer.parseInt(words[2]), Integer.parseInt(words[3]), Integer.parseInt(words[4]),
+                        digest(digest), words[6].getBytes(StandardCharsets.UTF_8));
+                int bytes = Integer.parseInt(words[8]);
+                for (int number = 0; number < Integer.parseInt(words[7]); number++) {
+                    ledger.addEntry(content(number, bytes));
+                }
+                System.out.println(ledger.getId());
+                if (words[0].equals("write")) {
+                    ledger.close();
+                }
             }
-            System.out.println(ledger.getId());
             if (words[0].equals("leave")) {
                 System.out.flush();
                 Runtime.getRuntime().halt(0);
             }
-            ledger.close();
-        } else if (words[0].equals("delete")) {
-            client.deleteLedger(Long.parseLong(words[2]));
         } else {
-            long id = Long.parseLong(words[2]);
-            BookKeeper.DigestType digest = BookKeeper.DigestType.valueOf(words[3]);
-            byte[] password = words[4].getBytes(StandardCharsets.UTF_8);
-            LedgerHandle ledger = words[0].equals("recover")
-                    ? client.openLedger(id, digest, password) : client.openLedgerNoRecovery(id, digest, password);
-            long last = ledger.getLastAddConfirmed();
-            if (last >= 0) {
-                for (var entries = ledger.readEntries(0, last); entries.hasMoreElements();) {
-                    LedgerEntry entry = entries.nextElement();
-                    System.out.println(Base64.getEncoder().encodeToString(entry.getEntry()));
+            byte[] password = words[2].getBytes(StandardCharsets.UTF_8);
+            for (int at = 3; at < words.length; at++) {
+                String[] parts = words[at].split(":");
+                long id = Long.parseLong(parts[0]);
+                BookKeeper.DigestType digest = digest(parts[1]);
+                LedgerHandle ledger = words[0].equals("recover")
+                        ? client.openLedger(id, digest, password) : client.openLedgerNoRecovery(id, digest, password);
+                long last = ledger.getLastAddConfirmed();
+                if (last >= 0) {
+                    for (var entries = ledger.readEntries(0, last); entries.hasMoreElements();) {
+                        LedgerEntry entry = entries.nextElement();
+                        System.out.println(id + ":" + Base64.getEncoder().encodeToString(entry.getEntry()));
+                    }
                 }
             }
         }
         client.close();
+    }
+
+    /** The name in the stored metadata is HMAC, that in Java's client MAC. */
+    private static BookKeeper.DigestType digest(String name) {
+        return BookKeeper.DigestType.valueOf(name.equals("HMAC") ? "MAC" : name);
     }
 
     private static byte[] content(int number, int bytes) {

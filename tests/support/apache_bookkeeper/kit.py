@@ -10,9 +10,11 @@ ZooKeeper takes about 100 MB, a bookie 160 MB and under load 350. ZooKeeper is r
 """
 
 import argparse
+import base64
 import contextlib
 import http.client
 import json
+import logging
 import shutil
 import signal
 import socket
@@ -62,8 +64,15 @@ REQUEST_S: Final = 30.0
 SESSION_S: Final = 10.0
 """Session of the kit's own client of ZooKeeper."""
 
+PASSWORD: Final = b"secret"
+"""Of the ledgers that Java's client writes or reads."""
+
 ROOT: Final = "/ledgers"
 """The node of ZooKeeper below which BookKeeper keeps everything."""
+
+QUIET: Final = logging.getLogger("tests.apache_bookkeeper")
+QUIET.addHandler(logging.NullHandler())
+"""A server that is starting drops connections, which is no news."""
 
 
 class ZooKeeperServer(Jvm):
@@ -109,7 +118,7 @@ class ZooKeeperServer(Jvm):
         # Its port is open before it serves: a client that connects in between may be left without an answer.
         if not is_open(self.port):
             return False
-        client = KazooClient(hosts=self.hosts, timeout=SESSION_S)
+        client = KazooClient(hosts=self.hosts, timeout=SESSION_S, logger=QUIET)
         try:
             client.start(timeout=5)
         except KazooTimeoutError:
@@ -128,14 +137,23 @@ class BookieServer(Jvm):
         folder: for data and logs; may exist, then its data are opened.
         hosts: of ZooKeeper.
         settings: more lines of its configuration.
+        properties: more properties of its JVM.
     """
 
-    def __init__(self, number: int, folder: Path, hosts: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        hosts: str,
+        settings: Mapping[str, str],
+        properties: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(f"bookie {number}", folder)
         self.number = number
         self.port, self.http_port = free_port(), free_port()
         self.settings = dict(settings)
         self._hosts = hosts
+        self._properties = dict(properties or {})
 
     @property
     def id(self) -> str:
@@ -149,7 +167,7 @@ class BookieServer(Jvm):
         (self.folder / "bookie.conf").write_text(self.configuration())
         limits = ["-Xms64m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
         limits += ["-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
-        command = java(jars, self.folder, limits, {"log4j.configurationFile": HERE / "log4j2.xml"})
+        command = java(jars, self.folder, limits, {"log4j.configurationFile": HERE / "log4j2.xml"} | self._properties)
         command += ["org.apache.bookkeeper.server.Main", "-c", str(self.folder / "bookie.conf")]
         self.launch(command, self.serves if wait else lambda: True, START_S)
 
@@ -218,10 +236,13 @@ class BookKeeperCluster:
         """For Java's clients."""
         return f"zk+hierarchical://{self.hosts}{ROOT}"
 
-    def add(self, settings: Mapping[str, str] | None = None) -> BookieServer:
+    def add(
+        self, settings: Mapping[str, str] | None = None, properties: Mapping[str, object] | None = None
+    ) -> BookieServer:
         """One more bookie, not started."""
         number = len(self.bookies) + 1
-        made = BookieServer(number, self.folder / f"bookie{number}", self.hosts, self._settings | dict(settings or {}))
+        own = self._settings | dict(settings or {})
+        made = BookieServer(number, self.folder / f"bookie{number}", self.hosts, own, properties)
         self.bookies.append(made)
         return made
 
@@ -233,7 +254,7 @@ class BookKeeperCluster:
         """Start everything, and format the metadata. Raises PeerError when something is not ready in time."""
         self.zookeeper.start()
         self.format()
-        # At the same time: most of a start is waiting. All are started by this thread, since a process ends with its starter.
+        # At the same time: most of a start is waiting.
         for bookie in self.bookies:
             bookie.start(wait=False)
         for bookie in self.bookies:
@@ -277,7 +298,7 @@ class BookKeeperCluster:
     @contextlib.contextmanager
     def client(self) -> Iterator[KazooClient]:
         """A client of ZooKeeper."""
-        client = KazooClient(hosts=self.hosts, timeout=SESSION_S)
+        client = KazooClient(hosts=self.hosts, timeout=SESSION_S, logger=QUIET)
         client.start()
         try:
             yield client
@@ -290,8 +311,26 @@ class BookKeeperCluster:
         with self.client() as client:
             return client.exists(f"{ROOT}/available/{bookie.id}") is not None
 
-    def ledgers(self, command: str, *words: object) -> list[str]:
-        """A command of Ledgers.java, Java's own client; the lines that it prints. Raises PeerError when it fails."""
+    def java_writes(
+        self, digests: str, quorums: tuple[int, int, int], count: int, size: int, *, v2: bool = True, close: bool = True
+    ) -> list[int]:
+        """Java's own client writes a ledger for each digest (names with commas between them); their ids.
+
+        The password is `PASSWORD`, the content of the entries `java_content`.
+        """
+        command = "write" if close else "leave"
+        return [int(line) for line in self._ledgers(command, *quorums, digests, PASSWORD.decode(), count, size, v2)]
+
+    def java_reads(self, ledgers: Mapping[int, str], *, recover: bool = False) -> dict[int, list[bytes]]:
+        """Java's own client reads ledgers, by id with their digests; the entries of each."""
+        words = [f"{ledger}:{digest}" for ledger, digest in ledgers.items()]
+        found: dict[int, list[bytes]] = {ledger: [] for ledger in ledgers}
+        for line in self._ledgers("recover" if recover else "read", PASSWORD.decode(), *words):
+            ledger, _, content = line.partition(":")
+            found[int(ledger)].append(base64.b64decode(content))
+        return found
+
+    def _ledgers(self, command: str, *words: object) -> list[str]:
         return self.java(str(HERE / "Ledgers.java"), command, self.uri, *map(str, words)).split()
 
     def shell(self, *words: str) -> str:
@@ -324,6 +363,11 @@ class BookKeeperCluster:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"metadataServiceUri={self.uri}\nallowLoopback=true\nzkTimeout=10000\n")
         return path
+
+
+def java_content(number: int, size: int) -> bytes:
+    """The entries that Java's client writes."""
+    return bytes((number + at) % 256 for at in range(size))
 
 
 def is_open(port: int) -> bool:

@@ -77,7 +77,7 @@ class PulsarCluster(Jvm):
         return f"http://127.0.0.1:{self.http_port}"
 
     def start(self) -> Self:
-        """Start, and wait until it serves. The thread that starts it has to live as long as the cluster.
+        """Start, and wait until it serves.
 
         Raises PeerError when it ends or the deadline passes, with its last line; or when the disk has too little room.
         """
