@@ -431,7 +431,13 @@ class ZooKeeper:
         return registered_address(content) or address_of(bookie)
 
     async def _call(self, request: Callable[[], Any]) -> Any:
-        """One request to ZooKeeper; raises what kazoo raises."""
+        """One request to ZooKeeper; raises what kazoo raises.
+
+        While the connection is lost, kazoo keeps the request until the session is over; so the wait has a limit of its own.
+
+        Raises:
+            ZooKeeperError: it was not answered in time; it may be carried out later.
+        """
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def done(result: Any) -> None:
@@ -443,7 +449,11 @@ class ZooKeeper:
                 future.set_exception(result.exception)
 
         request().rawlink(lambda result: self._from_kazoo(done, result))
-        return await future
+        try:
+            async with asyncio.timeout(self._lost_s):
+                return await future
+        except TimeoutError:
+            raise self._silent() from None
 
     async def _reliably(self, request: Callable[[], Any]) -> Any:
         """A request that may be carried out twice: it is repeated while the connection is lost.
@@ -471,7 +481,10 @@ class ZooKeeper:
                 await asyncio.sleep(AGAIN_S)
                 await self._connected.wait()
         except TimeoutError:
-            raise ZooKeeperError(f"{self._name}: ZooKeeper does not answer within {self._lost_s:g} s") from None
+            raise self._silent() from None
+
+    def _silent(self) -> ZooKeeperError:
+        return ZooKeeperError(f"{self._name}: ZooKeeper does not answer within {self._lost_s:g} s")
 
     def _explained(self, error: KazooException) -> ZooKeeperError:
         return ZooKeeperError(f"{self._name}: {str(error) or type(error).__name__}")
