@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import os
@@ -10,8 +9,7 @@ import secrets
 import signal
 import ssl
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,7 +27,6 @@ from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
-from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.secret_file import read_token
@@ -37,24 +34,12 @@ from magnetar.core.settings import Address, ClusterConfig
 from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
-from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX
+from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.interpreter.garbage import Collector
-from magnetar.runtime.log.discard import Discarder
-from magnetar.runtime.log.files import OsFiles, read_small
-from magnetar.runtime.log.folder import DataFolder
-from magnetar.runtime.log.folder_check import (
-    LEDGER_FILE,
-    MARK_FILE,
-    begin_mark,
-    check_log,
-    check_store,
-    check_uuid,
-    store_address,
-)
-from magnetar.runtime.log.lanes import Lanes
-from magnetar.runtime.log.reserve import Reserve
+from magnetar.runtime.local_storage import open_local
+from magnetar.runtime.log.files import read_small
 from magnetar.runtime.network.connection_slots import ConnectionSlots, per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
 from magnetar.runtime.network.listener import Listener
@@ -62,16 +47,10 @@ from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, m
 from magnetar.runtime.network.server import PulsarServer
 from magnetar.runtime.security.secrets import Watch, key_files, load_keys
 from magnetar.runtime.security.tls import Listening
-from magnetar.runtime.stores.mark import StoreMark
-from magnetar.runtime.stores.opening import open_store
-from magnetar.storage.ledgerfile import LedgerFile
-from magnetar.storage.recovery import Recovered
+from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 logger = logging.getLogger("magnetar.broker")
-
-LOSSES_TOLD_MAX: Final = 1_000
-"""A ceiling on lines about what is missing in the log."""
 
 FOLDER_LOOK_S: Final = 1.0
 """Between two looks whether the data folder is still this broker's, by an idle one; the log looks before it writes."""
@@ -115,48 +94,6 @@ def _make_link_token(path: Path) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink()
-
-
-def close_ledgers(ledgers: LedgerFile) -> None:
-    """Close the ledger file, with the last records of the log written durably."""
-    try:
-        ledgers.close()
-    except OSError as error:
-        logger.warning("the file of ledgers cannot be synced: %s", error.strerror or error)
-
-
-def start_log(log: Lanes, reserve: Reserve, check: Callable[[Recovered], None] | None = None) -> Recovered:
-    """Start the log; on a full disk with space from the reserve, because the log may contain entries that retention can
-    delete.
-
-    Raises:
-        StorageError: it cannot be read, or no new segment can be made.
-    """
-    while True:
-        try:
-            return log.start() if check is None else log.start(check)
-        except StorageError as error:
-            full = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOSPC
-            if not full or not reserve.give():
-                raise
-
-
-def check_together(stored: Mapping[str, bytes], recovered: Recovered, store: str, folder: Path) -> None:
-    """Refuse a metadata store without any trace of topics together with a log that has messages.
-
-    Topics that are not in the store were deleted, and their messages are removed: with a wrong store that would be all.
-    A store whose topics were all deleted has the last ledger that they had.
-
-    Raises:
-        StorageError: names the locations of both.
-    """
-    known = LAST_LEDGER_KEY in stored or any(key.startswith(TOPIC_PREFIX) for key in stored)
-    if recovered.topics and not known:
-        raise StorageError(
-            f"the metadata store ({store_address(store, folder)}) knows no topic, and {folder / 'log'} holds messages of "
-            f"{len(recovered.topics)}, such as {min(recovered.topics)[0]}: they would be deleted. Give the broker the store that "
-            "belongs to them ([metadata] store, a backup), or, to start again without them, move the folder away"
-        )
 
 
 class BrokerApp:
@@ -215,57 +152,12 @@ class BrokerApp:
         # With authentication links have tokens of their own, which the broker does not need.
         token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
         self.tls = Listening(security.tls) if security.tls.certificate_file else None
-        folder = DataFolder.open(self.config.cluster_dir(name), cluster=name)
-        self._stack.callback(folder.close)
-        reserve = Reserve(folder.path / "reserve")
-        mark = StoreMark(folder.path / MARK_FILE)
-        self._stack.callback(mark.close)
-        self.store = open_store(
-            self.config.metadata.store, name, folder.path, reserve, lost=folder.lock.lost, on_commit=mark.keep
-        )
-        self._stack.callback(self.store.close)
-        stored = {key: value for key, (value, _version) in self.store.load().items()}
         outbox = Outbox(now_ms=clock.now_ms())
-        ledgers = LedgerFile(OsFiles(), folder.path / LEDGER_FILE, threading.Lock())
-        discarder = Discarder()
-        self._stack.callback(discarder.close)
-        self.log = Lanes(
-            OsFiles(folder.lock.lost),
-            folder.path / "log",
-            config,
-            # The driver is made further down, before the first append.
-            on_appended=lambda batch: self.driver.appended(batch),  # noqa: PLW0108
-            on_failed=lambda batch, error: self.driver.append_failed(batch, error),  # noqa: PLW0108
-            on_healed=lambda: self.driver.healed(),  # noqa: PLW0108
-            discard=discarder.discard,
-            ledgers=ledgers,
-        )
-        store_at = store_address(self.config.metadata.store, folder.path)
-        losses: list[Loss] = []
-        dropped: list[int] = []
-
-        def check(found: Recovered) -> None:
-            check_together(stored, found, self.config.metadata.store, folder.path)
-            check_store(mark, stored, self.store.version, store_at, name)
-            check_uuid(folder.uuid, stored, self.config.metadata.store, folder.path, name)
-            losses[:], dropped[:] = check_log(found, ledgers, stored, folder.path / "log", name)
-
-        recovered = start_log(self.log, reserve, check)
-        self._stack.callback(close_ledgers, ledgers)
-        self._stack.callback(self.log.stop)
-        self.log.forget(dropped)
-        for piece in begin_proving(stored, recovered.topics):
-            self.store.apply(piece.puts)
-            stored |= piece.puts
-        begin_mark(mark, self.store, stored)
-        for loss in losses[:LOSSES_TOLD_MAX]:
-            logger.error("%s; see magnetar recover %s", loss, name)
-        if len(losses) > LOSSES_TOLD_MAX:
-            logger.error("and %d more ledgers miss entries", len(losses) - LOSSES_TOLD_MAX)
-        for problem in recovered.problems:
-            logger.error("%s", problem)
+        storage = open_local(self.config, name, self, self._stack)
+        self.store, self.log = storage.store, storage.log
+        stored, recovered = storage.stored, storage.recovered
         resources = Resources.load(stored, defaults=defaults_of(self.config.policies))
-        first = resources.first_start(self.config, name, folder.uuid)
+        first = resources.first_start(self.config, name, storage.uuid)
         if first.puts:
             self.store.apply(first.puts, first.deletes)
             resources.apply(first)
@@ -273,7 +165,7 @@ class BrokerApp:
             outbox,
             config,
             cluster=name,
-            uuid=folder.uuid,
+            uuid=storage.uuid,
             service_url=self.cluster.service_url,
             link_token=token,
             resources=resources,
@@ -292,7 +184,7 @@ class BrokerApp:
             listeners=self.cluster.listener_urls(),
             security=security,
             keys=keys,
-            lost_entries=sum(loss.entries for loss in losses),
+            lost_entries=storage.lost_entries,
             admin_url=self.cluster.admin_url,
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
@@ -310,8 +202,26 @@ class BrokerApp:
         )
         self.driver.run(lambda: None)
         self._watch_files()
-        self._watch_folder(folder)
-        await self._listen(resources, folder.uuid, clock)
+        self._watch_storage(storage.lost)
+        await self._listen(resources, storage.uuid, clock)
+
+    # ------------------------------------------------------------------------------------------------ reports of the log
+
+    # The driver needs the log, and the log reports to it; it is made before the first append.
+
+    def appended(self, batch: list[tuple[Append, Location]]) -> None:
+        """See `runtime.broker_storage.LogReports`."""
+        self.driver.appended(batch)
+
+    def append_failed(self, batch: list[Append], error: str) -> None:
+        """See `runtime.broker_storage.LogReports`."""
+        self.driver.append_failed(batch, error)
+
+    def healed(self) -> None:
+        """See `runtime.broker_storage.LogReports`."""
+        self.driver.healed()
+
+    # ------------------------------------------------------------------------------------------------------------- parts
 
     def _watch_files(self) -> None:
         """Keys and certificates that change are read again."""
@@ -331,7 +241,7 @@ class BrokerApp:
             watch.start()
             self._stack.callback(watch.stop)
 
-    def _watch_folder(self, folder: DataFolder) -> None:
+    def _watch_storage(self, lost: Callable[[], str]) -> None:
         """A broker whose data folder was moved, replaced or taken over ends: the log and the store write nothing more by then."""
         loop = asyncio.get_running_loop()
 
@@ -339,7 +249,7 @@ class BrokerApp:
 
         def look() -> None:
             nonlocal handle
-            if reason := folder.lock.lost():
+            if reason := lost():
                 logger.critical("the broker stops: %s", reason)
                 self.driver.stopped.set()
             else:

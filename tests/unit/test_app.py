@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import magnetar.app as application
-from magnetar.app import BrokerApp, check_together, read_link_token, start_log
+from magnetar.app import BrokerApp, read_link_token
 from magnetar.core.config import single
 from magnetar.core.errors import StorageError
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
+from magnetar.runtime.local_storage import check_together, start_log
 from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.stores.sqlite import SqliteStore
 from magnetar.storage.recovery import Recovered, recover

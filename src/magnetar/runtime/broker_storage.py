@@ -1,0 +1,46 @@
+"""The storage of a broker while it runs: its log, its metadata store, and what both had at the start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.metadata.store import Store
+from magnetar.runtime.log.lanes import Lanes
+from magnetar.storage.entries import Append, Location
+from magnetar.storage.recovery import Recovered
+
+
+class LogReports(Protocol):
+    """Gets the reports of the log, on its threads (`runtime.driver.Driver`)."""
+
+    def appended(self, batch: list[tuple[Append, Location]]) -> None:
+        """The log holds these."""
+
+    def append_failed(self, batch: list[Append], error: str) -> None:
+        """The log does not hold these and never will."""
+
+    def healed(self) -> None:
+        """The log takes appends again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStorage:
+    """The storage of one broker while it runs.
+
+    Attributes:
+        uuid: the identity of the cluster.
+        log: started.
+        store: open.
+        stored: the content of the store.
+        recovered: the content of the log.
+        lost_entries: number of entries that the log should have and does not have.
+        lost: says why the storage is no longer this broker's, or "": then nothing is written from then on.
+    """
+
+    uuid: str
+    log: Lanes
+    store: Store
+    stored: dict[str, bytes]
+    recovered: Recovered
+    lost_entries: int
+    lost: Callable[[], str]
