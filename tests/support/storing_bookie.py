@@ -77,6 +77,13 @@ class Storage:
         if request.fence:
             self.fenced.add(request.ledger)
         stored = self.entries.get(request.ledger, {})
+        if request.previous_lac is not None:
+            # A long poll, answered at once.
+            lacs = [int.from_bytes(body[16:24], "big", signed=True) for body in stored.values()]
+            if request.ledger in self._lacs:
+                lacs.append(int.from_bytes(self._lacs[request.ledger][8:16], "big", signed=True))
+            following = stored.get(request.previous_lac + 1)
+            return EntryRead(request.ledger, request.entry, Code.OK, following, max(lacs, default=-1))
         entry = max(stored, default=-1) if request.entry == LAST_ENTRY else request.entry
         code = Code.OK if entry in stored else Code.NO_ENTRY
         return EntryRead(request.ledger, request.entry, code, stored.get(entry), None)
