@@ -24,7 +24,7 @@ from magnetar.bookkeeper.protocol.entries import EntryCodec
 from magnetar.bookkeeper.protocol.messages import Code, EntryAdded, Response, WriteLac
 
 EXPLICIT_LAC: Final = -1
-"""The number of every `WriteLac`. Its answer changes nothing: it is best effort."""
+"""The number of every `WriteLac`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,11 @@ class LedgerWriter:
 
     def failed(self, bookie: BookieId, number: int, now: float) -> Sequence[Effect]:
         """A request was not answered in time, or its connection was lost."""
-        if self.ending is not None or number == EXPLICIT_LAC:
+        if self.ending is not None:
+            return ()
+        if number == EXPLICIT_LAC:
+            # Readers would not learn of the last entry until another one follows.
+            self._lac_at = now + self._limits.explicit_lac_s if not self._adds else None
             return ()
         return self._failed(bookie, now)
 
