@@ -57,6 +57,7 @@ sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of e
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode snapshot
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode mixed
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode metadata
+	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode bookkeeper
 	@for mode in exact snapshot mixed; do $(PY) -m magnetar_sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
 
 worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each

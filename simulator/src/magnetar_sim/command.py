@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from magnetar_sim.bookkeeper import runner as ledger_runner
+from magnetar_sim.bookkeeper.bugs import BUGS as LEDGER_BUGS
 from magnetar_sim.compare import compare, table
 from magnetar_sim.metadata_worlds import runner as metadata_runner
 from magnetar_sim.metadata_worlds.bugs import BUGS as METADATA_BUGS
@@ -27,13 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument(
         "--mode",
-        choices=("exact", "snapshot", "mixed", "metadata"),
+        choices=("exact", "snapshot", "mixed", "metadata", "bookkeeper"),
         default="exact",
-        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead",
+        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead; bookkeeper: of ledgers",
     )
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
-    bugs = ("", *BUGS, *METADATA_BUGS)
+    bugs = ("", *BUGS, *METADATA_BUGS, *LEDGER_BUGS)
     parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
     parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
     parser.add_argument(
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.mode == "metadata" or given.find in METADATA_BUGS:
         return metadata_runner.main(given)
+    if given.mode == "bookkeeper" or given.find in LEDGER_BUGS:
+        return ledger_runner.main(given)
     if given.find:
         return _find(given)
     if given.compare:

@@ -1,0 +1,371 @@
+"""Planted bugs of the ledger client: each leaves out one rule of the real code; a world has to notice.
+
+docs/design/bookkeeper.md says of each rule which bug leaves it out. Three more rules cannot be broken visibly here.
+The first fencing reads have to reach a quorum; but since a negative answer counts only from a bookie whose fence is on disk, the
+reads after them reach one, too. The answer to FORCE has to come over the same connection; to break that takes more accidents than
+happen in one world. A recovery asks another bookie after a while; but it asks the next one after each negative answer, too, and
+with as many hung bookies as it can bear that is enough. `tests/unit/bookkeeper/ledgers/test_recovery.py` has the last two.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+from magnetar.bookkeeper.ledgers import quorums
+from magnetar.bookkeeper.ledgers.adds import Adds
+from magnetar.bookkeeper.ledgers.bookies import Bookies
+from magnetar.bookkeeper.ledgers.effects import Effect, LastConfirmed, Send, UpdateMetadata
+from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, LedgerState, Versioned
+from magnetar.bookkeeper.ledgers.reader import LedgerReader
+from magnetar.bookkeeper.ledgers.recovery import ABSENT, LedgerRecovery
+from magnetar.bookkeeper.ledgers.writer import LedgerWriter
+from magnetar.bookkeeper.protocol.entries import EntryCodec, Stored
+from magnetar.bookkeeper.protocol.messages import LAST_ENTRY, Code, EntryAdded, EntryRead, ReadEntry, Response
+
+L: Final = "magnetar.bookkeeper.ledgers."
+W: Final = L + "writer.LedgerWriter."
+A: Final = L + "adds.Adds."
+R: Final = L + "recovery.LedgerRecovery."
+O: Final = L + "reader.LedgerReader."  # noqa: E741 - O as in open
+
+Patches = dict[str, Any]
+
+_confirm = LedgerWriter._confirm
+_change = LedgerWriter._change
+_written = LedgerWriter.metadata_written
+_writer_answered = LedgerWriter.answered
+_lose = Adds.lose
+_route = Adds._route
+_resend = Adds._resend
+_adds_confirm = Adds.confirm
+_add = Adds.add
+_fence = LedgerRecovery._fence
+_answered_fence = LedgerRecovery._answered_fence
+_copied = LedgerRecovery._copied
+_replace = LedgerRecovery._replace
+_answered_poll = LedgerReader._answered_poll
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _first_acked(self: Adds) -> bool:
+    """An entry is confirmed when enough bookies have it, whatever became of smaller ones."""
+    acked = [entry for entry, one in self._pending.items() if one.acks.bit_count() >= self._metadata.ack_quorum]
+    if not acked:
+        return False
+    self.lac = max(acked)
+    self.length = self._pending[self.lac].length
+    for entry in [entry for entry in self._pending if entry <= self.lac]:
+        self.bytes -= len(self._pending.pop(entry).request.body)
+    return True
+
+
+def _early_change(self: LedgerWriter, now: float) -> list[Effect]:
+    """The replacement gets entries, and they are confirmed, before the metadata name it."""
+    effects = _change(self, now)
+    if self._proposed is None:
+        return effects
+    effects += self._adds.move(self._proposed.segments[-1].ensemble)
+    return effects
+
+
+def _confirm_always(self: LedgerWriter, now: float) -> list[Effect]:
+    """Confirm although a change of the metadata is under way."""
+    proposed, self._proposed = self._proposed, None
+    if proposed is not None and proposed.state is LedgerState.CLOSED:
+        self._proposed = proposed
+        return []
+    closing, self._closing = self._closing, self._closing and proposed is None
+    effects = _confirm(self, now)
+    self._closing = closing
+    self._proposed = self._proposed or proposed
+    return effects
+
+
+def _acks_kept(self: Adds, indexes: Sequence[int]) -> list[Send]:
+    """Acks of the replaced bookie count for its successor."""
+    acks = {entry: one.acks for entry, one in self._pending.items()}
+    sends = _resend(self, indexes)
+    for entry, one in self._pending.items():
+        one.acks = acks[entry]
+    return sends
+
+
+def _failed_again(self: LedgerWriter, bookie: BookieId, now: float) -> list[Effect]:
+    """Each report of the same dead bookie begins a change."""
+    self._bookies.failed(bookie, now)
+    if not self._adds.lose(bookie) and bookie not in self._adds.missing.values():
+        return []
+    proposed = self._proposed
+    if proposed is not None and proposed.state is LedgerState.CLOSED:
+        return []
+    self._proposed = None
+    effects = _change(self, now)
+    self._proposed = self._proposed or proposed
+    return effects
+
+
+def _names_kept(self: Adds) -> None:
+    """A bookie that was replaced still stands for its index."""
+    before = dict(self._indexes)
+    _route(self)
+    self._indexes = {**before, **self._indexes}
+
+
+def _close_at_once(self: LedgerWriter, now: float) -> list[Effect]:
+    """Close with what was appended, confirmed or not."""
+    if self.ending is not None or self._closing:
+        return []
+    self._closing = True
+    adds = self._adds
+    self._proposed = quorums.closed(self._versioned.metadata, adds._next - 1, adds._next_length)
+    return [UpdateMetadata(self._proposed, self._versioned.version)]
+
+
+def _close_after_error(
+    self: LedgerWriter, bookie: BookieId, number: int, response: Response, now: float, session: int = 0
+) -> Sequence[Effect]:
+    """A writer that is refused closes the ledger with what it has appended, instead of leaving that to a recovery."""
+    if isinstance(response, EntryAdded) and response.code is Code.FENCED and self.ending is None and not self._closing:
+        effects = _close_at_once(self, now)
+        self._closing = False
+        return effects
+    return _writer_answered(self, bookie, number, response, now, session)
+
+
+def _fence_ignored(
+    self: LedgerWriter, bookie: BookieId, number: int, response: Response, now: float, session: int = 0
+) -> Sequence[Effect]:
+    """A refusal counts as an answer that was lost."""
+    if isinstance(response, EntryAdded) and response.code is Code.FENCED:
+        return ()
+    return _writer_answered(self, bookie, number, response, now, session)
+
+
+def _busy_is_dead(
+    self: LedgerWriter, bookie: BookieId, number: int, response: Response, now: float, session: int = 0
+) -> Sequence[Effect]:
+    """A bookie with too many requests is replaced."""
+    if isinstance(response, EntryAdded) and response.code is Code.TOO_MANY and self.ending is None:
+        return self._failed(bookie, now)
+    return _writer_answered(self, bookie, number, response, now, session)
+
+
+def _not_reread(self: LedgerWriter, versioned: Versioned | None, now: float) -> list[Effect]:
+    """After a conflict the same is proposed again, for the new version."""
+    proposed = self._proposed
+    if self.ending is not None or proposed is None or versioned is None:
+        return []
+    self._versioned = Versioned(self._versioned.metadata, versioned.version)
+    return [UpdateMetadata(proposed, versioned.version)]
+
+
+def _lagging_server(self: LedgerWriter, versioned: Versioned | None, now: float) -> list[Effect]:
+    """The answer of a server that lags is taken for what is stored."""
+    if versioned is not None and self.ending is None and versioned.version < self._versioned.version:
+        self._versioned = Versioned(self._versioned.metadata, versioned.version)
+    return _read(self, versioned, now)
+
+
+_read = LedgerWriter.metadata_read
+
+
+def _header_ahead(self: Adds, payload: bytes, length: int | None = None) -> list[Send]:
+    """The header says that all entries before are confirmed, although they are only under way."""
+    lac, self.lac = self.lac, self._next - 1
+    try:
+        return _add(self, payload, length)
+    finally:
+        self.lac = lac
+
+
+def _no_explicit_lac(self: LedgerWriter) -> list[Effect]:
+    self._lac_at = None
+    return []
+
+
+def _any_bookie(
+    self: Bookies, ensemble: Sequence[BookieId], missing: Collection[int], now: float
+) -> dict[int, BookieId]:
+    """A bookie of the ensemble may be chosen once more."""
+    gone = [ensemble[index] for index in missing]
+    return dict(zip(sorted(missing), self.choose(len(missing), now, gone), strict=False))
+
+
+# ------------------------------------------------------------------------------------------------------------ recovery
+
+
+def _only_first_fences(
+    ledger: int, entry: int, fence: bool = False, master_key: bytes = b"", high_priority: bool = False
+) -> ReadEntry:
+    """Only the question for the last entry fences."""
+    return ReadEntry(ledger, entry, fence and entry == LAST_ENTRY, master_key, high_priority)
+
+
+def _from_the_answers(self: LedgerRecovery) -> list[Effect]:
+    """Begin after the largest LAC in the answers, even if that is before the last segment."""
+    effects = _fence(self)
+    self._lac = -1
+    return effects
+
+
+def _no_force(self: LedgerRecovery, index: int, session: int, now: float = 0) -> list[Effect]:
+    """A negative answer proves that the bookie has fenced the ledger for good."""
+    return list(self._proven(index, 0.0, session))
+
+
+def _all_answers(metadata: LedgerMetadata, fenced: Collection[int]) -> bool:
+    return len(fenced) == metadata.ensemble_size
+
+
+def _unmarked_segments(self: LedgerRecovery, last_entry: int, length: int) -> list[Effect]:
+    """The close forgets the bookies that were replaced in memory."""
+    self._changed = self._versioned.metadata
+    return _close(self, last_entry, length)
+
+
+_close = LedgerRecovery._close
+
+
+def _reads_what_it_changed(self: LedgerRecovery, now: float) -> list[Effect]:
+    """Entries are looked for on the bookies that were chosen just now."""
+    effects = _replace(self, now)
+    self._ensemble = self._adds.ensemble
+    return effects
+
+
+def _mark_blindly(self: LedgerRecovery, versioned: Versioned | None, now: float) -> list[Effect]:
+    """After a conflict the ledger is marked with what was read before it."""
+    proposed = self._proposed
+    if proposed is not None and proposed.state is LedgerState.IN_RECOVERY and versioned is not None:
+        self._versioned = Versioned(self._versioned.metadata, versioned.version)
+        return [UpdateMetadata(proposed, versioned.version)]
+    return _recovery_read(self, versioned, now)
+
+
+_recovery_read = LedgerRecovery.metadata_read
+
+
+def _not_awaited(self: Adds) -> bool:
+    """A recovery does not wait for the entries that it adds again."""
+    if not self._recovery:
+        return _adds_confirm(self)
+    risen = bool(self._pending)
+    for entry, one in self._pending.items():
+        self.lac, self.length = entry, one.length
+    self._pending.clear()
+    return risen
+
+
+def _lac_rises(self: Adds, payload: bytes, length: int | None = None) -> list[Send]:
+    """The entries of a recovery say how far it is."""
+    self._header_lac = None
+    return _add(self, payload, length)
+
+
+def _length_of_carrier(self: LedgerRecovery) -> list[Effect]:
+    """The length is that of the entry that carried the last confirmed one."""
+    adds = self._adds
+    if adds.lac == self._lac:
+        return self._close(adds.lac, getattr(self, "carried", 0))
+    return _copied(self)
+
+
+def _keep_length(
+    self: LedgerRecovery, bookie: BookieId, response: EntryRead, now: float, session: int
+) -> Sequence[Effect]:
+    if response.code is Code.OK and response.body:
+        stored = EntryCodec.unpack(self._codec, LAST_ENTRY, response.body) if _whole(self, response.body) else None
+        if stored is not None and stored.lac >= self._lac:
+            self.carried = stored.length  # type: ignore[attr-defined]
+    return _answered_fence(self, bookie, response, now, session)
+
+
+def _whole(self: LedgerRecovery, body: bytes) -> bool:
+    try:
+        self._codec.unpack(LAST_ENTRY, body)
+    except Exception:  # noqa: BLE001 - whatever is wrong with it
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _first_bookie_only(self: LedgerReader, entry: int, now: float) -> list[BookieId]:
+    """That the first bookie does not have an entry proves that there is none."""
+    return list(self._versioned.metadata.bookies_of(entry))[:1]
+
+
+def _poll_is_confirmed(self: LedgerReader, response: EntryRead, now: float) -> list[Effect]:
+    """What was stored last can be read."""
+    effects = _answered_poll(self, response, now)
+    if not self.closed and response.code is Code.OK and response.max_lac is not None:
+        self.last_readable = max(self.last_readable, response.max_lac + 1)
+        effects.append(LastConfirmed(self.last_readable, closed=False))
+    return effects
+
+
+def _unverified(self: EntryCodec, entry: int, body: bytes) -> Stored:
+    """The digest is not compared."""
+    lac, length = (int.from_bytes(body[at : at + 8], "big", signed=True) for at in (16, 24))
+    return Stored(lac, length, body[self.overhead :])
+
+
+class Bug(NamedTuple):
+    """A rule that is left out.
+
+    Attributes:
+        kind: of the worlds that notice it best; "": all.
+        patches: what is replaced with what.
+    """
+
+    kind: str
+    patches: Patches
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "out_of_order": Bug("", {A + "confirm": _first_acked}),
+    "before_metadata": Bug("changes", {W + "_change": _early_change, W + "_confirm": _confirm_always}),
+    "lac_moves": Bug("changes", {W + "_confirm": _confirm_always}),
+    "old_acks_kept": Bug("changes", {A + "_resend": _acks_kept}),
+    "dead_twice": Bug("changes", {W + "_failed": _failed_again}),
+    "replaced_counts": Bug("changes", {A + "_route": _names_kept}),
+    "bookie_twice": Bug("changes", {L + "bookies.Bookies.replacements": _any_bookie}),
+    "conflict_not_reread": Bug("", {W + "metadata_read": _not_reread}),
+    "lagging_server": Bug("changes", {W + "metadata_read": _lagging_server}),
+    "close_unconfirmed": Bug("", {W + "close": _close_at_once}),
+    "close_after_error": Bug("", {W + "answered": _close_after_error}),
+    "fence_ignored": Bug("", {W + "answered": _fence_ignored}),
+    "busy_is_dead": Bug("quiet", {W + "answered": _busy_is_dead}),
+    "busy_not_again": Bug("quiet", {A + "again": lambda self, bookie, entry: []}),
+    "header_ahead": Bug("", {A + "add": _header_ahead}),
+    "no_explicit_lac": Bug("quiet", {W + "_explicit_lac": _no_explicit_lac}),
+    "unfenced_reads": Bug("fences", {L + "recovery.ReadEntry": _only_first_fences}),
+    "below_last_segment": Bug("changes", {R + "_fence": _from_the_answers}),
+    "no_force": Bug("fences", {R + "_force": _no_force}),
+    "waits_for_all": Bug("", {L + "quorums.covered": _all_answers}),
+    "one_absence": Bug("", {L + "quorums.absences_needed": lambda metadata: 1}),
+    "limbo_is_absence": Bug("recoveries", {L + "recovery.ABSENT": ABSENT | {Code.UNKNOWN_LEDGER_STATE}}),
+    "changed_in_memory": Bug("recoveries", {R + "_close": _unmarked_segments}),
+    "reads_what_it_changed": Bug("recoveries", {R + "_replace": _reads_what_it_changed}),
+    "mark_not_reread": Bug("changes", {R + "metadata_read": _mark_blindly}),
+    "copies_not_awaited": Bug("", {A + "confirm": _not_awaited}),
+    "recovery_lac_rises": Bug("recoveries", {A + "add": _lac_rises}),
+    "length_of_carrier": Bug("", {R + "_copied": _length_of_carrier, R + "_answered_fence": _keep_length}),
+    "first_bookie_only": Bug("", {O + "_order": _first_bookie_only, O + "_batch": lambda self, read: 1}),
+    "beyond_confirmed": Bug("", {O + "_answered_poll": _poll_is_confirmed}),
+    "digest_not_compared": Bug("", {"magnetar.bookkeeper.protocol.entries.EntryCodec.unpack": _unverified}),
+}  # fmt: skip
+"""By name."""
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """A world in which a rule is left out, for as long as the block runs; "" for the honest one."""
+    with ExitStack() as stack:
+        for name, replacement in BUGS[bug].patches.items() if bug else ():
+            stack.enter_context(patch(name, replacement))
+        yield
