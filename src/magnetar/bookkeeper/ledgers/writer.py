@@ -3,8 +3,9 @@
 Source: docs/design/bookkeeper.md#writing; `LedgerHandle` and `PendingAddOp` of Apache BookKeeper 4.17.3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from magnetar.bookkeeper.ledgers import quorums
@@ -36,7 +37,8 @@ class WriterLimits:
         bytes_max: of the stored entries that are not confirmed: the memory that a writer may need.
         segments_max: of a ledger. Each change of bookies adds one to the metadata, which ZooKeeper refuses above 1 MiB.
         busy_s: seconds until an entry is sent again to a bookie that has too many requests.
-        retry_s: seconds until bookies are looked for again when there was none to replace a failed one.
+        retry_s: seconds until bookies are looked for again when there was none to replace a failed one, or only such that have
+            failed lately.
         patience_s: seconds for which a ledger that no ack quorum can confirm waits for bookies.
         explicit_lac_s: seconds without an entry after which readers get the last confirmed entry explicitly.
     """
@@ -95,6 +97,7 @@ class LedgerWriter:
         self._proposed: LedgerMetadata | None = None
         self._stalled_since: float | None = None
         self._retry_at: float | None = None
+        self._next_suspect = -inf
         self._busy: dict[tuple[BookieId, int], float] = {}
         self._lac_sent = -1
         self._lac_at: float | None = None
@@ -262,14 +265,20 @@ class LedgerWriter:
         if self._proposed is not None:
             return []
         chosen = self._bookies.replacements(adds.ensemble, adds.missing, now)
-        if not chosen:
+        if not chosen or (now < self._next_suspect and self._suspect(chosen.values(), now)):
             return self._wait(now)
+        if self._suspect(chosen.values(), now):
+            self._next_suspect = now + self._limits.retry_s
         ensemble = [chosen.get(index, bookie) for index, bookie in enumerate(adds.ensemble)]
         proposed = quorums.with_ensemble(self._versioned.metadata, adds.lac + 1, ensemble)
         if len(proposed.segments) > self._limits.segments_max:
             return self._finish(Ending.TOO_MANY_SEGMENTS)
         self._proposed = proposed
         return [UpdateMetadata(proposed, self._versioned.version)]
+
+    def _suspect(self, bookies: Iterable[BookieId], now: float) -> bool:
+        """Whether one of them has failed lately. Where none can be reached, changes would follow each other without a pause."""
+        return any(self._bookies.quarantined(bookie, now) for bookie in bookies)
 
     def _rebased(self, proposed: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
         """The same proposal for what is stored now. The last confirmed entry has not changed meanwhile."""

@@ -280,6 +280,21 @@ def test_a_ledger_whose_bookies_are_gone_fails_after_its_patience(run: Callable[
     run(test, Limits(writer=replace(WriterLimits(), patience_s=0.3, retry_s=0.1)))
 
 
+def test_bookies_that_are_registered_and_cannot_be_reached_are_not_tried_without_an_end(
+    run: Callable[..., None],
+) -> None:
+    async def test(world: World) -> None:
+        # Each change may choose the bookie that the change before took out.
+        ledger = await world.client.create(ensemble=3)
+        await ledger.append(b"entry 0")
+        for bookie in world.bookies:
+            await bookie.stop()
+        with pytest.raises(TooFewBookies, match=f"ledger {ledger.id}: too few bookies .*; bookie 127"):
+            await ledger.append(b"entry 1")
+
+    run(test, Limits(writer=replace(WriterLimits(), patience_s=0.3, retry_s=0.1)))
+
+
 def test_closing_the_client_fails_what_is_open(run: Callable[..., None]) -> None:
     async def test(world: World) -> None:
         other = await world.connect()
