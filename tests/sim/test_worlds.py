@@ -80,6 +80,11 @@ def test_recorded_seeds_of_worlds_with_more_seeks_are_fine(seed: int) -> None:
     assert not run_world(seed, "snapshot", steps=96, without="seek_forgets_nothing").why
 
 
+def test_a_recorded_seed_of_both_kinds_of_batches_is_fine() -> None:
+    """A cumulative acknowledgement passed messages that were being deleted when the subscription was made in front of them."""
+    assert not run_world(116, "snapshot", batches="both").why
+
+
 def acknowledged_at_the_last_moment(world: World) -> Iterator[int]:
     """The source of a failover dies when it is fenced, with acknowledgements on their way to the disk."""
     source, target = world.context.both[0]
