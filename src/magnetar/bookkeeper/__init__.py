@@ -15,7 +15,7 @@ The client is `network.client.BookKeeper`; it needs the extra `zookeeper`:
         await ledger.close()
 
         reader = await client.open(ledger.id)  # `recover` takes a ledger over from a writer that may still write
-        async for id_, payload in reader.entries():
+        async for id_, payload, _ in reader.entries():
             ...
 
 Everything except `network` is deterministic: no clock, no randomness, no socket.

@@ -125,7 +125,7 @@ async def check(client: BookKeeper, made: Load) -> None:
     """Every confirmed entry can be read with what was written; nothing else is there."""
     reader = await client.open(made.ledger.id)
     assert reader.closed
-    found = {id_: payload async for id_, payload in reader.entries()}
+    found = {id_: payload async for id_, payload, _ in reader.entries()}
     lost = {id_ for id_, payload in made.confirmed.items() if found.get(id_) != payload}
     assert not lost
     assert all(payload == made.sent[id_] for id_, payload in found.items())
@@ -247,7 +247,7 @@ def test_a_killed_bookie_that_comes_back_serves_what_it_had(cluster: BookKeeperC
             bookie.kill()
             await asyncio.to_thread(bookie.start)
             reader = await client.open(ledger.id)
-            assert [payload async for _, payload in reader.entries()] == [b"entry %d" % n for n in range(200)]
+            assert [payload async for _, payload, _ in reader.entries()] == [b"entry %d" % n for n in range(200)]
 
     run(test)
 

@@ -74,8 +74,8 @@ def test_we_read_what_java_writes(cluster: BookKeeperCluster) -> None:
             for ledger, digest in zip((*by_v2, *by_v3), (*DigestType, *DigestType), strict=True):
                 opened = await client.open(ledger, digest=digest, password=PASSWORD)
                 assert opened.closed
-                assert [payload for _, payload in await opened.read(0, 29)] == expected
-                assert [id_ async for id_, _ in opened.entries(7, 11)] == [7, 8, 9, 10, 11]
+                assert [payload for _, payload, _ in await opened.read(0, 29)] == expected
+                assert [id_ async for id_, _, _ in opened.entries(7, 11)] == [7, 8, 9, 10, 11]
                 with pytest.raises(LedgerRefused, match=f"ledger {ledger} has another password"):
                     await client.open(ledger, password=b"wrong")
 
@@ -95,7 +95,7 @@ def test_we_recover_what_java_has_left_open(cluster: BookKeeperCluster) -> None:
                 assert before.last_readable in (18, 19)
                 after = await client.recover(ledger)
                 assert (after.closed, after.last_readable, after.metadata.length) == (True, 19, 20 * 500)
-                assert [payload for _, payload in await after.read(0, 19)] == expected
+                assert [payload for _, payload, _ in await after.read(0, 19)] == expected
 
     run(test)
     assert cluster.java_reads(dict(zip(ledgers, DIGESTS.split(","), strict=True))) == dict.fromkeys(ledgers, expected)
@@ -130,7 +130,7 @@ def test_a_reader_follows_a_ledger_until_it_is_closed(cluster: BookKeeperCluster
             more = asyncio.Event()
 
             async def follow() -> None:
-                async for id_, payload in reader.follow():
+                async for id_, payload, _ in reader.follow():
                     assert payload == content(id_, 100)
                     seen.append(id_)
                     more.set()

@@ -61,7 +61,7 @@ def test_tls(empty: BookKeeperCluster, tmp_path: Path) -> None:
                 await asyncio.gather(*map(ledger.append, payloads))
                 await ledger.close()
                 reader = await client.open(ledger.id)
-                assert [payload async for _, payload in reader.entries()] == payloads
+                assert [payload async for _, payload, _ in reader.entries()] == payloads
 
     asyncio.run(test())
     stranger = ssl.create_default_context()

@@ -106,12 +106,14 @@ class EntriesRead(NamedTuple):
         read: the number of the read.
         first: the id of the first entry.
         payloads: without header and digest.
+        lengths: bytes of the payloads of all entries of the ledger up to each of these, and with it.
         done: the read is complete.
     """
 
     read: int
     first: int
     payloads: tuple[bytes, ...]
+    lengths: tuple[int, ...]
     done: bool
 
 

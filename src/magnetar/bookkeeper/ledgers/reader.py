@@ -73,7 +73,7 @@ class _Entry:
         waiting: bookies that were asked and have not answered.
         absent, damaged: how many bookies said so, or sent such a copy.
         renewed: the metadata were read again because no bookie had it.
-        payload: of the entry, once a whole copy was read.
+        payload, length: of the entry, once a whole copy was read; see `EntriesRead`.
         problem: why it cannot be read.
     """
 
@@ -84,6 +84,7 @@ class _Entry:
     damaged: int = 0
     renewed: bool = False
     payload: bytes | None = None
+    length: int = 0
     problem: ReadProblem | None = None
 
 
@@ -162,7 +163,7 @@ class LedgerReader:
         self._poll_turn = 0
         self._poll_at: float | None = None
         # The entry that came with a long poll; it waits here until it is confirmed and asked for.
-        self._ahead: tuple[int, bytes] | None = None
+        self._ahead: tuple[int, bytes, int] | None = None
         if self.closed:
             self.last_readable = versioned.metadata.last_entry
 
@@ -224,6 +225,10 @@ class LedgerReader:
         self._number += 1
         self._learning[self._number] = len(bookies)
         return [Send(bookies, self._number, ReadLac(self._ledger))]
+
+    def confirmed(self, last: int) -> list[Effect]:
+        """The writer has confirmed entries up to this one; bookies learn it only with its next entry."""
+        return self._learned(last)
 
     def follow(self, now: float) -> list[Effect]:
         """Report each rise of the last confirmed entry from now on, until the ledger is closed."""
@@ -334,7 +339,7 @@ class LedgerReader:
         for number, read in list(self._reads.items()):
             while read.ask <= read.last and self._under_way < self._limits.entries_max:
                 if self._ahead is not None and self._ahead[0] == read.ask:
-                    read.entries[read.ask] = _Entry([], now, payload=self._ahead[1])
+                    read.entries[read.ask] = _Entry([], now, payload=self._ahead[1], length=self._ahead[2])
                     read.ask += 1
                     self._under_way += 1
                     effects += self._deliver(number)
@@ -407,7 +412,7 @@ class LedgerReader:
                 one.damaged += 1
             return effects
         if one is not None:
-            one.payload = stored.payload
+            one.payload, one.length = stored.payload, stored.length
         return self._learned(stored.lac)
 
     def _progress(self, number: int, now: float) -> list[Effect]:
@@ -436,16 +441,17 @@ class LedgerReader:
 
     def _deliver(self, number: int) -> list[Effect]:
         read = self._reads[number]
-        first, payloads = read.deliver, []
+        first, payloads, lengths = read.deliver, [], []
         while (one := read.entries.get(read.deliver)) is not None and one.payload is not None:
             payloads.append(one.payload)
+            lengths.append(one.length)
             del read.entries[read.deliver]
             self._under_way -= 1
             read.deliver += 1
         effects: list[Effect] = []
         done = read.deliver > read.last
         if payloads:
-            effects.append(EntriesRead(number, first, tuple(payloads), done))
+            effects.append(EntriesRead(number, first, tuple(payloads), tuple(lengths), done))
         if done:
             del self._reads[number]
         elif one is not None and one.problem is not None:
@@ -517,7 +523,7 @@ class LedgerReader:
                 except DamagedEntry:
                     pass
                 else:
-                    self._ahead = (self._poll_lac + 1, stored.payload)
+                    self._ahead = (self._poll_lac + 1, stored.payload, stored.length)
                     lac = max(stored.lac, lac if lac is not None else NO_ENTRY)
             if effects := self._learned(lac):
                 self._poll = None

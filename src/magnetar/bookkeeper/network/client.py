@@ -42,6 +42,7 @@ from magnetar.bookkeeper.network.errors import (
 from magnetar.bookkeeper.network.readable import ReadableLedger
 from magnetar.bookkeeper.network.writable import WritableLedger
 from magnetar.bookkeeper.network.zookeeper import RegisteredBookies, ZooKeeper
+from magnetar.bookkeeper.protocol.messages import BookieInfo, Code, GetBookieInfo
 
 ROOT: Final = "/ledgers"
 """The node of ZooKeeper that has everything of a BookKeeper cluster, unless it was made with another one."""
@@ -245,6 +246,20 @@ class BookKeeper:
             NoSuchLedger, ZooKeeperError.
         """
         await self._outside.zookeeper.delete(ledger)
+
+    async def free_bytes(self) -> int:
+        """Bytes that are free on the disks of all bookies that take entries and answer, together.
+
+        Raises:
+            TooFewBookies: none of them answers.
+        """
+        connections = self._outside.connections
+        asked = [connections.ask(bookie, GetBookieInfo()) for bookie in self.bookies.writable]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [one.free_bytes for one in answers if isinstance(one, BookieInfo) and one.code is Code.OK]
+        if not found:
+            raise TooFewBookies("no bookie that takes entries says how much room it has")
+        return sum(found)
 
     async def metadata(self, ledger: int) -> LedgerMetadata:
         """The metadata of a ledger as stored now.

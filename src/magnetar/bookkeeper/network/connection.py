@@ -573,6 +573,16 @@ class Connections:
                 bookie = self._bookies[id_] = self._made(id_)
             bookie.send(version, outgoing)
 
+    async def ask(self, bookie: BookieId, request: Request) -> Response:
+        """Send one request to one bookie; its answer.
+
+        Raises:
+            ConnectionError: there is none.
+        """
+        asked = _Asked(self._loop)
+        self.send((bookie,), 0, request, asked)
+        return await asked.answer
+
     def has_room(self, bookies: Iterable[BookieId]) -> bool:
         """Whether all of these bookies have answered enough of what was sent to them."""
         return all(self._bookies[id_].has_room for id_ in bookies if id_ in self._bookies)

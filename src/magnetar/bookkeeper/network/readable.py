@@ -25,10 +25,12 @@ class Entry(NamedTuple):
     Attributes:
         id: 0 is the first one.
         payload: as appended.
+        length: bytes of the payloads of all entries of the ledger up to this one, and with it.
     """
 
     id: int
     payload: bytes
+    length: int
 
 
 class ReadableLedger:
@@ -102,6 +104,13 @@ class ReadableLedger:
                 f"ledger {self.id}: none of its bookies answers; {self._outside.connections.problem(ensemble)}"
             )
         return self.last_readable
+
+    def confirmed(self, last: int) -> None:
+        """The writer of this ledger, which is in the same process, has confirmed entries up to this one.
+
+        They can be read at once. Bookies learn of them only with the writer's next entry.
+        """
+        self._driver.run(self._machine.confirmed(last))
 
     async def read(self, first: int, last: int) -> list[Entry]:
         """Read successive entries, all at once: the caller bounds how many.
@@ -232,14 +241,14 @@ class _Read:
     def __init__(self, number: int, first: int) -> None:
         self.number = number
         self._next = first
-        self._come: deque[bytes] = deque()
+        self._come: deque[tuple[bytes, int]] = deque()
         self._done = False
         self._error: BookKeeperError | None = None
         self._progress = asyncio.Event()
 
     def come(self, effect: EntriesRead) -> None:
         """Further entries."""
-        self._come.extend(effect.payloads)
+        self._come.extend(zip(effect.payloads, effect.lengths, strict=True))
         self._done = effect.done
         self._progress.set()
 
@@ -252,7 +261,7 @@ class _Read:
         """All entries, in order."""
         while True:
             while self._come:
-                yield Entry(self._next, self._come.popleft())
+                yield Entry(self._next, *self._come.popleft())
                 self._next += 1
             if self._done:
                 return

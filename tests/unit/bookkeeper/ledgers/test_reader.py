@@ -46,7 +46,7 @@ STRIPED = replace(CLOSED, write_quorum=2)
 
 
 def body(entry: int, lac: int = -1, payload: bytes = b"") -> bytes:
-    return CODEC.pack(entry, lac, 0, payload or b"payload %d" % entry)
+    return CODEC.pack(entry, lac, 9 * (entry + 1), payload or b"payload %d" % entry)
 
 
 class Example:
@@ -96,14 +96,24 @@ class Example:
         return self.take(self.machine.failed(bookie, number, self.now))
 
 
+def test_the_writer_knows_first_what_is_confirmed() -> None:
+    example = Example(OPEN)
+    with pytest.raises(NotReadable):
+        example.read(0, 2)
+    assert example.machine.confirmed(2) == [LastConfirmed(2, closed=False)]
+    assert example.machine.confirmed(1) == []
+    example.read(0, 2)
+    assert example.asked() == [(A, 0), (B, 1), (C, 2)]
+
+
 def test_a_closed_ledger_is_read_in_order() -> None:
     example = Example()
     assert example.machine.last_readable == 9
     assert example.read(3, 5) == []
     assert example.asked() == [(A, 3), (B, 4), (C, 5)]
     assert example.entry(C, 5) == []
-    assert example.entry(A, 3) == [EntriesRead(1, 3, (b"payload 3",), False)]
-    assert example.entry(B, 4) == [EntriesRead(1, 4, (b"payload 4", b"payload 5"), True)]
+    assert example.entry(A, 3) == [EntriesRead(1, 3, (b"payload 3",), (36,), False)]
+    assert example.entry(B, 4) == [EntriesRead(1, 4, (b"payload 4", b"payload 5"), (45, 54), True)]
     assert not example.machine.reading
 
 
@@ -157,7 +167,7 @@ def test_the_next_bookie_is_asked(kind: str) -> None:
             assert example.fail(A) == []
             assert example.bookies.quarantined(A, 1.0)
     assert example.asked() == [(B, 0)]
-    assert example.entry(B, 0) == [EntriesRead(1, 0, (b"payload 0",), True)]
+    assert example.entry(B, 0) == [EntriesRead(1, 0, (b"payload 0",), (9,), True)]
 
 
 def test_a_bookie_that_failed_is_asked_last() -> None:
@@ -174,7 +184,7 @@ def test_another_bookie_is_asked_after_a_while() -> None:
     assert example.machine.tick(0.4) == []
     example.take(example.machine.tick(0.5))
     assert example.asked() == [(A, 0), (B, 0)]
-    assert example.entry(B, 0) == [EntriesRead(1, 0, (b"payload 0",), True)]
+    assert example.entry(B, 0) == [EntriesRead(1, 0, (b"payload 0",), (9,), True)]
     assert example.entry(A, 0) == []  # late
 
 
@@ -208,7 +218,7 @@ def test_what_comes_before_a_problem_is_delivered() -> None:
             example.entry(bookie, 1, code=Code.NO_ENTRY)
         example.take(example.machine.metadata_read(Versioned(CLOSED, 4), 0.0))
     assert example.entry(A, 0) == [
-        EntriesRead(1, 0, (b"payload 0",), False),
+        EntriesRead(1, 0, (b"payload 0",), (9,), False),
         ReadFailed(1, 1, ReadProblem.MISSING),
     ]
 
@@ -228,7 +238,7 @@ def test_batches_where_each_bookie_has_all_entries() -> None:
     number, request = example.pop(A)
     assert request == ReadBatch(LEDGER, 0, 6, 1 << 20)
     effects = example.machine.answered(A, number, BatchRead(LEDGER, 0, Code.OK, (body(0), body(1))), 0.0)
-    assert example.take(effects) == [EntriesRead(1, 0, (b"payload 0", b"payload 1"), False)]
+    assert example.take(effects) == [EntriesRead(1, 0, (b"payload 0", b"payload 1"), (9, 18), False)]
     # The rest is asked for again, at the same bookie.
     number, request = example.pop(A)
     assert request == ReadBatch(LEDGER, 2, 4, 1 << 20)
@@ -241,9 +251,9 @@ def test_a_damaged_entry_of_a_batch_comes_from_another_bookie() -> None:
     example = Example(batches=True)
     example.read(0, 2)
     effects = example.answer(A, BatchRead(LEDGER, 0, Code.OK, (body(0), b"rubbish", body(2))))
-    assert effects == [EntriesRead(1, 0, (b"payload 0",), False)]
+    assert effects == [EntriesRead(1, 0, (b"payload 0",), (9,), False)]
     assert example.asked() == [(B, 1)]
-    assert example.entry(B, 1) == [EntriesRead(1, 1, (b"payload 1", b"payload 2"), True)]
+    assert example.entry(B, 1) == [EntriesRead(1, 1, (b"payload 1", b"payload 2"), (18, 27), True)]
 
 
 def test_no_batches_over_stripes_or_segments_or_where_they_are_refused() -> None:
@@ -271,7 +281,7 @@ def test_following_an_open_ledger() -> None:
     assert asked[2] == ReadEntry(LEDGER, LAST_ENTRY, previous_lac=-1, timeout_ms=5000, piggyback=True)
     # The answer brings the entry, so that it need not be asked for.
     assert poll(example, A, 0, body(0)) == [LastConfirmed(0, False)]
-    assert example.read(0, 0) == [EntriesRead(1, 0, (b"payload 0",), True)]
+    assert example.read(0, 0) == [EntriesRead(1, 0, (b"payload 0",), (9,), True)]
     # Without news the next bookie is asked, a little later, and the metadata are read.
     assert poll(example, B, 0) == [ReadMetadata()]
     assert example.machine.wake_at == 0.2

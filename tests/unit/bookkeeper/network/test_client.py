@@ -112,8 +112,8 @@ def test_what_is_written_is_read(run: Callable[..., None], digest: DigestType) -
         closed = await ledger.close()
         assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, 99)
         reader = await world.client.open(ledger.id)
-        assert [payload async for _, payload in reader.entries()] == payloads(100)
-        assert [payload for _, payload in await reader.read(40, 42)] == payloads(43)[40:]
+        assert [payload async for _, payload, _ in reader.entries()] == payloads(100)
+        assert [payload for _, payload, _ in await reader.read(40, 42)] == payloads(43)[40:]
         assert reader.metadata.custom == {"name": b"x"}
         with pytest.raises(NotWritable, match="closed"):
             ledger.append(b"more")
@@ -175,7 +175,7 @@ def test_a_bookie_that_refuses_is_replaced(run: Callable[..., None], code: Code)
         closed = await ledger.close()
         assert len(closed.segments) == 2
         reader = await world.client.open(ledger.id)
-        assert [payload async for _, payload in reader.entries()][:50] == payloads(50)
+        assert [payload async for _, payload, _ in reader.entries()][:50] == payloads(50)
 
     run(test)
 
@@ -205,7 +205,7 @@ def test_a_takeover_refuses_the_former_writer(run: Callable[..., None]) -> None:
         assert opened.last_readable <= 99
         reader = await other.recover(ledger.id)
         assert (reader.closed, reader.last_readable) == (True, 99)
-        assert [payload async for _, payload in reader.entries()] == payloads(100)
+        assert [payload async for _, payload, _ in reader.entries()] == payloads(100)
         with pytest.raises(LedgerFenced, match=f"ledger {ledger.id}: another client recovers the ledger"):
             await ledger.append(b"late")
         with pytest.raises(NotWritable):
@@ -227,7 +227,7 @@ def test_a_follower_sees_all_entries_until_the_end(run: Callable[..., None]) -> 
         all_seen = asyncio.Event()
 
         async def follow() -> None:
-            async for _, payload in reader.follow():
+            async for _, payload, _ in reader.follow():
                 seen.append(payload)
                 if len(seen) == 20:
                     all_seen.set()
