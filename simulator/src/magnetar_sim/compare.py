@@ -7,12 +7,12 @@ acknowledged something and every promise held.
 """
 
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.checkers.progress import Progress
+from magnetar_sim.host.processes import pool
 from magnetar_sim.observers import Observer
 from magnetar_sim.options import WorldOptions
 from magnetar_sim.runner import steps_of
@@ -97,8 +97,8 @@ def _all(seeds: range, cores: int) -> Iterator[tuple[int, dict[str, Counts]]]:
     if cores == 1:
         yield from map(_both, seeds)
         return
-    with get_context("fork").Pool(cores) as pool:
-        yield from pool.imap_unordered(_both, seeds, chunksize=4)
+    with pool(cores) as processes:
+        yield from processes.imap_unordered(_both, seeds, chunksize=4)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from magnetar_sim.actions.wide import Wide
 from magnetar_sim.checkers.all import CHECKERS
+from magnetar_sim.host.processes import pool
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions, focus_of
 from magnetar_sim.planted.bugs import BUGS, planted
 from magnetar_sim.world import Actions, World
@@ -148,8 +148,8 @@ def run_many(
         for piece in work:
             yield from _batch(piece)
         return
-    with get_context("fork").Pool(cores) as pool:
-        for outcomes in pool.imap_unordered(_batch, work):
+    with pool(cores) as processes:
+        for outcomes in processes.imap_unordered(_batch, work):
             yield from outcomes
 
 

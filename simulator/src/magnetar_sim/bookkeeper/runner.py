@@ -6,11 +6,11 @@ import random
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from magnetar_sim.bookkeeper.bugs import BUGS, planted
 from magnetar_sim.bookkeeper.world import World
+from magnetar_sim.host.processes import pool
 
 STEPS: Final = (10, 25, 50, 100)
 """How long worlds are."""
@@ -59,8 +59,8 @@ def run_many(seeds: Iterable[int], cores: int = 0) -> Iterator[Outcome]:
         for piece in pieces:
             yield from _batch(piece)
         return
-    with get_context("fork").Pool(cores) as pool:
-        for outcomes in pool.imap_unordered(_batch, pieces):
+    with pool(cores) as processes:
+        for outcomes in processes.imap_unordered(_batch, pieces):
             yield from outcomes
 
 
