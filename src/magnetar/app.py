@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -35,6 +35,7 @@ from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY
+from magnetar.runtime.broker_storage import BrokerStorage, GivenUp
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.interpreter.garbage import Collector
@@ -49,6 +50,10 @@ from magnetar.runtime.security.secrets import Watch, key_files, load_keys
 from magnetar.runtime.security.tls import Listening
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds
+
+if TYPE_CHECKING:
+    # It needs kazoo, which is there only with the extra `zookeeper`.
+    from magnetar.runtime.bookkeeper.opening import Opening
 
 logger = logging.getLogger("magnetar.broker")
 
@@ -122,6 +127,7 @@ class BrokerApp:
             crowded=self._http_crowded,
             made_room=self._http_made_room,
         )
+        self._opening: Opening | None = None
         self.pulsar_port = 0
         self.http_port = 0
 
@@ -153,7 +159,7 @@ class BrokerApp:
         token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
         self.tls = Listening(security.tls) if security.tls.certificate_file else None
         outbox = Outbox(now_ms=clock.now_ms())
-        storage = open_local(self.config, name, self, self._stack)
+        storage = await self._open_storage()
         self.store, self.log = storage.store, storage.log
         stored, recovered = storage.stored, storage.recovered
         resources = Resources.load(stored, defaults=defaults_of(self.config.policies))
@@ -204,6 +210,23 @@ class BrokerApp:
         self._watch_files()
         self._watch_storage(storage.lost)
         await self._listen(resources, storage.uuid, clock)
+
+    async def _open_storage(self) -> BrokerStorage:
+        if self.cluster.storage == "local":
+            return open_local(self.config, self.cluster.name, self, self._stack)
+        try:
+            from magnetar.runtime.bookkeeper.opening import Opening
+        except ModuleNotFoundError as error:
+            if error.name == "kazoo":
+                raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
+            raise
+        self._opening = Opening(self.cluster, self.config.broker, self, self._stack)
+        return await asyncio.to_thread(self._opening.open)
+
+    def give_up(self) -> None:
+        """Make `start` end if it waits for another broker of the cluster to go. It raises `GivenUp` then."""
+        if self._opening is not None:
+            self._opening.give_up()
 
     # ------------------------------------------------------------------------------------------------ reports of the log
 
@@ -377,6 +400,21 @@ class BrokerApp:
         self._stack.close()
 
 
+async def _started(app: BrokerApp, stopping: asyncio.Event) -> bool:
+    """Start the broker; returns False if it was asked to stop while it waited for another broker of its cluster."""
+    starting = asyncio.ensure_future(app.start())
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        app.give_up()
+    stopped.cancel()
+    try:
+        await starting
+    except GivenUp:
+        return False
+    return True
+
+
 async def _serve(config: Config, cluster: str) -> int:
     files = raise_file_limit()
     app = BrokerApp(config, cluster, files)
@@ -385,7 +423,8 @@ async def _serve(config: Config, cluster: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     try:
-        await app.start()
+        if not await _started(app, stopping):
+            return 0
         # After the start, because the reason why a broker cannot run is the only line that it writes.
         if problem := too_few(files, config.broker.connections_max + config.broker.http_connections_max):
             logger.warning("%s", problem)

@@ -135,6 +135,12 @@ class _ClusterTable(Struct, kw_only=True):
     advertised_listeners: dict[str, str] | None = None
     advertised_listeners_tls: dict[str, str] | None = None
     here: bool = True
+    storage: Literal["local", "bookkeeper"] = "local"
+    store: str = ""
+    ledgers: Annotated[str, Meta(pattern=r"^(/[^/]+)+$")] = "/ledgers"
+    ensemble: Annotated[int, Meta(ge=1, le=100)] = 3
+    ack_quorum: Annotated[int, Meta(ge=1, le=100)] = 2
+    broker: Annotated[str, Meta(min_length=1, max_length=64)] = "a"
 
 
 class _LinkTable(Struct, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -333,6 +339,7 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
     tls = _advertised(table.advertised_tls, pulsar_tls, where, "advertised_tls") if pulsar_tls else ""
     if table.advertised_tls is not None and not pulsar_tls:
         raise ConfigError(f"{where}.advertised_tls: there is no pulsar_tls to advertise: write it too")
+    _check_storage(table, where)
     return ClusterConfig(
         name=name,
         pulsar=pulsar,
@@ -344,7 +351,29 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
         advertised_listeners=_named(table.advertised_listeners, where, "advertised_listeners"),
         advertised_listeners_tls=_named(table.advertised_listeners_tls, where, "advertised_listeners_tls"),
         here=table.here,
+        storage=table.storage,
+        store=table.store,
+        ledgers=table.ledgers,
+        ensemble=table.ensemble,
+        ack_quorum=table.ack_quorum,
+        broker=table.broker,
     )
+
+
+def _check_storage(table: _ClusterTable, where: str) -> None:
+    """Refuse a storage that cannot work."""
+    if table.storage == "local":
+        if table.store:
+            raise ConfigError(f'{where}.store: only with storage = "bookkeeper"; [metadata] store is for all clusters')
+        return
+    try:
+        parse_zookeeper(table.store)
+    except ValueError as error:
+        raise ConfigError(f"{where}.store: {error}") from None
+    if table.ack_quorum > table.ensemble:
+        raise ConfigError(
+            f"{where}.ack_quorum: {table.ack_quorum} bookies of an ensemble of {table.ensemble}: write {table.ensemble} or less"
+        )
 
 
 def _named(table: dict[str, str] | None, where: str, key: str) -> dict[str, str]:

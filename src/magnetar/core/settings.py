@@ -74,6 +74,13 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         advertised_tls: `host:port` for clients and Spark executors with TLS, "" without.
         advertised_listeners, advertised_listeners_tls: name -> `host:port` for clients that ask for that name
             (`listener_name`), for example from outside a private network.
+        storage: `local`, a folder of this machine; or `bookkeeper`, Apache BookKeeper, so that another broker can take over.
+            Under construction.
+        store: with `bookkeeper`: `zookeeper://host:port/path` in which is recorded who serves, and which ledgers hold the log.
+        ledgers: the node of ZooKeeper in which BookKeeper has its own metadata.
+        ensemble: bookies that get each entry of the log.
+        ack_quorum: bookies that have an entry on disk before it is confirmed.
+        broker: the name of this broker among those of its cluster.
     """
 
     name: str
@@ -86,6 +93,12 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     advertised_tls: str = ""
     advertised_listeners: dict[str, str] = {}
     advertised_listeners_tls: dict[str, str] = {}
+    storage: Literal["local", "bookkeeper"] = "local"
+    store: str = ""
+    ledgers: str = "/ledgers"
+    ensemble: int = 3
+    ack_quorum: int = 2
+    broker: str = "a"
 
     def listeners(self) -> list[tuple[str, Address]]:
         """Key of the file and address of everything that it listens on."""

@@ -10,6 +10,10 @@ from magnetar.storage.entries import Append, Location
 from magnetar.storage.recovery import Recovered
 
 
+class GivenUp(Exception):
+    """The broker was asked to stop while it waited for its storage."""
+
+
 class LogReports(Protocol):
     """Gets the reports of the log, on its threads (`runtime.driver.Driver`)."""
 

@@ -1,0 +1,141 @@
+"""Decides which broker of a cluster serves: the one whose ephemeral node is in ZooKeeper. The others wait for it.
+
+Fences keep a former owner from storing anything. They do not keep it from sending messages and from answering questions, so it
+has a lease as well: it serves only while ZooKeeper has confirmed its node a short time ago, by a clock that also counts while the
+process is stopped (docs/design/cluster.md#lease).
+"""
+
+import threading
+import time
+from typing import Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from magnetar.core.errors import StorageError
+from magnetar.runtime.broker_storage import GivenUp
+
+SESSION_S: Final = 4.0
+"""Session of ZooKeeper: the time from an owner's death until another broker may take over."""
+
+LEASE_PART: Final = 2 / 3
+"""Part of a session after whose end the owner stops, counted from the sending of the last question that was answered."""
+
+CHECKS: Final = 10
+"""Times in a session at which the owner asks for its node."""
+
+
+class Ownership:
+    """One broker's part in choosing the owner.
+
+    Args:
+        client: connected, with a session of `SESSION_S` or `session_s`.
+        path: of the node; its parent is there.
+        broker: the name of this broker, which others read in the node.
+        session_s: of the client.
+    """
+
+    def __init__(self, client: KazooClient, path: str, broker: str, session_s: float = SESSION_S) -> None:
+        self._client = client
+        self._path = path
+        self._broker = broker
+        self._session_s = session_s
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+        self._confirmed_s = 0.0
+        self._lost = "it has not become the owner"
+        self._thread = threading.Thread(target=self._watch, name="ownership", daemon=True)
+
+    def owner(self) -> str:
+        """The name of the present owner; empty: there is none.
+
+        Raises:
+            StorageError: ZooKeeper does not answer.
+        """
+        try:
+            data, _ = self._client.get_async(self._path).get(timeout=self._session_s)
+        except NoNodeError:
+            return ""
+        except (KazooException, KazooTimeoutError) as error:
+            raise self._explained(error) from error
+        return bytes(data).decode(errors="replace")
+
+    def take(self) -> None:
+        """Wait until this broker is the owner.
+
+        Raises:
+            GivenUp: `give_up` was called meanwhile.
+            StorageError: ZooKeeper refuses it.
+        """
+        while not self._stopped.is_set():
+            asked_s = time.monotonic()
+            self._changed.clear()
+            try:
+                self._client.create(self._path, self._broker.encode(), ephemeral=True)
+            except NodeExistsError:
+                self._wait_for_change()
+            except (KazooException, KazooTimeoutError) as error:
+                raise self._explained(error) from error
+            else:
+                self._confirmed_s, self._lost = asked_s, ""
+                self._thread.start()
+                return
+        raise GivenUp
+
+    def give_up(self) -> None:
+        """Make `take` return. May be called on any thread."""
+        self._stopped.set()
+        self._changed.set()
+
+    def lost(self) -> str:
+        """The reason why this broker must not serve; empty: it may."""
+        if not self._lost and time.monotonic() - self._confirmed_s > LEASE_PART * self._session_s:
+            self._lost = (
+                f"ZooKeeper has not confirmed for {LEASE_PART * self._session_s:.1f} s that {self._path} is its own"
+            )
+        return self._lost
+
+    def close(self) -> None:
+        """Let another broker be the owner, at once."""
+        self._lost = self._lost or "it has given up the log"
+        self.give_up()
+        if self._thread.is_alive():
+            self._thread.join()
+            try:
+                _, stat = self._client.get_async(self._path).get(timeout=self._session_s)
+                if stat.ephemeralOwner == self._client.client_id[0]:
+                    self._client.delete_async(self._path).get(timeout=self._session_s)
+            except (KazooException, KazooTimeoutError, TypeError):
+                return  # the node goes with the session
+
+    def _wait_for_change(self) -> None:
+        """Wait until the owner's node is gone. A watch may be lost with its connection, so look again after a session."""
+        try:
+            found = self._client.exists_async(self._path, lambda _event: self._changed.set()).get(
+                timeout=self._session_s
+            )
+        except (KazooException, KazooTimeoutError):
+            found = True
+        if found:
+            self._changed.wait(self._session_s)
+
+    def _watch(self) -> None:
+        """Ask for the node again and again, until it is lost."""
+        while not self._stopped.wait(self._session_s / CHECKS) and not self.lost():
+            asked_s = time.monotonic()
+            try:
+                stat = self._client.exists_async(self._path).get(timeout=self._session_s / 2)
+            except (KazooException, KazooTimeoutError):
+                continue
+            # No session: kazoo is connecting again, and does not know yet whether it still has one.
+            session = self._client.client_id
+            if session is None:
+                continue
+            if stat is None or stat.ephemeralOwner != session[0]:
+                self._lost = "its session of ZooKeeper is over, and another broker may own the log"
+                return
+            self._confirmed_s = asked_s
+
+    def _explained(self, error: Exception) -> StorageError:
+        return StorageError(f"ZooKeeper, {self._path}: {str(error) or type(error).__name__}")
