@@ -308,13 +308,15 @@ class LedgerWriter:
     def _wait(self, now: float) -> list[Effect]:
         """There is no bookie to choose. Continue with fewer replicas if an ack quorum is left."""
         self._retry_at = now + self._limits.retry_s
-        if self._adds.writable():
-            return self._confirm(now)
+        # Entries that were stored while the metadata were being written have not been confirmed, and no other answer may come.
+        effects = self._confirm(now)
+        if self._adds.writable() or self._proposed is not None:
+            return effects
         if self._stalled_since is None:
             self._stalled_since = now
         elif now - self._stalled_since >= self._limits.patience_s:
-            return self._finish(Ending.NO_BOOKIES)
-        return []
+            effects += self._finish(Ending.NO_BOOKIES)
+        return effects
 
     def _retry(self, now: float) -> list[Effect]:
         self._retry_at = None

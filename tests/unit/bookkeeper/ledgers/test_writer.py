@@ -258,6 +258,20 @@ def test_without_a_replacement_an_ack_quorum_is_enough() -> None:
     assert update.metadata.segments[-1] == Segment(1, (A, B, D))
 
 
+def test_what_was_stored_during_a_change_is_confirmed_although_too_few_bookies_are_left() -> None:
+    made, bookies = writer(D)
+    made.append(b"x")
+    made.failed(C, 0, 0.0)
+    for bookie in (A, B):
+        assert answer(made, bookie, 0) == []  # the metadata are being written
+        made.failed(bookie, 0, 0.0)
+    bookies.registered([A, B, D])
+    effects = made.metadata_written(5, 0.0)
+    assert sends(effects) == [((D,), 0)]
+    assert effects[-1] == Confirmed(0)
+    assert sends(made.append(b"x")) == [((D,), 1)]
+
+
 def test_patience_with_too_few_bookies_ends() -> None:
     made, bookies = writer(limits=WriterLimits(patience_s=3.0))
     made.append(b"x")
