@@ -73,7 +73,7 @@ docs: setup ## Write the generated pages again
 	$(PY) tools/generate_metrics.py
 	$(PY) tools/generate_comparison.py
 
-proto: setup ## Generate the protobuf module from pulsar.proto
+proto: setup ## Generate the protobuf modules from the .proto files
 	$(PY) tools/generate_proto.py
 
 lock: setup ## Resolve the dependencies again into requirements.lock

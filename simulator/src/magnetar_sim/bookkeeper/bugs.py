@@ -18,10 +18,10 @@ from magnetar.bookkeeper.ledgers.bookies import Bookies
 from magnetar.bookkeeper.ledgers.effects import Effect, LastConfirmed, Send, UpdateMetadata
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, LedgerState, Versioned
 from magnetar.bookkeeper.ledgers.reader import LedgerReader
-from magnetar.bookkeeper.ledgers.recovery import ABSENT, LedgerRecovery
+from magnetar.bookkeeper.ledgers.recovery import LedgerRecovery
 from magnetar.bookkeeper.ledgers.writer import LedgerWriter
 from magnetar.bookkeeper.protocol.entries import EntryCodec, Stored
-from magnetar.bookkeeper.protocol.messages import LAST_ENTRY, Code, EntryAdded, EntryRead, ReadEntry, Response
+from magnetar.bookkeeper.protocol.messages import ABSENT, LAST_ENTRY, Code, EntryAdded, EntryRead, ReadEntry, Response
 
 L: Final = "magnetar.bookkeeper.ledgers."
 W: Final = L + "writer.LedgerWriter."

@@ -94,13 +94,15 @@ class Adds:
         targets = self._targets[entry % len(self._targets)]
         return [Send(targets, entry, request)] if targets else []
 
-    def stored(self, bookie: BookieId, entry: int) -> None:
-        """A bookie has an entry."""
+    def stored(self, bookie: BookieId, entry: int) -> bool:
+        """A bookie has an entry; whether that is the one after `lac`, since no other one lets `confirm` advance."""
         pending = self._pending.get(entry)
         index = self._indexes.get(bookie)
         # A bookie that was replaced and chosen again may answer for an entry that does not belong to its new index.
-        if pending is not None and index is not None and quorums.stores(self._metadata, index, entry):
-            pending.acks |= 1 << index
+        if pending is None or index is None or not quorums.stores(self._metadata, index, entry):
+            return False
+        pending.acks |= 1 << index
+        return entry == self.lac + 1
 
     def confirm(self) -> bool:
         """Advance `lac` over the entries that enough bookies have, in order; whether there are any."""

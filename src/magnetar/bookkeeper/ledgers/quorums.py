@@ -3,7 +3,7 @@
 E is the ensemble's size, Qw the write quorum, Qa the ack quorum. Source: docs/design/bookkeeper.md#quorums.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, LedgerState, Segment
@@ -23,11 +23,7 @@ def covered(metadata: LedgerMetadata, fenced: Collection[int]) -> bool:
         metadata: for the quorums.
         fenced: indexes in the ensemble.
     """
-    size = metadata.ensemble_size
-    return all(
-        sum((first + offset) % size not in fenced for offset in range(metadata.write_quorum)) < metadata.ack_quorum
-        for first in range(size)
-    )
+    return all(left < metadata.ack_quorum for left in _left(metadata, fenced))
 
 
 def absences_needed(metadata: LedgerMetadata) -> int:
@@ -40,11 +36,13 @@ def absences_needed(metadata: LedgerMetadata) -> int:
 
 def writable_without(metadata: LedgerMetadata, missing: Collection[int]) -> bool:
     """Whether every write set still has an ack quorum without the bookies at these indexes."""
-    size = metadata.ensemble_size
-    return all(
-        sum((first + offset) % size not in missing for offset in range(metadata.write_quorum)) >= metadata.ack_quorum
-        for first in range(size)
-    )
+    return all(left >= metadata.ack_quorum for left in _left(metadata, missing))
+
+
+def _left(metadata: LedgerMetadata, gone: Collection[int]) -> Iterator[int]:
+    """How many bookies each write set has without those at these indexes. Write sets repeat after `ensemble_size` entries."""
+    for entry in range(metadata.ensemble_size):
+        yield sum(index not in gone for index in metadata.write_set(entry))
 
 
 def with_ensemble(metadata: LedgerMetadata, first: int, ensemble: Iterable[BookieId]) -> LedgerMetadata:

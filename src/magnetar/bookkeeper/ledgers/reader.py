@@ -4,6 +4,7 @@ Source: docs/design/bookkeeper.md#reading; `PendingReadOp` and `ReadLastConfirme
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,7 @@ from magnetar.bookkeeper.ledgers.effects import (
 from magnetar.bookkeeper.ledgers.metadata import NO_ENTRY, BookieId, LedgerState, Versioned
 from magnetar.bookkeeper.protocol.entries import DamagedEntry, EntryCodec
 from magnetar.bookkeeper.protocol.messages import (
+    ABSENT,
     LAST_ENTRY,
     BatchRead,
     Code,
@@ -31,8 +33,6 @@ from magnetar.bookkeeper.protocol.messages import (
     Request,
     Response,
 )
-
-ABSENT: Final = frozenset((Code.NO_ENTRY, Code.NO_LEDGER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,16 +292,14 @@ class LedgerReader:
 
     def metadata_read(self, versioned: Versioned | None, now: float) -> list[Effect]:
         """The metadata as stored now. None: the ledger was deleted."""
+        effects: list[Effect] = []
         if versioned is not None and versioned.version >= self._versioned.version:
             was_closed = self.closed
             self._versioned = versioned
-            effects: list[Effect] = []
             if self.closed and not was_closed:
                 self.last_readable = versioned.metadata.last_entry
                 self.unfollow()
                 effects.append(LastConfirmed(self.last_readable, closed=True))
-        else:
-            effects = []
         for number, read in list(self._reads.items()):
             for entry, one in read.entries.items():
                 if one.renewed and one.payload is None and not one.left and not one.waiting:
@@ -357,8 +355,7 @@ class LedgerReader:
         metadata = self._versioned.metadata
         if not self._batches or metadata.ensemble_size != metadata.write_quorum:
             return 1
-        ends = [segment.first for segment in metadata.segments if segment.first > read.ask]
-        end = min(*ends, read.last + 1) if ends else read.last + 1
+        end = min([read.last + 1, *(segment.first for segment in metadata.segments if segment.first > read.ask)])
         return min(end - read.ask, self._limits.entries_max - self._under_way)
 
     def _ask(self, number: int, first: int, count: int, bookie: BookieId, now: float) -> list[Send]:
@@ -398,19 +395,18 @@ class LedgerReader:
         """A bookie has sent an entry, or has said that it cannot."""
         read = self._reads.get(number)
         one = read.entries.get(entry) if read is not None else None
-        effects: list[Effect] = []
         if one is not None:
             one.waiting.discard(bookie)
         if body is None:
             if one is not None and code in ABSENT:
                 one.absent += 1
-            return effects
+            return []
         try:
             stored = self._codec.unpack(entry, body)
         except DamagedEntry:
             if one is not None:
                 one.damaged += 1
-            return effects
+            return []
         if one is not None:
             one.payload, one.length = stored.payload, stored.length
         return self._learned(stored.lac)
@@ -473,16 +469,12 @@ class LedgerReader:
             return []
         best = NO_ENTRY
         if response.code is Code.OK:
-            try:
-                if response.lac_body is not None:
+            if response.lac_body is not None:
+                with suppress(DamagedEntry):
                     best = self._codec.unpack_lac(response.lac_body)
-            except DamagedEntry:
-                pass
-            try:
-                if response.last_entry_body is not None:
+            if response.last_entry_body is not None:
+                with suppress(DamagedEntry):
                     best = max(best, self._codec.unpack(LAST_ENTRY, response.last_entry_body).lac)
-            except DamagedEntry:
-                pass
         return self._learned(best) + self._count_learn(number)
 
     def _count_learn(self, number: int) -> list[Effect]:

@@ -15,8 +15,10 @@ from magnetar.bookkeeper.ledgers.adds import Adds
 from magnetar.bookkeeper.ledgers.bookies import Bookies
 from magnetar.bookkeeper.ledgers.effects import Effect, Ending, Finished, ReadMetadata, Send, UpdateMetadata
 from magnetar.bookkeeper.ledgers.metadata import NO_ENTRY, BookieId, LedgerMetadata, LedgerState, Versioned
+from magnetar.bookkeeper.ledgers.postponed import Postponed
 from magnetar.bookkeeper.protocol.entries import DamagedEntry, EntryCodec, Stored
 from magnetar.bookkeeper.protocol.messages import (
+    ABSENT,
     LAST_ENTRY,
     Code,
     EntryAdded,
@@ -27,9 +29,6 @@ from magnetar.bookkeeper.protocol.messages import (
     Request,
     Response,
 )
-
-ABSENT: Final = frozenset((Code.NO_ENTRY, Code.NO_LEDGER))
-"""The codes that say that a bookie does not have an entry. One that does not know (UNKNOWN_LEDGER_STATE) is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class LedgerRecovery:
         self._proposed: LedgerMetadata | None = None
         self._number = 0
         self._asked: dict[int, _Asked] = {}
-        self._busy: dict[tuple[BookieId, int], float] = {}
+        self._postponed = Postponed(limits.busy_s)
         # Indexes in the last segment: bookies whose fence is on disk; those without an answer to the first fencing read;
         # those that were asked to bring their fence to disk, with the session.
         self._fenced: set[int] = set()
@@ -146,14 +145,14 @@ class LedgerRecovery:
         self._wanted: dict[int, _Wanted] = {}
         self._next = 0
         self._end_found = False
-        self._begin(versioned)
+        self._begin()
 
-    def _begin(self, versioned: Versioned) -> None:
-        self._versioned = versioned
+    def _begin(self) -> None:
+        metadata = self._versioned.metadata
         # Entries are read from what is stored now; changes of the bookies stay in memory until the ledger is closed.
-        self._changed = versioned.metadata
-        self._ensemble = versioned.metadata.segments[-1].ensemble
-        self._adds = Adds(self._ledger, self._codec, versioned.metadata, recovery=True)
+        self._changed = metadata
+        self._ensemble = metadata.segments[-1].ensemble
+        self._adds = Adds(self._ledger, self._codec, metadata, recovery=True)
 
     @property
     def metadata(self) -> Versioned:
@@ -165,8 +164,9 @@ class LedgerRecovery:
         """When `tick` has something to do; None: nothing."""
         if self.ending is not None:
             return None
-        times = list(self._busy.values())
-        times += [one.asked_at + self._limits.speculative_s for one in self._wanted.values() if one.left]
+        times = [one.asked_at + self._limits.speculative_s for one in self._wanted.values() if one.left]
+        if (due := self._postponed.wake_at) is not None:
+            times.append(due)
         return min(times, default=None)
 
     def start(self, now: float) -> list[Effect]:
@@ -187,12 +187,13 @@ class LedgerRecovery:
         self._proposed = None
         if self._phase is _Phase.CLOSING:
             return self._finish(Ending.CLOSED)
-        self._begin(self._versioned)
+        self._begin()
         return self._fence()
 
     def metadata_read(self, versioned: Versioned | None, now: float) -> list[Effect]:
         """The metadata as stored, after a proposal that was refused or whose fate is unknown. None: the ledger was deleted."""
-        if self.ending is not None or self._proposed is None:
+        proposed = self._proposed
+        if self.ending is not None or proposed is None:
             return []
         if versioned is None:
             return self._finish(Ending.NO_SUCH_LEDGER)
@@ -200,11 +201,11 @@ class LedgerRecovery:
             # A server that lags has answered.
             return [ReadMetadata()]
         self._proposed = None
+        former, self._versioned = self._versioned, versioned
         if self._phase is _Phase.MARKING:
             # The writer may have changed the ensemble meanwhile, so everything is decided again.
-            self._begin(versioned)
+            self._begin()
             return self.start(now)
-        former, self._versioned = self._versioned, versioned
         stored = versioned.metadata
         if stored.state is LedgerState.CLOSED:
             return self._finish(Ending.CLOSED)
@@ -213,7 +214,7 @@ class LedgerRecovery:
             return self._finish(Ending.CONFLICT)
         # Bookies of older segments were replaced by another client.
         self._changed = replace(stored, segments=(*stored.segments[:at], *self._changed.segments[at:]))
-        return self._close(self._adds.lac, self._adds.length)
+        return self._close(proposed.last_entry, proposed.length)
 
     def answered(self, bookie: BookieId, number: int, response: Response, now: float, session: int) -> Sequence[Effect]:
         """A bookie has answered a request.
@@ -234,7 +235,7 @@ class LedgerRecovery:
         if asked is None:
             return ()
         if isinstance(response, EntryRead) and response.code is Code.TOO_MANY:
-            self._busy[bookie, number] = now + self._limits.busy_s
+            self._postponed.add(bookie, number, now)
             return ()
         self._settle(number, asked)
         if isinstance(response, LedgerForced):
@@ -274,8 +275,7 @@ class LedgerRecovery:
         if self.ending is not None:
             return []
         effects: list[Effect] = []
-        for bookie, number in [one for one, due in self._busy.items() if due <= now]:
-            del self._busy[bookie, number]
+        for bookie, number in self._postponed.take(now):
             if number >= 0:
                 effects += self._adds.again(bookie, number)
             elif number in self._asked:
@@ -447,17 +447,15 @@ class LedgerRecovery:
         if wanted is None:
             return []
         wanted.waiting.discard(self._ensemble.index(bookie))
-        effects: list[Effect] = [*self._read(entry, wanted, 1, now)]
-        return effects + self._advance(now)
+        return [*self._read(entry, wanted, 1, now), *self._advance(now)]
 
     def _added(self, bookie: BookieId, entry: int, code: Code, now: float) -> Sequence[Effect]:
         if code is Code.OK:
-            self._adds.stored(bookie, entry)
-            return self._advance(now) if self._adds.confirm() else ()
+            return self._advance(now) if self._adds.stored(bookie, entry) and self._adds.confirm() else ()
         if code is Code.UNAUTHORISED:
             return self._finish(Ending.UNAUTHORISED)
         if code is Code.TOO_MANY:
-            self._busy[bookie, entry] = now + self._limits.busy_s
+            self._postponed.add(bookie, entry, now)
             return ()
         self._bookies.failed(bookie, now)
         return self._lost(bookie, now)
@@ -499,10 +497,10 @@ class LedgerRecovery:
     def _answered_measure(self, asked: _Asked, response: EntryRead) -> list[Effect]:
         if response.code is Code.OK and self._phase is _Phase.MEASURING:
             try:
-                self._adds.length = self._codec.unpack(self._lac, response.body or b"").length
+                stored = self._codec.unpack(self._lac, response.body or b"")
             except DamagedEntry:
                 return self._not_measured(asked)
-            return self._close(self._lac, self._adds.length)
+            return self._close(self._lac, stored.length)
         return self._not_measured(asked)
 
     def _not_measured(self, asked: _Asked) -> list[Effect]:
@@ -528,5 +526,5 @@ class LedgerRecovery:
         self.ending = ending
         self._wanted.clear()
         self._asked.clear()
-        self._busy.clear()
+        self._postponed.clear()
         return [Finished(ending, self._versioned)]

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper.ledgers.metadata import NO_ENTRY, BookieId, DigestType, LedgerMetadata, LedgerState, Segment
 from magnetar.bookkeeper.protocol.bookkeeper_pb2 import LedgerMetadataFormat
+from magnetar.bookkeeper.protocol.varint import varint
 
 METADATA_BYTES_MAX = 1024 * 1024 - 1
 """Limit of a node of ZooKeeper: the default of its `jute.maxbuffer`. It bounds the number of segments and the custom values."""
@@ -46,7 +47,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
             body = _message(metadata)
             body.cToken = metadata.token
             message = body.SerializeToString()
-            encoded = _length(len(message)) + message
+            encoded = varint(len(message)) + message
         case 2:
             encoded = text_format.MessageToString(_message(metadata)).encode()
         case 1:
@@ -121,16 +122,6 @@ def _message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
     for key, value in metadata.custom.items():
         message.customMetadata.add(key=key.encode(), value=value)
     return message
-
-
-def _length(size: int) -> bytes:
-    """A length as protobuf writes it: seven bits in each byte, the lowest first."""
-    encoded = bytearray()
-    while size > 0x7F:
-        encoded.append(size & 0x7F | 0x80)
-        size >>= 7
-    encoded.append(size)
-    return bytes(encoded)
 
 
 def _binary(rest: bytes) -> LedgerMetadataFormat:

@@ -3,7 +3,7 @@
 Source: docs/design/bookkeeper.md#writing; `LedgerHandle` and `PendingAddOp` of Apache BookKeeper 4.17.3.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -21,6 +21,7 @@ from magnetar.bookkeeper.ledgers.effects import (
     UpdateMetadata,
 )
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, LedgerState, Versioned
+from magnetar.bookkeeper.ledgers.postponed import Postponed
 from magnetar.bookkeeper.protocol.entries import EntryCodec
 from magnetar.bookkeeper.protocol.messages import Code, EntryAdded, Response, WriteLac
 
@@ -98,7 +99,7 @@ class LedgerWriter:
         self._stalled_since: float | None = None
         self._retry_at: float | None = None
         self._next_suspect = -inf
-        self._busy: dict[tuple[BookieId, int], float] = {}
+        self._postponed = Postponed(limits.busy_s)
         self._lac_sent = -1
         self._lac_at: float | None = None
 
@@ -127,9 +128,7 @@ class LedgerWriter:
         """When `tick` has something to do; None: nothing."""
         if self.ending is not None:
             return None
-        times = [time for time in (self._retry_at, self._lac_at) if time is not None]
-        # The wait is the same for all of them, so the first one is due first.
-        times += [due for due, _ in zip(self._busy.values(), range(1), strict=False)]
+        times = [time for time in (self._retry_at, self._lac_at, self._postponed.wake_at) if time is not None]
         return min(times, default=None)
 
     def append(self, payload: bytes) -> list[Send]:
@@ -166,8 +165,7 @@ class LedgerWriter:
             return ()
         code = response.code
         if code is Code.OK:
-            self._adds.stored(bookie, number)
-            return self._confirm(now)
+            return self._confirm(now) if self._adds.stored(bookie, number) else ()
         if code is Code.FENCED:
             return self._finish(Ending.FENCED)
         if code is Code.UNAUTHORISED:
@@ -175,8 +173,7 @@ class LedgerWriter:
         if code is Code.TOO_MANY:
             # The bookie is well, and replacing it would move the load to others: docs/design/bookkeeper.md#too-many.
             if number in self._adds:
-                self._busy.pop((bookie, number), None)
-                self._busy[bookie, number] = now + self._limits.busy_s
+                self._postponed.add(bookie, number, now)
             return ()
         return self._failed(bookie, now)
 
@@ -230,8 +227,7 @@ class LedgerWriter:
         if self.ending is not None:
             return []
         effects: list[Effect] = []
-        for bookie, entry in [one for one, due in self._busy.items() if due <= now]:
-            del self._busy[bookie, entry]
+        for bookie, entry in self._postponed.take(now):
             effects += self._adds.again(bookie, entry)
         if self._retry_at is not None and self._retry_at <= now:
             effects += self._retry(now)
@@ -265,9 +261,11 @@ class LedgerWriter:
         if self._proposed is not None:
             return []
         chosen = self._bookies.replacements(adds.ensemble, adds.missing, now)
-        if not chosen or (now < self._next_suspect and self._suspect(chosen.values(), now)):
+        # Where no bookie can be reached, changes to bookies that have failed lately would follow each other without a pause.
+        suspect = any(self._bookies.quarantined(bookie, now) for bookie in chosen.values())
+        if not chosen or (suspect and now < self._next_suspect):
             return self._wait(now)
-        if self._suspect(chosen.values(), now):
+        if suspect:
             self._next_suspect = now + self._limits.retry_s
         ensemble = [chosen.get(index, bookie) for index, bookie in enumerate(adds.ensemble)]
         proposed = quorums.with_ensemble(self._versioned.metadata, adds.lac + 1, ensemble)
@@ -275,10 +273,6 @@ class LedgerWriter:
             return self._finish(Ending.TOO_MANY_SEGMENTS)
         self._proposed = proposed
         return [UpdateMetadata(proposed, self._versioned.version)]
-
-    def _suspect(self, bookies: Iterable[BookieId], now: float) -> bool:
-        """Whether one of them has failed lately. Where none can be reached, changes would follow each other without a pause."""
-        return any(self._bookies.quarantined(bookie, now) for bookie in bookies)
 
     def _rebased(self, proposed: LedgerMetadata, stored: LedgerMetadata) -> LedgerMetadata:
         """The same proposal for what is stored now. The last confirmed entry has not changed meanwhile."""
@@ -344,5 +338,5 @@ class LedgerWriter:
     def _finish(self, ending: Ending) -> list[Effect]:
         self.ending = ending
         self._proposed = None
-        self._busy.clear()
+        self._postponed.clear()
         return [Finished(ending, self._versioned)]

@@ -9,16 +9,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
 
 from crc32c import crc32c
 
 from magnetar.bookkeeper.ledgers.metadata import DigestType
 
 MASTER_KEY_BYTES = 20
-
-Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Input of a digest. A view saves a copy of a large payload."""
 
 _U32 = Struct(">I")
 _U64 = Struct(">Q")
@@ -34,26 +30,26 @@ class Digest:
     """
 
     size: int
-    compute: Callable[[bytes, Bytes], bytes]
+    compute: Callable[[bytes, bytes], bytes]
 
 
-def _crc32c(header: bytes, payload: Bytes) -> bytes:
+def _crc32c(header: bytes, payload: bytes) -> bytes:
     return _U32.pack(crc32c(payload, crc32c(header)))
 
 
-def _crc32(header: bytes, payload: Bytes) -> bytes:
+def _crc32(header: bytes, payload: bytes) -> bytes:
     # Java writes it as a long.
     return _U64.pack(zlib.crc32(payload, zlib.crc32(header)))
 
 
-def _dummy(header: bytes, payload: Bytes) -> bytes:
+def _dummy(header: bytes, payload: bytes) -> bytes:
     return b""
 
 
-def _hmac(password: bytes) -> Callable[[bytes, Bytes], bytes]:
+def _hmac(password: bytes) -> Callable[[bytes, bytes], bytes]:
     keyed = hmac.new(hashlib.sha1(b"mac" + password, usedforsecurity=False).digest(), digestmod="sha1")
 
-    def compute(header: bytes, payload: Bytes) -> bytes:
+    def compute(header: bytes, payload: bytes) -> bytes:
         state = keyed.copy()
         state.update(header)
         state.update(payload)

@@ -23,14 +23,14 @@ class ProtocolError(Exception):
     """The other side sent bytes that the protocol does not allow. The connection is of no further use."""
 
 
-def checked(size: int, limit: int = FRAME_BYTES_MAX) -> int:
+def checked(size: int) -> int:
     """The size of a message that is to be sent, without its length.
 
     Raises:
         ValueError: the other side would end the connection.
     """
-    if size > limit - LENGTH.size:
-        raise ValueError(f"a message of {size} bytes is too long for a frame: at most {limit - LENGTH.size}")
+    if size > FRAME_BYTES_MAX - LENGTH.size:
+        raise ValueError(f"a message of {size} bytes is too long for a frame: at most {FRAME_BYTES_MAX - LENGTH.size}")
     return size
 
 

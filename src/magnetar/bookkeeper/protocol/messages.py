@@ -9,7 +9,7 @@ Source: docs/design/bookkeeper.md#requests.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 LAST_ENTRY = -1
 """As the entry of a read: the last one that the bookie has."""
@@ -38,6 +38,10 @@ class Code(IntEnum):
     READ_ONLY = 105
     TOO_MANY = 106
     UNKNOWN_LEDGER_STATE = 107
+
+
+ABSENT: Final = frozenset((Code.NO_ENTRY, Code.NO_LEDGER))
+"""The codes that say that a bookie does not have an entry. One that does not know (UNKNOWN_LEDGER_STATE) is not among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from magnetar.bookkeeper.protocol.messages import (
     TlsStarted,
     WriteLac,
 )
+from magnetar.bookkeeper.protocol.varint import varint
 
 VERSION = 3
 
@@ -113,18 +114,9 @@ def encode_request(request: Request, number: int) -> Buffers:
     return _framed(message)
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 # Tags of fields with a length: the number of the field and wire type 2.
-_ADD_TAG = _varint(pb.Request.ADD_FIELD_NUMBER << 3 | 2)
-_BODY_TAG = _varint(pb.AddRequest.BODY_FIELD_NUMBER << 3 | 2)
+_ADD_TAG = varint(pb.Request.ADD_FIELD_NUMBER << 3 | 2)
+_BODY_TAG = varint(pb.AddRequest.BODY_FIELD_NUMBER << 3 | 2)
 
 
 def _encode_add(message: pb.Request, request: AddEntry) -> Buffers:
@@ -137,8 +129,8 @@ def _encode_add(message: pb.Request, request: AddEntry) -> Buffers:
         add.write_flags = _DEFERRED_SYNC
     if request.high_priority:
         message.header.priority = _HIGH_PRIORITY
-    rest = add.SerializePartialToString() + _BODY_TAG + _varint(len(request.body))
-    head = message.SerializeToString() + _ADD_TAG + _varint(len(rest) + len(request.body)) + rest
+    rest = add.SerializePartialToString() + _BODY_TAG + varint(len(request.body))
+    head = message.SerializeToString() + _ADD_TAG + varint(len(rest) + len(request.body)) + rest
     return LENGTH.pack(checked(len(head) + len(request.body))) + head, request.body
 
 

@@ -300,6 +300,18 @@ def test_a_close_that_is_refused(kind: str) -> None:
             assert ending(example) is Ending.NO_SUCH_LEDGER
 
 
+def test_a_close_that_is_refused_keeps_the_length_that_was_read() -> None:
+    segments = (Segment(0, (A, B, C)), Segment(5, (A, B, D)))
+    example = Example(replace(MARKED, segments=segments))
+    example.fenced_at(entry=5, lac=4)
+    for bookie in (A, B):
+        example.read(bookie, 5, Code.NO_ENTRY)
+    example.read(B, 4, data=body(4, 3, length=99))
+    repaired = replace(MARKED, segments=(Segment(0, (E, B, C)), segments[1]))
+    example.take(example.machine.metadata_read(Versioned(repaired, 5), 0.0))
+    assert example.others == [UpdateMetadata(quorums.closed(repaired, 4, 99), 5)]
+
+
 def test_an_empty_ledger_is_closed_empty() -> None:
     example = Example()
     for bookie in (A, B):
