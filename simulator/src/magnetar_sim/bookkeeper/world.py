@@ -814,7 +814,7 @@ class World:
 def _brief(message: Request | Response) -> str:
     """A message without its bytes."""
     fields = [
-        f"{name}={getattr(message, name)}" for name in message.__slots__ if "bod" not in name and "key" not in name
+        f"{name}={getattr(message, name)}" for name in message.__match_args__ if "bod" not in name and "key" not in name
     ]
     return f"{type(message).__name__} {' '.join(fields[1:])}"
 

@@ -3,8 +3,8 @@
 Source: docs/design/bookkeeper.md#entry.
 """
 
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from magnetar.bookkeeper.ledgers.metadata import DigestType
 from magnetar.bookkeeper.protocol.digests import digest_of, master_key
@@ -18,8 +18,7 @@ class DamagedEntry(Exception):
     """The bytes are not the entry that was asked for; another bookie may have it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """The content of an entry.
 
     Attributes:

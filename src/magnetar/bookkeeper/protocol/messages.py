@@ -4,12 +4,15 @@
 An entry id of -1 means "none", or "the last one" in a read.
 A body is a stored entry: header, digest and payload, see `protocol/entries.py`.
 
+The classes that are made for every entry are named tuples, because a frozen dataclass takes longer to make. Two named tuples are
+equal if their values are, whatever their classes, so each of these classes has another number of values.
+
 Source: docs/design/bookkeeper.md#requests.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 LAST_ENTRY = -1
 """As the entry of a read: the last one that the bookie has."""
@@ -44,8 +47,7 @@ ABSENT: Final = frozenset((Code.NO_ENTRY, Code.NO_LEDGER))
 """The codes that say that a bookie does not have an entry. One that does not know (UNKNOWN_LEDGER_STATE) is not among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddEntry:
+class AddEntry(NamedTuple):
     """Store an entry.
 
     Attributes:
@@ -164,8 +166,7 @@ Request: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EntryAdded:
+class EntryAdded(NamedTuple):
     """The answer to `AddEntry`."""
 
     ledger: int
@@ -173,8 +174,7 @@ class EntryAdded:
     code: Code
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRead:
+class EntryRead(NamedTuple):
     """The answer to `ReadEntry`.
 
     Attributes:
