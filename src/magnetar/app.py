@@ -27,6 +27,7 @@ from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
+from magnetar.broker.security.credentials import Keys
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.secret_file import read_token
@@ -136,7 +137,11 @@ class BrokerApp:
 
         Raises:
             MagnetarError: anything that keeps it from running, in one line.
+            GivenUp: see `give_up`.
         """
+        if self.cluster.storage == "bookkeeper":
+            self._secrets()  # a fault in them is reported now, and not when the other broker has died
+            await self._wait_for_storage()
         # Recovered objects stay: with ten thousand topics the collector's scans of them would take a third of the
         # start.
         gc.disable()
@@ -153,15 +158,13 @@ class BrokerApp:
         config = self.config.broker
         name = self.cluster.name
         clock = SystemClock()
-        security = self.config.security
-        keys = load_keys(security.authentication)
-        # With authentication links have tokens of their own, which the broker does not need.
-        token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
-        self.tls = Listening(security.tls) if security.tls.certificate_file else None
-        outbox = Outbox(now_ms=clock.now_ms())
+        keys, token, self.tls = self._secrets()
         storage = await self._open_storage()
         self.store, self.log = storage.store, storage.log
         stored, recovered = storage.stored, storage.recovered
+        for problem in recovered.problems:
+            logger.error("%s", problem)
+        outbox = Outbox(now_ms=clock.now_ms())
         resources = Resources.load(stored, defaults=defaults_of(self.config.policies))
         first = resources.first_start(self.config, name, storage.uuid)
         if first.puts:
@@ -188,7 +191,7 @@ class BrokerApp:
             boot=clock.now_ms(),
             service_url_tls=self.cluster.service_url_tls,
             listeners=self.cluster.listener_urls(),
-            security=security,
+            security=self.config.security,
             keys=keys,
             lost_entries=storage.lost_entries,
             admin_url=self.cluster.admin_url,
@@ -211,17 +214,29 @@ class BrokerApp:
         self._watch_storage(storage.lost)
         await self._listen(resources, storage.uuid, clock)
 
+    def _secrets(self) -> tuple[Keys, bytes, Listening | None]:
+        """Keys that check tokens, the links' secret, certificates."""
+        security = self.config.security
+        keys = load_keys(security.authentication)
+        # With authentication links have tokens of their own, which the broker does not need.
+        token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
+        return keys, token, Listening(security.tls) if security.tls.certificate_file else None
+
     async def _open_storage(self) -> BrokerStorage:
-        if self.cluster.storage == "local":
+        if self._opening is None:
             return open_local(self.config, self.cluster.name, self, self._stack)
+        return await asyncio.to_thread(self._opening.open, self.config.broker)
+
+    async def _wait_for_storage(self) -> None:
+        """Wait until no other broker serves with this log."""
         try:
             from magnetar.runtime.bookkeeper.opening import Opening
         except ModuleNotFoundError as error:
             if error.name == "kazoo":
                 raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
             raise
-        self._opening = Opening(self.cluster, self.config.broker, self, self._stack)
-        return await asyncio.to_thread(self._opening.open)
+        self._opening = Opening(self.cluster, self, self._stack)
+        await asyncio.to_thread(self._opening.wait)
 
     def give_up(self) -> None:
         """Make `start` end if it waits for another broker of the cluster to go. It raises `GivenUp` then."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from magnetar.metadata.store import VersionConflict, Watcher, notify
+from magnetar.metadata.store import VersionConflict, Watcher, Watchers
 
 
 class MemoryStore:
@@ -11,7 +11,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._data: dict[str, tuple[bytes, int]] = {}
         self._version = 0
-        self._watchers: list[tuple[str, Watcher]] = []
+        self._watchers = Watchers()
 
     @property
     def version(self) -> int:
@@ -38,7 +38,7 @@ class MemoryStore:
         for key, value in puts.items():
             self._data[key] = (bytes(value), version)
             changes.append((key, bytes(value), version))
-        notify(self._watchers, changes)
+        self._watchers.notify(changes)
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Write and delete, then call `done`."""
@@ -47,9 +47,7 @@ class MemoryStore:
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` on changes."""
-        item = (prefix, watcher)
-        self._watchers.append(item)
-        return lambda: self._watchers.remove(item) if item in self._watchers else None
+        return self._watchers.add(prefix, watcher)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -17,19 +17,31 @@ Watcher = Callable[[str, bytes | None, int], None]
 """Called with a key, its new value (None: deleted) and its version; after it is durable, and before the writer is answered."""
 
 
-def notify(watchers: Iterable[tuple[str, Watcher]], changes: Iterable[tuple[str, bytes | None, int]]) -> None:
-    """Call watchers for changes under their prefixes. A watcher that fails is a bug; the others are called all the same."""
-    known = list(watchers)
-    if not known:
-        return
-    for key, value, version in changes:
-        for prefix, watcher in known:
-            if not key.startswith(prefix):
-                continue
-            try:
-                watcher(key, value, version)
-            except Exception as error:
-                logger.critical("%s changed, and a watcher raised %s", key, type(error).__name__, exc_info=error)
+class Watchers:
+    """The watchers of one store."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str, Watcher]] = []
+
+    def add(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
+        """Call a watcher for changes under a prefix; the result ends it."""
+        item = (prefix, watcher)
+        self._known.append(item)
+        return lambda: self._known.remove(item) if item in self._known else None
+
+    def notify(self, changes: Iterable[tuple[str, bytes | None, int]]) -> None:
+        """Report changes. A watcher that fails is a bug; the others are called all the same."""
+        known = list(self._known)
+        if not known:
+            return
+        for key, value, version in changes:
+            for prefix, watcher in known:
+                if not key.startswith(prefix):
+                    continue
+                try:
+                    watcher(key, value, version)
+                except Exception as error:
+                    logger.critical("%s changed, and a watcher raised %s", key, type(error).__name__, exc_info=error)
 
 
 class VersionConflict(MagnetarError):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.metadata.store import Store
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.storage.entries import Append, Location
@@ -48,3 +49,19 @@ class BrokerStorage:
     recovered: Recovered
     lost_entries: int
     lost: Callable[[], str]
+
+
+def prove_deletions(store: Store, stored: dict[str, bytes], recovered: Recovered) -> None:
+    """Store the proofs of deletions, if the store is older than they are or new (`broker.catalog.deletion_proofs`).
+
+    Args:
+        store: open.
+        stored: its content; gets what is stored.
+        recovered: the content of the log.
+
+    Raises:
+        StorageError: it cannot be stored.
+    """
+    for piece in begin_proving(stored, recovered.topics):
+        store.apply(piece.puts)
+        stored |= piece.puts

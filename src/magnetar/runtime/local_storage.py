@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.catalog.deletion_proofs import Loss, begin_proving
+from magnetar.broker.catalog.deletion_proofs import Loss
 from magnetar.core.config import Config
 from magnetar.core.errors import StorageError
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX
-from magnetar.runtime.broker_storage import BrokerStorage, LogReports
+from magnetar.runtime.broker_storage import BrokerStorage, LogReports, prove_deletions
 from magnetar.runtime.log.discard import Discarder
 from magnetar.runtime.log.files import OsFiles
 from magnetar.runtime.log.folder import DataFolder
@@ -127,15 +127,11 @@ def open_local(config: Config, cluster: str, reports: LogReports, stack: context
     stack.callback(close_ledgers, ledgers)
     stack.callback(log.stop)
     log.forget(dropped)
-    for piece in begin_proving(stored, recovered.topics):
-        store.apply(piece.puts)
-        stored |= piece.puts
+    prove_deletions(store, stored, recovered)
     begin_mark(mark, store, stored)
     for loss in losses[:LOSSES_TOLD_MAX]:
         logger.error("%s; see magnetar recover %s", loss, cluster)
     if len(losses) > LOSSES_TOLD_MAX:
         logger.error("and %d more ledgers miss entries", len(losses) - LOSSES_TOLD_MAX)
-    for problem in recovered.problems:
-        logger.error("%s", problem)
     lost_entries = sum(loss.entries for loss in losses)
     return BrokerStorage(folder.uuid, log, store, stored, recovered, lost_entries, folder.lock.lost)

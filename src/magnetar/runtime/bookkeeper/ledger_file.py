@@ -26,15 +26,13 @@ class LedgerBytes:
         cut: the file ends here even if the ledger does not; -1: it ends with the ledger.
 
     Attributes:
-        handles: how many have it open.
-        deleted: whether its file is deleted: the last one who closes it deletes the ledger.
         broken: whether an append failed. What was confirmed can be read; to learn what else is stored, recover the ledger.
     """
 
     def __init__(self, reader: Readable, writer: Writable | None, entries: int, size: int, cut: int) -> None:
-        self.handles = 0
-        self.deleted = False
         self.broken = False
+        self._handles = 0
+        self._deleted = False
         self._lock = threading.Lock()
         self._reader, self._writer = reader, writer
         self._entries, self._end, self._cut = entries, size, cut
@@ -61,6 +59,20 @@ class LedgerBytes:
         """Bytes of the file."""
         return self._end if self._cut < 0 else min(self._end, self._cut)
 
+    def acquire(self) -> None:
+        """One more has it open."""
+        self._handles += 1
+
+    def release(self) -> bool:
+        """One fewer has it open; returns whether the ledger is to be deleted: its file is deleted, and no handle is open."""
+        self._handles -= 1
+        return self._deleted and not self._handles
+
+    def delete(self) -> bool:
+        """The file is deleted; returns whether the ledger is to be deleted now, because no handle is open."""
+        self._deleted = True
+        return not self._handles
+
     def cut(self, size: int) -> None:
         """The file ends at an offset from now on."""
         self._cut = size if self._cut < 0 else min(size, self._cut)
@@ -75,6 +87,8 @@ class LedgerBytes:
             raise OSError(errno.EBADF, f"ledger {self.ledger} takes no more entries")
         data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         payloads = [bytes(data[at : at + ENTRY_BYTES_MAX]) for at in range(0, len(data), ENTRY_BYTES_MAX)]
+        if not payloads:
+            return 0
         with self._lock:
             self._writer.submit(payloads)
             for payload in payloads:
@@ -180,7 +194,7 @@ class LedgerFile:
         self._failed = failed
         self._writes = writes
         self._open = True
-        content.handles += 1
+        content.acquire()
 
     def writev(self, buffers: Sequence[bytes]) -> int:
         """Submit bytes; `sync` waits for them."""

@@ -181,14 +181,11 @@ class LedgerFiles:
 
     def _released(self, content: LedgerBytes) -> None:
         with self._lock:
-            content.handles -= 1
-            if content.deleted and not content.handles:
+            if content.release():
                 self._delete(content.ledger)
 
     def _forget(self, ledger: int) -> None:
-        content = self._contents.pop(ledger)
-        content.deleted = True
-        if not content.handles:
+        if self._contents.pop(ledger).delete():
             self._delete(ledger)
 
     def _delete(self, ledger: int) -> None:

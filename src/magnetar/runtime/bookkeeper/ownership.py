@@ -10,10 +10,10 @@ import time
 from typing import Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from magnetar.core.errors import StorageError
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
 from magnetar.runtime.broker_storage import GivenUp
 
 SESSION_S: Final = 4.0
@@ -42,7 +42,8 @@ class Ownership:
         self._broker = broker
         self._session_s = session_s
         self._changed = threading.Event()
-        self._stopped = threading.Event()
+        self._given_up = threading.Event()
+        self._closed = threading.Event()
         self._confirmed_s = 0.0
         self._lost = "it has not become the owner"
         self._thread = threading.Thread(target=self._watch, name="ownership", daemon=True)
@@ -57,7 +58,7 @@ class Ownership:
             data, _ = self._client.get_async(self._path).get(timeout=self._session_s)
         except NoNodeError:
             return ""
-        except (KazooException, KazooTimeoutError) as error:
+        except UNANSWERED as error:
             raise self._explained(error) from error
         return bytes(data).decode(errors="replace")
 
@@ -68,14 +69,14 @@ class Ownership:
             GivenUp: `give_up` was called meanwhile.
             StorageError: ZooKeeper refuses it.
         """
-        while not self._stopped.is_set():
+        while not self._given_up.is_set():
             asked_s = time.monotonic()
             self._changed.clear()
             try:
                 self._client.create(self._path, self._broker.encode(), ephemeral=True)
             except NodeExistsError:
                 self._wait_for_change()
-            except (KazooException, KazooTimeoutError) as error:
+            except UNANSWERED as error:
                 raise self._explained(error) from error
             else:
                 self._confirmed_s, self._lost = asked_s, ""
@@ -84,8 +85,8 @@ class Ownership:
         raise GivenUp
 
     def give_up(self) -> None:
-        """Make `take` return. May be called on any thread."""
-        self._stopped.set()
+        """Make `take` end, if it waits. May be called on any thread."""
+        self._given_up.set()
         self._changed.set()
 
     def lost(self) -> str:
@@ -97,36 +98,32 @@ class Ownership:
         return self._lost
 
     def close(self) -> None:
-        """Let another broker be the owner, at once."""
+        """Ask for the node no longer. It goes when the client ends its session, and another broker may be the owner then."""
         self._lost = self._lost or "it has given up the log"
-        self.give_up()
+        self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
-            try:
-                _, stat = self._client.get_async(self._path).get(timeout=self._session_s)
-                if stat.ephemeralOwner == self._client.client_id[0]:
-                    self._client.delete_async(self._path).get(timeout=self._session_s)
-            except (KazooException, KazooTimeoutError, TypeError):
-                return  # the node goes with the session
 
     def _wait_for_change(self) -> None:
         """Wait until the owner's node is gone. A watch may be lost with its connection, so look again after a session."""
         try:
-            found = self._client.exists_async(self._path, lambda _event: self._changed.set()).get(
-                timeout=self._session_s
-            )
-        except (KazooException, KazooTimeoutError):
+            found = self._client.exists_async(self._path, self._node_changed).get(timeout=self._session_s)
+        except UNANSWERED:
             found = True
         if found:
             self._changed.wait(self._session_s)
 
+    def _node_changed(self, _event: object) -> None:
+        # One function for all watches: kazoo keeps each of them only once.
+        self._changed.set()
+
     def _watch(self) -> None:
         """Ask for the node again and again, until it is lost."""
-        while not self._stopped.wait(self._session_s / CHECKS) and not self.lost():
+        while not self._closed.wait(self._session_s / CHECKS) and not self.lost():
             asked_s = time.monotonic()
             try:
                 stat = self._client.exists_async(self._path).get(timeout=self._session_s / 2)
-            except (KazooException, KazooTimeoutError):
+            except UNANSWERED:
                 continue
             # No session: kazoo is connecting again, and does not know yet whether it still has one.
             session = self._client.client_id
@@ -138,4 +135,4 @@ class Ownership:
             self._confirmed_s = asked_s
 
     def _explained(self, error: Exception) -> StorageError:
-        return StorageError(f"ZooKeeper, {self._path}: {str(error) or type(error).__name__}")
+        return StorageError(f"ZooKeeper, {self._path}: {reason(error)}")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
 from magnetar.runtime.bookkeeper.ledgers import VersionConflict
 
 ANSWER_S: Final = 10.0
@@ -49,6 +49,5 @@ class ZooKeeperRecord:
             return ask().get(timeout=ANSWER_S)
         except (BadVersionError, NodeExistsError, NoNodeError):
             raise
-        except (KazooException, KazooTimeoutError) as error:
-            what = str(error) or type(error).__name__
-            raise OSError(errno.ETIMEDOUT, f"ZooKeeper, {self._path}: {what}") from error
+        except UNANSWERED as error:
+            raise OSError(errno.ETIMEDOUT, f"ZooKeeper, {self._path}: {reason(error)}") from error

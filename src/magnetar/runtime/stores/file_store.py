@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, notify
+from magnetar.metadata.store import VersionConflict, Watcher, Watchers
 from magnetar.runtime.stores.writes import Write, Writes, answer
 from magnetar.storage import statefile
 from magnetar.storage.files import Files, LogFile
@@ -63,7 +63,7 @@ class FileStore:
         self._heal_s = heal_s
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._watchers: list[tuple[str, Watcher]] = []
+        self._watchers = Watchers()
         self._writes = Writes()
         self._file: LogFile | None = None
         self._size = self._base = 0
@@ -99,9 +99,7 @@ class FileStore:
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Report changes, on the store's thread."""
-        item = (prefix, watcher)
-        self._watchers.append(item)
-        return lambda: self._watchers.remove(item) if item in self._watchers else None
+        return self._watchers.add(prefix, watcher)
 
     def close(self) -> None:
         """Finish the submitted writes, then let go. While the file cannot be written they are reported as failed."""
@@ -187,7 +185,7 @@ class FileStore:
                     statefile.apply(self._keys, one)
                 self._version = version
             self._on_commit(version)
-            notify(self._watchers, _changes(made))
+            self._watchers.notify(_changes(made))
         for number, write in enumerate(group):
             answer(write, refused.get(number) or (StorageError(error) if error else None))
         if self._size > max(REWRITE_BYTES_MIN, GROWTH * self._base):

@@ -1,7 +1,6 @@
 """The metadata store in one SQLite file: WAL, every commit synced, one thread that groups the waiting writes into one commit."""
 
 import logging
-import queue
 import sqlite3
 import stat
 import threading
@@ -11,18 +10,16 @@ from typing import cast
 
 from crc32c import crc32c
 
-from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, notify
+from magnetar.core.errors import StorageError
+from magnetar.metadata.store import VersionConflict, Watcher, Watchers
 from magnetar.runtime.log.files import IS_LINK, IS_NO_FILE
 from magnetar.runtime.log.reserve import Reserve
+from magnetar.runtime.stores.writes import Write, Writes, answer
 
 logger = logging.getLogger("magnetar.store")
 
 SCHEMA_VERSION = 2
 """2: every record has a checksum. Version 1 is read and made 2; brokers before this one refuse it in one line."""
-GROUP_MAX = 1000
-"""Back-pressure: at most this number of submitted writes share a commit, so that the first of them does not wait too long."""
-
 BUSY_S = 5
 
 
@@ -35,24 +32,6 @@ def is_whole(key: object, value: object, version: object, checksum: object) -> b
     """Whether a record is intact, by its checksum."""
     whole = isinstance(key, str) and isinstance(value, bytes) and isinstance(version, int)
     return whole and checksum == checksum_of(cast("str", key), cast("bytes", value), cast("int", version))
-
-
-class _Write:
-    """One transaction that waits."""
-
-    __slots__ = ("deletes", "done", "expected", "puts")
-
-    def __init__(
-        self,
-        puts: Mapping[str, bytes],
-        deletes: tuple[str, ...],
-        expected: Mapping[str, int] | None,
-        done: Callable[[str], None],
-    ) -> None:
-        self.puts = puts
-        self.deletes = deletes
-        self.expected = expected
-        self.done = done
 
 
 class SqliteStore:
@@ -87,8 +66,8 @@ class SqliteStore:
         self.version = 0
         self._reserve = reserve
         self._lost = lost
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        self._watchers: list[tuple[str, Watcher]] = []
+        self._writes = Writes()
+        self._watchers = Watchers()
         self._loaded: dict[str, tuple[bytes, int]] = {}
         started = threading.Event()
         failure: list[StorageError] = []
@@ -136,33 +115,19 @@ class SqliteStore:
         self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
     ) -> None:
         """Write and delete, all or nothing, durably."""
-        finished = threading.Event()
-        problem: list[str] = []
-
-        def done(error: str) -> None:
-            problem.append(error)
-            finished.set()
-
-        self._queue.put(_Write(dict(puts), deletes, expected, done))
-        finished.wait()
-        if problem[0]:
-            if problem[0].startswith(_CONFLICT):
-                raise VersionConflict(problem[0].removeprefix(_CONFLICT))
-            raise StorageError(problem[0])
+        self._writes.apply(puts, deletes, expected)
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Write and delete later, in the order of submission."""
-        self._queue.put(_Write(puts, deletes, None, done))
+        self._writes.submit(puts, deletes, done)
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Report changes, on the store's thread."""
-        item = (prefix, watcher)
-        self._watchers.append(item)
-        return lambda: self._watchers.remove(item) if item in self._watchers else None
+        return self._watchers.add(prefix, watcher)
 
     def close(self) -> None:
         """Finish the submitted writes, then close the file."""
-        self._queue.put(None)
+        self._writes.end()
         self._thread.join()
 
     # ------------------------------------------------------------------------------------------------------ the thread
@@ -271,26 +236,14 @@ class SqliteStore:
             if failure:
                 started.set()
         started.set()
-        closing = False
-        while not closing:
-            write = self._queue.get()
-            group: list[_Write] = []
-            while True:
-                if write is None:
-                    closing = True
-                    break
-                group.append(write)
-                if len(group) >= GROUP_MAX or write.expected is not None or self._queue.empty():
-                    break
-                write = self._queue.get()
-            if group:
-                self._commit(connection, group)
+        while group := self._writes.take():
+            self._commit(connection, group)
         connection.close()
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
+    def _commit(self, connection: sqlite3.Connection, group: list[Write]) -> None:
         """One transaction for the whole group; if it fails, one for each write, so that a bad write fails alone."""
         changes: list[tuple[str, bytes | None, int]] = []
-        error = ""
+        problem: VersionConflict | StorageError | None = None
         try:
             if lost := self._lost():
                 raise ValueError(lost)
@@ -307,27 +260,24 @@ class SqliteStore:
             if self._made_room(failure):
                 self._commit(connection, group)
                 return
-            error = f"{_CONFLICT}{failure}" if isinstance(failure, VersionConflict) else str(self._explain_any(failure))
-        if error and len(group) > 1:
+            problem = failure if isinstance(failure, VersionConflict) else self._explain_any(failure)
+        if problem and len(group) > 1:
             for write in group:
                 self._commit(connection, [write])
             return
-        if not error:
+        if not problem:
             self._on_commit(self.version)
-            notify(self._watchers, changes)
+            self._watchers.notify(changes)
             if self._reserve is not None:
                 self._reserve.keep()
         for write in group:
-            try:
-                write.done(error)
-            except Exception as failure:
-                logger.critical("the callback of a write raised %s", type(failure).__name__, exc_info=failure)
+            answer(write, problem)
 
-    def _explain_any(self, error: Exception) -> MagnetarError:
+    def _explain_any(self, error: Exception) -> StorageError:
         return self._explain(error) if isinstance(error, sqlite3.Error) else StorageError(str(error))
 
     @staticmethod
-    def _check(connection: sqlite3.Connection, write: _Write) -> None:
+    def _check(connection: sqlite3.Connection, write: Write) -> None:
         for key, version in (write.expected or {}).items():
             row = connection.execute("SELECT version FROM entries WHERE key=?", (key,)).fetchone()
             present = row[0] if row else 0
@@ -335,7 +285,7 @@ class SqliteStore:
                 raise VersionConflict(f"{key} has version {present}, not {version}")
 
     @staticmethod
-    def _write(connection: sqlite3.Connection, write: _Write) -> list[tuple[str, bytes | None, int]]:
+    def _write(connection: sqlite3.Connection, write: Write) -> list[tuple[str, bytes | None, int]]:
         version = connection.execute("UPDATE counter SET version=version+1 RETURNING version").fetchone()[0]
         changes: list[tuple[str, bytes | None, int]] = [
             (key, None, version)
@@ -349,6 +299,3 @@ class SqliteStore:
         )
         changes += [(key, value, version) for key, value in write.puts.items()]
         return changes
-
-
-_CONFLICT = "version conflict: "

@@ -65,14 +65,16 @@ class Writes:
         self._queue.put(None)
 
     def take(self) -> list[Write]:
-        """Wait for writes; all that wait, up to `GROUP_MAX`. No writes: the end."""
+        """Wait for writes; those that wait, `GROUP_MAX` at most, up to the first one that expects something. None: the end."""
         group: list[Write] = []
-        while not self._ended and (not group or (len(group) < GROUP_MAX and not self._queue.empty())):
+        while not self._ended:
             write = self._queue.get()
             if write is None:
                 self._ended = True
-            else:
-                group.append(write)
+                break
+            group.append(write)
+            if write.expected is not None or len(group) >= GROUP_MAX or self._queue.empty():
+                break
         return group
 
 

@@ -39,7 +39,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from magnetar.core.errors import StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, notify
+from magnetar.metadata.store import VersionConflict, Watcher, Watchers
 from magnetar.runtime.stores.znodes import (
     BUCKETS,
     COMMITS_KEPT,
@@ -110,7 +110,7 @@ class ZooKeeperStore:
         self._exclusive = exclusive
         self._fenced = ""
         self._queue: queue.SimpleQueue[Write | Callable[[], None]] = queue.SimpleQueue()
-        self._watchers: list[tuple[str, Watcher]] = []
+        self._watchers = Watchers()
         self._versions: dict[str, int] = {}
         self._seen = 0
         self._stale = False
@@ -196,9 +196,7 @@ class ZooKeeperStore:
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Report changes, this store's and others', on the store's thread."""
-        item = (prefix, watcher)
-        self._watchers.append(item)
-        return lambda: self._watchers.remove(item) if item in self._watchers else None
+        return self._watchers.add(prefix, watcher)
 
     def close(self) -> None:
         """Finish the submitted writes, then close; without a connection the waiting ones are reported as not stored."""
@@ -289,7 +287,7 @@ class ZooKeeperStore:
             else:
                 self._versions[key] = each
         self._seen, self._stale = version, False
-        notify(self._watchers, sorted(changes, key=lambda change: change[2]))
+        self._watchers.notify(sorted(changes, key=lambda change: change[2]))
 
     def _missed(self, version: int) -> list[tuple[str, bytes | None, int]] | None:
         """The last change of each key that transactions after `_seen` up to `version` wrote; None: too many."""
@@ -368,7 +366,7 @@ class ZooKeeperStore:
                 self._commit([write])
             return
         if not error:
-            notify(self._watchers, changes)
+            self._watchers.notify(changes)
         for write in group:
             try:
                 write.done(error)
