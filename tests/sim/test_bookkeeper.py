@@ -22,7 +22,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "replaced_counts": (11, 111, 202),
     "bookie_twice": (0, 1, 2),
     "conflict_not_reread": (7, 12, 22),
-    "lagging_server": (346, 500, 1075),
+    "lagging_server": (1127,),
     "close_unconfirmed": (11, 40, 57),
     "close_after_error": (208, 299),
     "fence_ignored": (10, 23, 28),
