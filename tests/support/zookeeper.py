@@ -1,5 +1,6 @@
 """A ZooKeeper server of one test, from Debian's package: installed, or unpacked into a cache folder; else the test is skipped."""
 
+import logging
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from magnetar.bookkeeper.ledgers.layouts import Layout, encode_layout
 from tests.support.brokers import eventually, free_port
 
 PACKAGES = ("libzookeeper-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java", "libnetty-java")
@@ -25,6 +27,10 @@ JARS = (
 )
 INSTALLED = Path("/usr/share/java")
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+QUIET = logging.getLogger("tests.zookeeper")
+QUIET.addHandler(logging.NullHandler())
+"""A server that is starting drops connections, which is no news."""
 
 
 def _cache() -> Path:
@@ -72,6 +78,29 @@ def jars() -> str:
     return ":".join(str(cache / "usr/share/java" / jar) for jar in JARS)
 
 
+def serves(hosts: str) -> bool:
+    """Whether a client can begin a session.
+
+    The port of a server is open before that: a client that connects in between may be left without an answer.
+    """
+    client = KazooClient(hosts=hosts, timeout=5, logger=QUIET)
+    try:
+        client.start(timeout=5)
+    except KazooTimeoutError:
+        return False
+    finally:
+        client.stop()
+        client.close()
+    return True
+
+
+def make_bookkeeper(client: KazooClient, root: str) -> None:
+    """Make the nodes of a BookKeeper cluster that has no bookies."""
+    client.create(f"{root}/LAYOUT", encode_layout(Layout.HIERARCHICAL), makepath=True)
+    client.create(f"{root}/INSTANCEID", b"the-instance")
+    client.create(f"{root}/available", b"")
+
+
 class ZooKeeper:
     """A server on a port of its own; started on creation.
 
@@ -115,8 +144,8 @@ class ZooKeeper:
                 stderr=log,
             )
         eventually(self._answers, within_s=30, what="ZooKeeper does not answer")
-        # It says that it is well before it serves: who connects in between may be left without an answer.
-        eventually(self._serves, within_s=60, what="ZooKeeper does not serve")
+        # It says that it is well before it serves.
+        eventually(lambda: serves(self.hosts), within_s=60, what="ZooKeeper does not serve")
 
     def _answers(self) -> bool:
         try:
@@ -128,17 +157,6 @@ class ZooKeeper:
                 self._folder / "zookeeper.log"
             ).read_text()
             return False
-
-    def _serves(self) -> bool:
-        client = KazooClient(hosts=self.hosts, timeout=5)
-        try:
-            client.start(timeout=5)
-        except KazooTimeoutError:
-            return False
-        finally:
-            client.stop()
-            client.close()
-        return True
 
     def freeze(self, frozen: bool) -> None:
         """Let it hang (SIGSTOP), or go on."""

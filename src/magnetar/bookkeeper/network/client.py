@@ -15,11 +15,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from magnetar.bookkeeper.ledgers.bookies import Bookies, NotEnoughBookies
-from magnetar.bookkeeper.ledgers.effects import (
-    Effect,
-    Ending,
-    Finished,
-)
+from magnetar.bookkeeper.ledgers.effects import Effect, Ending, Finished
 from magnetar.bookkeeper.ledgers.metadata import (
     DigestType,
     LedgerMetadata,
@@ -135,7 +131,7 @@ class BookKeeper:
         digest: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
-    ) -> "WritableLedger":
+    ) -> WritableLedger:
         """Create a ledger and open it for writing.
 
         Args:
@@ -181,7 +177,7 @@ class BookKeeper:
 
     async def open(
         self, ledger: int, *, digest: DigestType | None = None, password: bytes | None = None
-    ) -> "ReadableLedger":
+    ) -> ReadableLedger:
         """Open a ledger for reading, without disturbing its writer.
 
         Of a ledger that is not closed, entries up to the last confirmed one that bookies know can be read.
@@ -210,7 +206,7 @@ class BookKeeper:
         digest: DigestType | None = None,
         password: bytes | None = None,
         patience_s: float = RECOVERY_PATIENCE_S,
-    ) -> "ReadableLedger":
+    ) -> ReadableLedger:
         """Close a ledger whose writer may still write, and open it for reading: it takes the ledger over.
 
         From the return on its writer gets nothing confirmed, and every entry that was confirmed can be read. It may be called for
@@ -240,11 +236,13 @@ class BookKeeper:
         return opened
 
     async def delete(self, ledger: int) -> None:
-        """Delete a ledger. Bookies drop its entries when they collect garbage.
+        """Delete a ledger, which this client no longer uses. Bookies drop its entries when they collect garbage.
 
         Raises:
             NoSuchLedger, ZooKeeperError.
         """
+        for opened in [one for one in self._open if one.id == ledger]:
+            opened.abandon()
         await self._outside.zookeeper.delete(ledger)
 
     async def free_bytes(self) -> int:
@@ -302,5 +300,5 @@ class BookKeeper:
             return error
         return RecoveryFailed(f"{error}; recover it again later")
 
-    def _forget(self, ledger: "WritableLedger | ReadableLedger") -> None:
+    def _forget(self, ledger: WritableLedger | ReadableLedger) -> None:
         self._open.pop(ledger, None)

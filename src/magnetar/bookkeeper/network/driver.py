@@ -5,9 +5,9 @@ The machines decide everything; this module has the clock, the connections and Z
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from magnetar.bookkeeper.ledgers.bookies import Bookies
 from magnetar.bookkeeper.ledgers.effects import Effect, Ending, Finished, ReadMetadata, Send, UpdateMetadata
@@ -31,6 +31,8 @@ from magnetar.bookkeeper.protocol.entries import EntryCodec
 from magnetar.bookkeeper.protocol.messages import Code, EntryAdded, Response
 
 logger = logging.getLogger("magnetar.bookkeeper")
+
+Result = TypeVar("Result")
 
 ZOOKEEPER_AGAIN_S: Final = 1.0
 """Pause before a ledger's metadata are read or written again after ZooKeeper has failed."""
@@ -78,7 +80,9 @@ class Driver:
         return self._outside.loop.time()
 
     def run(self, effects: Iterable[Effect]) -> None:
-        """Carry out what a method of the machine has returned."""
+        """Carry out what a method of the machine has returned. Nothing after `stop`."""
+        if self._stopped:
+            return
         for effect in effects:
             if type(effect) is Send:
                 self._outside.connections.send(effect.bookies, effect.number, effect.request, self)
@@ -125,31 +129,31 @@ class Driver:
         task.add_done_callback(self._tasks.discard)
 
     async def _update(self, effect: UpdateMetadata) -> None:
-        while True:
-            try:
-                version = await self._outside.zookeeper.update(self._ledger, effect.metadata, effect.version)
-                break
-            except ZooKeeperError as error:
-                # If it was done after all, the next attempt is refused, and the machine reads what is stored.
-                logger.warning("ledger %d: %s", self._ledger, error)
-                await asyncio.sleep(ZOOKEEPER_AGAIN_S)
+        # If a failed attempt was done after all, the next one is refused, and the machine reads what is stored.
+        version = await self._repeated(
+            lambda: self._outside.zookeeper.update(self._ledger, effect.metadata, effect.version)
+        )
         if version is None:
             await self._read()
         elif not isinstance(self._machine, LedgerReader) and not self._stopped:
             self.run(self._machine.metadata_written(version, self.now))
 
     async def _read(self) -> None:
+        versioned: Versioned | None
+        try:
+            versioned = await self._repeated(lambda: self._outside.zookeeper.read(self._ledger))
+        except NoSuchLedger:
+            versioned = None
+        self.metadata_read(versioned)
+
+    async def _repeated(self, request: Callable[[], Awaitable[Result]]) -> Result:
+        """A request to ZooKeeper; it is repeated until ZooKeeper does not fail."""
         while True:
             try:
-                versioned: Versioned | None = await self._outside.zookeeper.read(self._ledger)
-                break
-            except NoSuchLedger:
-                versioned = None
-                break
+                return await request()
             except ZooKeeperError as error:
                 logger.warning("ledger %d: %s", self._ledger, error)
                 await asyncio.sleep(ZOOKEEPER_AGAIN_S)
-        self.metadata_read(versioned)
 
     def _schedule(self) -> None:
         """Set the timer if the machine wants to be called earlier than it will be."""

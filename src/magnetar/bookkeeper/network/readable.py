@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from magnetar.bookkeeper.ledgers import quorums
 from magnetar.bookkeeper.ledgers.effects import Effect, EntriesRead, LastConfirmed, ReadFailed, Send
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, Versioned
-from magnetar.bookkeeper.ledgers.reader import LedgerReader, ReaderLimits
+from magnetar.bookkeeper.ledgers.reader import LedgerReader, NotReadable, ReaderLimits
 from magnetar.bookkeeper.network.driver import Driver, Outside, codec_of
 from magnetar.bookkeeper.network.errors import BookKeeperError, EntryUnreadable, TooFewBookies
 from magnetar.bookkeeper.protocol.messages import Code, LacRead, Response
@@ -116,7 +116,8 @@ class ReadableLedger:
         """Read successive entries, all at once: the caller bounds how many.
 
         Raises:
-            EntryUnreadable: one of them cannot be read, or is after `last_readable`.
+            EntryUnreadable: one of them cannot be read, or is after `last_readable`; or there are too many reads
+                (`ReaderLimits.reads_max`).
         """
         return [entry async for entry in self.entries(first, last)]
 
@@ -172,7 +173,7 @@ class ReadableLedger:
                 elif self.closed:
                     return
                 elif self._gone:
-                    raise EntryUnreadable(f"ledger {self.id} is no longer open in this client")
+                    raise self._not_open()
                 else:
                     await learned.wait()
         finally:
@@ -190,7 +191,7 @@ class ReadableLedger:
         self._driver.stop()
         self._ended(self)
         for read in list(self._reads.values()):
-            read.fail(EntryUnreadable(f"ledger {self.id} is no longer open in this client"))
+            read.fail(self._not_open())
         self._reads.clear()
         for learned in self._learned:
             learned.set()
@@ -203,11 +204,18 @@ class ReadableLedger:
 
     def _begin(self, first: int, last: int) -> "_Read":
         if self._gone:
-            raise EntryUnreadable(f"ledger {self.id} is no longer open in this client")
+            raise self._not_open()
         self._number += 1
+        try:
+            effects = self._machine.read(self._number, first, last, self._driver.now)
+        except NotReadable as error:
+            raise EntryUnreadable(f"ledger {self.id}: {error}") from None
         read = self._reads[self._number] = _Read(self._number, first)
-        self._driver.run(self._machine.read(self._number, first, last, self._driver.now))
+        self._driver.run(effects)
         return read
+
+    def _not_open(self) -> EntryUnreadable:
+        return EntryUnreadable(f"ledger {self.id} is no longer open in this client")
 
     def _cancel(self, read: "_Read") -> None:
         if self._reads.pop(read.number, None) is not None:

@@ -45,7 +45,6 @@ class WritableLedger:
         self._machine = LedgerWriter(ledger, versioned, codec_of(ledger, versioned.metadata), outside.bookies, limits)
         self._driver = Driver(ledger, self._machine, outside, self._report)
         self._pending: deque[asyncio.Future[int]] = deque()
-        self._next = 0
         self._confirmed = NO_ENTRY
         self._error: BookKeeperError | None = None
         self._finished: asyncio.Future[Finished] = outside.loop.create_future()
@@ -83,18 +82,20 @@ class WritableLedger:
             not; `recover` decides. Cancelling it changes nothing.
 
         Raises:
-            NotWritable: the ledger is closed or was taken over; the entry was not sent.
+            NotWritable: the ledger is closed, was taken over or abandoned; the entry was not sent.
             TooMuchUnconfirmed: there is no room; the entry was not sent.
             ValueError: the payload is too large.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise ValueError(f"ledger {self.id}: an entry of {len(payload)} bytes: at most {PAYLOAD_BYTES_MAX}")
+        if self._error is not None:
+            raise NotWritable(str(self._error))
         if not self._outside.connections.has_room(self._ensemble):
             raise TooMuchUnconfirmed(f"ledger {self.id}: a bookie has not answered what was sent to it; wait for room")
         try:
             sends = self._machine.append(payload)
         except writing.NotWritable as error:
-            raise NotWritable(str(self._error or error)) from None
+            raise NotWritable(str(error)) from None
         except writing.TooMuchUnconfirmed as error:
             raise TooMuchUnconfirmed(str(error)) from None
         future: asyncio.Future[int] = self._outside.loop.create_future()

@@ -13,8 +13,9 @@ Source: docs/design/bookkeeper.md#paths, docs/design/bookkeeper.md#metadata.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -26,7 +27,6 @@ from kazoo.exceptions import (
     KazooException,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
@@ -62,6 +62,9 @@ ENDPOINT: Final = "bookie-rpc"
 _LOST = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 """Errors after which it is not known whether the request was carried out."""
 
+Watch: TypeAlias = Callable[[object], None]
+"""Is called by kazoo once when what was read has changed, or when the connection is lost."""
+
 Changed: TypeAlias = Callable[[Versioned | None], None]
 """Is called with newer metadata; None: the ledger was deleted."""
 
@@ -81,21 +84,63 @@ class RegisteredBookies:
     addresses: dict[BookieId, Address] = field(default_factory=dict)
 
 
+class _Look:
+    """Reads something that is watched, whenever it may have changed. One read is under way at a time.
+
+    Args:
+        loop: in which it is read.
+        read: reads it; gets the watch that the read sets.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, read: Callable[[Watch], Coroutine[Any, Any, None]]) -> None:
+        self._loop = loop
+        self._read = read
+        self._again = False
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Read it; if that is under way, once more after it."""
+        self._again = True
+        if self._task is None and not self._ended:
+            self._task = self._loop.create_task(self._run())
+
+    def changed(self, _event: object) -> None:
+        """A watch: it may have changed. Called by kazoo, on a thread of its own."""
+        _in_loop(self._loop, self.begin)
+
+    def end(self) -> None:
+        """Read it no more."""
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._again and not self._ended:
+                self._again = False
+                try:
+                    await self._read(self.changed)
+                except ZooKeeperError as error:
+                    # When the connection is back everything is read again.
+                    logger.warning("%s", error)
+        finally:
+            self._task = None
+
+
 @dataclass(slots=True)
 class _Watched:
     """A ledger that is watched.
 
     Attributes:
+        look: reads its metadata.
         changed: the watchers.
         version: the last one that was reported.
-        again: something may have changed since the last look began.
-        looking: a look is under way.
     """
 
+    look: _Look
     changed: list[Changed] = field(default_factory=list)
     version: int = -1
-    again: bool = False
-    looking: asyncio.Task[None] | None = None
 
 
 class ZooKeeper:
@@ -134,8 +179,7 @@ class ZooKeeper:
         self._bookies = RegisteredBookies()
         self._connected = asyncio.Event()
         self._watched: dict[int, _Watched] = {}
-        self._bookies_again = False
-        self._looking: asyncio.Task[None] | None = None
+        self._look_at_bookies = _Look(self._loop, self._read_bookies)
         self._closed = False
 
     async def open(self, start_s: float = START_S) -> None:
@@ -153,7 +197,7 @@ class ZooKeeper:
         self._connected.set()
         try:
             await self._check_cluster()
-            await self._read_bookies()
+            await self._read_bookies(self._look_at_bookies.changed)
         except BaseException:
             await self.close()
             raise
@@ -162,10 +206,8 @@ class ZooKeeper:
         """End the session."""
         self._closed = True
         self._client.remove_listener(self._state_changed)
-        tasks = [one.looking for one in self._watched.values()] + [self._looking]
-        for task in tasks:
-            if task is not None:
-                task.cancel()
+        for look in (self._look_at_bookies, *(one.look for one in self._watched.values())):
+            look.end()
         self._watched.clear()
         await self._loop.run_in_executor(None, self._stop)
 
@@ -265,27 +307,28 @@ class ZooKeeper:
                 await self._again()
             except KazooException as error:
                 raise self._explained(error) from error
-        # The nodes above it are left over when no other ledger is there.
+        # The nodes above it are left over when no other ledger is there. The ledger is deleted whether they go or not.
         while (path := path.rpartition("/")[0]) != self._root:
             try:
                 await self._call(lambda path=path: self._client.delete_async(path))  # type: ignore[misc]
-            except (NotEmptyError, NoNodeError, *_LOST):
+            except (KazooException, ZooKeeperError):
                 return
 
     def watch(self, ledger: int, changed: Changed) -> Callable[[], None]:
         """Report newer metadata of a ledger, the present ones first; the function that is returned ends it."""
-        watched = self._watched.setdefault(ledger, _Watched())
+        watched = self._watched.get(ledger)
+        if watched is None:
+            watched = self._watched[ledger] = _Watched(_Look(self._loop, partial(self._report, ledger)))
         watched.changed.append(changed)
         watched.version = -1
-        self._look(ledger)
+        watched.look.begin()
 
         def unwatch() -> None:
             if changed in watched.changed:
                 watched.changed.remove(changed)
             if not watched.changed and self._watched.get(ledger) is watched:
                 del self._watched[ledger]
-                if watched.looking is not None:
-                    watched.looking.cancel()
+                watched.look.end()
 
         return unwatch
 
@@ -346,7 +389,7 @@ class ZooKeeper:
         self._client.delete_async(path)
         return counted(path)
 
-    async def _read(self, ledger: int, watch: Callable[[Any], None] | None) -> Versioned:
+    async def _read(self, ledger: int, watch: Watch | None) -> Versioned:
         path = self._path(ledger)
         try:
             content, stat = await self._reliably(lambda: self._client.get_async(path, watch))
@@ -356,64 +399,26 @@ class ZooKeeper:
         except UnreadableMetadata as error:
             raise ZooKeeperError(f"{self._name}: ledger {ledger}: {error}") from None
 
-    def _look(self, ledger: int) -> None:
-        """Read a watched ledger, once more if that is under way."""
-        watched = self._watched.get(ledger)
-        if watched is None or self._closed:
-            return
-        watched.again = True
-        if watched.looking is None:
-            watched.looking = self._loop.create_task(self._look_at(ledger, watched))
-
-    async def _look_at(self, ledger: int, watched: _Watched) -> None:
-        def event(_: object) -> None:
-            self._from_kazoo(self._look, ledger)
-
+    async def _report(self, ledger: int, watch: Watch) -> None:
+        """Read the metadata of a watched ledger; report them if they are newer."""
+        watched = self._watched[ledger]
         try:
-            while watched.again:
-                watched.again = False
-                found: Versioned | None
-                try:
-                    found = await self._read(ledger, event)
-                except NoSuchLedger:
-                    found = None
-                except ZooKeeperError as error:
-                    # When the connection is back everything is read again.
-                    logger.warning("%s", error)
-                    return
-                if found is None or found.version > watched.version:
-                    watched.version = found.version if found is not None else watched.version
-                    for changed in list(watched.changed):
-                        changed(found)
-        finally:
-            watched.looking = None
+            found = await self._read(ledger, watch)
+        except NoSuchLedger:
+            found = None
+        if found is not None:
+            if found.version <= watched.version:
+                return
+            watched.version = found.version
+        for changed in list(watched.changed):
+            changed(found)
 
-    def _look_at_bookies(self) -> None:
-        self._bookies_again = True
-        if self._looking is None and not self._closed:
-            self._looking = self._loop.create_task(self._follow_bookies())
-
-    async def _follow_bookies(self) -> None:
-        try:
-            while self._bookies_again:
-                try:
-                    await self._read_bookies()
-                except ZooKeeperError as error:
-                    logger.warning("%s", error)
-                    return
-        finally:
-            self._looking = None
-
-    async def _read_bookies(self) -> None:
-        def event(_: object) -> None:
-            self._from_kazoo(self._look_at_bookies)
-
-        self._bookies_again = False
+    async def _read_bookies(self, watch: Watch) -> None:
         addresses: dict[BookieId, Address] = {}
         groups = []
         for path in (f"{self._root}/available", f"{self._root}/available/readonly"):
             try:
-                names = await self._reliably(lambda path=path: self._client.get_children_async(path, event))  # type: ignore[misc]
+                names = await self._reliably(lambda path=path: self._client.get_children_async(path, watch))  # type: ignore[misc]
             except NoNodeError:
                 names = []  # made when the first bookie registers there, which the other list shows
             group = [BookieId(name) for name in names if name != "readonly"]
@@ -448,7 +453,7 @@ class ZooKeeper:
             else:
                 future.set_exception(result.exception)
 
-        request().rawlink(lambda result: self._from_kazoo(done, result))
+        request().rawlink(lambda result: _in_loop(self._loop, done, result))
         try:
             async with asyncio.timeout(self._lost_s):
                 return await future
@@ -491,7 +496,7 @@ class ZooKeeper:
 
     def _state_changed(self, state: str) -> None:
         """Called by kazoo, on a thread of its own."""
-        self._from_kazoo(self._now, state == KazooState.CONNECTED)
+        _in_loop(self._loop, self._now, state == KazooState.CONNECTED)
 
     def _now(self, connected: bool) -> None:
         if not connected:
@@ -500,18 +505,19 @@ class ZooKeeper:
         self._connected.set()
         if self._paths is not None:
             # Watches may have been lost with the connection.
-            self._look_at_bookies()
-            for ledger in self._watched:
-                self._look(ledger)
-
-    def _from_kazoo(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the event loop, from another thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(function, *arguments)
+            self._look_at_bookies.begin()
+            for watched in self._watched.values():
+                watched.look.begin()
 
     def _stop(self) -> None:
         self._client.stop()
         self._client.close()
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function in the event loop, from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(function, *arguments)
 
 
 def registered_address(content: bytes) -> Address | None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from magnetar.bookkeeper.ledgers.layouts import Layout, encode_layout
 from magnetar.bookkeeper.ledgers.metadata import DigestType, LedgerState
+from magnetar.bookkeeper.ledgers.reader import ReaderLimits
 from magnetar.bookkeeper.ledgers.writer import WriterLimits
 from magnetar.bookkeeper.network import writable
 from magnetar.bookkeeper.network.client import BookKeeper, Limits
@@ -70,9 +70,7 @@ Test = Callable[[World], Awaitable[Any]]
 def run(server: servers.ZooKeeper, tree: KazooClient) -> Callable[..., None]:
     """Runs a test with four bookies."""
     root = f"/test-{uuid.uuid4().hex}"
-    tree.create(f"{root}/LAYOUT", encode_layout(Layout.HIERARCHICAL), makepath=True)
-    tree.create(f"{root}/INSTANCEID", b"x")
-    tree.create(f"{root}/available", b"")
+    servers.make_bookkeeper(tree, root)
 
     @contextlib.asynccontextmanager
     async def world(limits: Limits | None) -> AsyncIterator[World]:
@@ -243,6 +241,59 @@ def test_a_follower_sees_all_entries_until_the_end(run: Callable[..., None]) -> 
     run(test)
 
 
+def test_reads_are_bounded(run: Callable[..., None]) -> None:
+    async def test(world: World) -> None:
+        ledger = await world.client.create()
+        await asyncio.gather(*map(ledger.append, payloads(40)))
+        await ledger.close()
+        reader = await world.client.open(ledger.id)
+        # The second part of a long read is asked for while the first one is under way.
+        with pytest.raises(EntryUnreadable, match=f"^ledger {ledger.id}: 1 reads are under way: the limit is reached$"):
+            await reader.read(0, 39)
+        assert len(await reader.read(0, 9)) == 10
+
+    run(test, Limits(reader=ReaderLimits(reads_max=1)))
+
+
+def test_a_client_lets_go_of_a_ledger_that_it_deletes(run: Callable[..., None]) -> None:
+    async def test(world: World) -> None:
+        ledger, other = await world.client.create(), await world.client.create()
+        await ledger.append(b"entry 0")
+        await ledger.append(b"entry 1")  # its header says that the first one is confirmed
+        reader = await world.client.open(ledger.id)
+
+        async def follow() -> None:
+            async for _ in reader.follow():
+                pass
+
+        following = asyncio.create_task(follow())
+        assert [payload for _, payload, _ in await reader.read(0, 0)] == [b"entry 0"]
+        await world.client.delete(ledger.id)
+        gone = f"^ledger {ledger.id} is no longer open in this client$"
+        with pytest.raises(EntryUnreadable, match=gone):
+            await following
+        with pytest.raises(EntryUnreadable, match=gone):
+            await reader.read(0, 0)
+        with pytest.raises(NotWritable, match=f"^ledger {ledger.id} was abandoned$"):
+            ledger.append(b"entry 2")
+        assert await other.append(b"entry 0") == 0
+
+    run(test)
+
+
+def test_a_ledger_that_was_abandoned_is_not_closed(run: Callable[..., None]) -> None:
+    async def test(world: World) -> None:
+        ledger = await world.client.create()
+        await ledger.append(b"entry 0")
+        ledger.abandon()
+        with pytest.raises(NotWritable, match=f"^ledger {ledger.id} was abandoned$"):
+            await ledger.close()
+        await asyncio.sleep(0)  # what it would have begun is on its way before the next request
+        assert (await world.client.metadata(ledger.id)).state is LedgerState.OPEN
+
+    run(test)
+
+
 def test_errors_are_one_line(run: Callable[..., None]) -> None:
     async def test(world: World) -> None:
         with pytest.raises(TooFewBookies, match="^4 bookies take entries: an ensemble of 5 needs as many$"):
@@ -306,5 +357,7 @@ def test_closing_the_client_fails_what_is_open(run: Callable[..., None]) -> None
         await other.close()
         with pytest.raises(NotWritable, match="abandoned"):
             await done
+        with pytest.raises(NotWritable, match="abandoned"):
+            ledger.append(b"entry 2")
 
     run(test)

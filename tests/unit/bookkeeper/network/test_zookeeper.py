@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
-from magnetar.bookkeeper.ledgers.layouts import Layout, encode_layout
 from magnetar.bookkeeper.ledgers.metadata import (
     BookieId,
     DigestType,
@@ -59,9 +59,7 @@ def client(server: servers.ZooKeeper) -> Iterator[KazooClient]:
 def root(client: KazooClient) -> str:
     """A formatted root of one test."""
     root = f"/test-{uuid.uuid4().hex}"
-    client.create(f"{root}/LAYOUT", encode_layout(Layout.HIERARCHICAL), makepath=True)
-    client.create(f"{root}/INSTANCEID", b"the-instance")
-    client.create(f"{root}/available", b"")
+    servers.make_bookkeeper(client, root)
     return root
 
 
@@ -213,7 +211,7 @@ def test_a_watcher_sees_the_present_and_each_later_state_once(server: servers.Zo
             assert await seen.get() == Versioned(changed, 1)
             # Watches that come late or twice, or that were lost with a connection: look again, report nothing.
             for _ in range(3):
-                store._look(ledger)
+                store._watched[ledger].look.begin()
             store._now(True)
             await other.update(ledger, METADATA, 1)
             assert await seen.get() == Versioned(METADATA, 2)
@@ -221,6 +219,53 @@ def test_a_watcher_sees_the_present_and_each_later_state_once(server: servers.Zo
             assert await seen.get() is None
             unwatch()
             unwatch()
+
+    run(test)
+
+
+def test_a_watched_ledger_is_read_again_when_the_connection_is_back_while_a_read_fails(
+    server: servers.ZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with opened(server.hosts, root) as store:
+            ledger, _ = await store.create(METADATA)
+            real, failed = store._read, []
+
+            async def read(ledger: int, watch: Callable[[object], None] | None) -> Versioned:
+                if not failed:
+                    failed.append(ledger)
+                    store._now(True)
+                    raise ZooKeeperError("ZooKeeper does not answer")
+                return await real(ledger, watch)
+
+            monkeypatch.setattr(store, "_read", read)
+            seen: asyncio.Queue[Versioned | None] = asyncio.Queue()
+            store.watch(ledger, seen.put_nowait)
+            assert await seen.get() == Versioned(METADATA, 0)
+            assert failed == [ledger]
+
+    run(test)
+
+
+def test_a_ledger_is_deleted_also_if_the_nodes_above_it_stay(
+    server: servers.ZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with opened(server.hosts, root) as store:
+            ledger, _ = await store.create(METADATA)
+            real, answers = store._call, []
+
+            async def call(request: Callable[[], Any]) -> Any:
+                if answers:
+                    raise NoAuthError
+                answers.append(await real(request))
+                return answers[0]
+
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "_call", call)
+                await store.delete(ledger)
+            with pytest.raises(NoSuchLedger):
+                await store.read(ledger)
 
     run(test)
 
@@ -282,9 +327,8 @@ def test_requests_wait_for_a_server_that_is_started_again(tmp_path: Path) -> Non
         try:
             helper = KazooClient(hosts=server.hosts)
             helper.start()
-            helper.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL), makepath=True)
-            helper.create("/ledgers/INSTANCEID", b"x")
-            helper.create("/ledgers/available/127.0.0.1:1", b"", makepath=True)
+            servers.make_bookkeeper(helper, "/ledgers")
+            helper.create("/ledgers/available/127.0.0.1:1", b"")
             helper.stop()
             helper.close()
             bookies = Bookies()
@@ -315,9 +359,7 @@ def test_a_server_that_is_lost_is_one_line(tmp_path: Path) -> None:
         server = servers.ZooKeeper(tmp_path)
         helper = KazooClient(hosts=server.hosts)
         helper.start()
-        helper.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL), makepath=True)
-        helper.create("/ledgers/INSTANCEID", b"x")
-        helper.create("/ledgers/available", b"")
+        servers.make_bookkeeper(helper, "/ledgers")
         helper.stop()
         helper.close()
         async with opened(server.hosts, "/ledgers", lost_s=0.3) as store:
