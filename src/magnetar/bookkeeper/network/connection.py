@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from magnetar.bookkeeper.ledgers.metadata import BookieId
 from magnetar.bookkeeper.protocol import v2, v3
-from magnetar.bookkeeper.protocol.frames import Frame, FrameReader, ProtocolError
+from magnetar.bookkeeper.protocol.frames import Buffers, Frame, FrameReader, ProtocolError
 from magnetar.bookkeeper.protocol.messages import (
     AddEntry,
     Authenticate,
@@ -44,7 +44,8 @@ WRITE_BUFFER_BYTES: Final = 1 << 20
 """Bytes that the buffer of a socket takes before further frames are held back: enough to keep a bookie busy."""
 
 LARGE_BYTES: Final = 64 << 10
-"""Frames of this size and larger are written one by one. Smaller ones are joined, which costs a copy and saves system calls."""
+"""Pieces of frames that have this size or more are written one by one. Smaller ones are joined, which costs a copy and saves
+system calls."""
 
 NO_PLUGIN: Final = "AuthDisabledPlugin"
 """The name of the authentication where there is none."""
@@ -134,7 +135,7 @@ class _Outgoing(NamedTuple):
     """A frame for one bookie, with the key of its answer."""
 
     key: Hashable
-    frame: bytes
+    frame: Buffers
     waiting: _Waiting
 
 
@@ -196,7 +197,7 @@ class _Connection(asyncio.Protocol):
             self._more.setdefault(key, []).append(waiting)
         else:
             self._waiting[key] = waiting
-        self._out.append(frame)
+        self._out += frame
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -207,10 +208,11 @@ class _Connection(asyncio.Protocol):
         """Send one request of version 3 and wait for its answer."""
         asked = _Asked(self._loop)
         number = next(self._bookie.numbers)
-        frame = b"".join(v3.encode_request(request, number))
+        frame = v3.encode_request(request, number)
+        size = sum(map(len, frame))
         deadline = self._loop.time() + self._limits.request_s
-        self._bookie.add(len(frame))
-        self.send(_Outgoing(number, frame, _Waiting(asked, number, len(frame), deadline)))
+        self._bookie.add(size)
+        self.send(_Outgoing(number, frame, _Waiting(asked, number, size, deadline)))
         return await asked.answer
 
     def secure(self, transport: asyncio.Transport) -> None:
@@ -278,14 +280,14 @@ class _Connection(asyncio.Protocol):
             return
         out, self._out = self._out, []
         small: list[bytes] = []
-        for frame in out:
-            if len(frame) < LARGE_BYTES:
-                small.append(frame)
+        for piece in out:
+            if len(piece) < LARGE_BYTES:
+                small.append(piece)
                 continue
             if small:
                 self.transport.write(b"".join(small))
                 small = []
-            self.transport.write(frame)
+            self.transport.write(piece)
         if small:
             self.transport.write(b"".join(small) if len(small) > 1 else small[0])
 
@@ -557,16 +559,17 @@ class Connections:
         wait_s = self._limits.request_s
         if type(request) is AddEntry and not request.recovery and not request.deferred_sync:
             version, key = v2.VERSION, (request.ledger, request.entry)
-            frame = b"".join(v2.encode_request(request))
+            frame = v2.encode_request(request)
         elif type(request) is ReadBatch:
             version = v2.VERSION
-            frame = b"".join(v2.encode_request(request, cast("int", key)))
+            frame = v2.encode_request(request, cast("int", key))
         else:
             version = v3.VERSION
-            frame = b"".join(v3.encode_request(request, cast("int", key)))
+            frame = v3.encode_request(request, cast("int", key))
             if type(request) is ReadEntry:
                 wait_s += request.timeout_ms / 1000
-        outgoing = _Outgoing(key, frame, _Waiting(owner, number, len(frame), self._loop.time() + wait_s))
+        size = sum(map(len, frame))
+        outgoing = _Outgoing(key, frame, _Waiting(owner, number, size, self._loop.time() + wait_s))
         for id_ in bookies:
             bookie = self._bookies.get(id_)
             if bookie is None:
