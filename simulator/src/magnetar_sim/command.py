@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from magnetar_sim.bookkeeper import runner as ledger_runner
 from magnetar_sim.bookkeeper.bugs import BUGS as LEDGER_BUGS
 from magnetar_sim.compare import compare, table
+from magnetar_sim.host import outcomes
 from magnetar_sim.metadata_worlds import runner as metadata_runner
 from magnetar_sim.metadata_worlds.bugs import BUGS as METADATA_BUGS
 from magnetar_sim.runner import BUGS, run_many, run_world, shorter
@@ -54,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
     given = parser.parse_args(arguments)
     if given.mode == "metadata" or given.find in METADATA_BUGS:
-        return metadata_runner.main(given)
+        return outcomes.command("metadata", metadata_runner.run_world, given)
     if given.mode == "bookkeeper" or given.find in LEDGER_BUGS:
-        return ledger_runner.main(given)
+        return outcomes.command("bookkeeper", ledger_runner.run_world, given)
     if given.find:
         return _find(given)
     if given.compare:
@@ -93,7 +93,7 @@ def _find(given: argparse.Namespace) -> int:
 
 def _compare(given: argparse.Namespace) -> int:
     seeds = range(given.first, given.first + given.seeds)
-    result = compare(seeds, given.cores or os.cpu_count() or 1)
+    result = compare(seeds, given.cores)
     sys.stdout.write(table(result) + "\n")
     if given.output is not None:
         command = f"python -m magnetar_sim --compare --seeds {given.seeds} --from {given.first}"

@@ -6,19 +6,22 @@ consumer is given what is left in every cluster, and acknowledges nothing. A see
 acknowledged something and every promise held.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.checkers.progress import Progress
-from magnetar_sim.host.processes import pool
+from magnetar_sim.host.processes import in_pieces
 from magnetar_sim.observers import Observer
 from magnetar_sim.options import WorldOptions
 from magnetar_sim.runner import steps_of
 from magnetar_sim.world import World
 
 MODES: Final = ("exact", "snapshot")
+
+PIECE: Final = 4
+"""Seeds for which a process lives through both worlds before it reports, at most."""
 
 
 def plain_world(seed: int, mode: str, *more: Callable[[World], Observer]) -> World:
@@ -42,8 +45,8 @@ class Counts(NamedTuple):
     why: str
 
 
-def _both(seed: int) -> tuple[int, dict[str, Counts]]:
-    return seed, {mode: _one(seed, mode) for mode in MODES}
+def _piece(seeds: list[int]) -> list[tuple[int, dict[str, Counts]]]:
+    return [(seed, {mode: _one(seed, mode) for mode in MODES}) for seed in seeds]
 
 
 def _one(seed: int, mode: str) -> Counts:
@@ -64,7 +67,7 @@ def _one(seed: int, mode: str) -> Counts:
 
 def compare(seeds: range, cores: int) -> dict[str, Any]:
     """Deliveries, and those that came again, in each mode, over the comparable ones of some seeds."""
-    ordered = sorted(_all(seeds, cores), key=itemgetter(0))
+    ordered = sorted(in_pieces(_piece, seeds, cores, PIECE), key=itemgetter(0))
     broken = [f"{mode} {seed}: {one.why}" for seed, both in ordered for mode, one in both.items() if one.why]
     pairs = [both for _, both in ordered if all(one.acknowledged and not one.why for one in both.values())]
     differences = [both["snapshot"].again - both["exact"].again for both in pairs]
@@ -91,14 +94,6 @@ def _sum(worlds: list[Counts]) -> dict[str, float]:
         "worlds_with_any": sum(one.again > 0 for one in worlds),
         "again_per_1000_acknowledged_p90_of_worlds": round(rates[9 * len(rates) // 10], 1) if rates else 0.0,
     }
-
-
-def _all(seeds: range, cores: int) -> Iterator[tuple[int, dict[str, Counts]]]:
-    if cores == 1:
-        yield from map(_both, seeds)
-        return
-    with pool(cores) as processes:
-        yield from processes.imap_unordered(_both, seeds, chunksize=4)
 
 
 def table(result: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from magnetar_sim.actions.wide import Wide
 from magnetar_sim.checkers.all import CHECKERS
-from magnetar_sim.host.processes import pool
+from magnetar_sim.host.processes import in_pieces
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions, focus_of
 from magnetar_sim.planted.bugs import BUGS, planted
 from magnetar_sim.world import Actions, World
@@ -98,14 +98,16 @@ def _where(error: BaseException) -> str:
     return place
 
 
+PIECE: Final = 50
+"""Worlds that a process lives through before it reports, at most."""
+
 COLLECT_EVERY: Final = 10
 """Worlds are full of circles, and nearly all of one lives as long as it does: to look for garbage between worlds costs a tenth of
 looking for it within them, and a few tens of MB.
 """
 
 
-def _batch(work: tuple[list[int], Callable[[int], Outcome], bool]) -> list[Outcome]:
-    seeds, live, first = work
+def _piece(live: Callable[[int], Outcome], first: bool, seeds: list[int]) -> list[Outcome]:
     found = []
     gc.disable()
     try:
@@ -139,18 +141,8 @@ def run_many(
         first: each piece of the work ends with its first broken promise.
         wide, batches: as `run_world`.
     """
-    cores = cores or os.cpu_count() or 1
-    every = list(seeds)
-    size = max(1, min(50, len(every) // (cores * 4) or 1))
     live = partial(run_world, mode=mode, bug=bug, wide=wide, batches=batches)
-    work = [(every[at : at + size], live, first) for at in range(0, len(every), size)]
-    if cores == 1 or len(work) == 1:
-        for piece in work:
-            yield from _batch(piece)
-        return
-    with pool(cores) as processes:
-        for outcomes in processes.imap_unordered(_batch, work):
-            yield from outcomes
+    return in_pieces(partial(_piece, live, first), seeds, cores, PIECE)
 
 
 def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False, batches: str = "") -> int:

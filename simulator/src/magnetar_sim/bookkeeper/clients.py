@@ -71,8 +71,9 @@ class Host:
         dies_after: so many requests and updates later the client dies; 0: it does not.
 
     Attributes:
-        machine: see `run`.
+        machine: of the ledger; set once, before the first `run`.
         refused: a bookie has said that the ledger is fenced.
+        finished: the machine has ended.
     """
 
     def __init__(

@@ -104,7 +104,9 @@ class World:
         self.store_trouble = 0.0
         # Disks that were lost or damaged; more than the ack quorum less one may lose what was confirmed.
         self.lossy: set[BookieId] = set()
-        self.reused = False
+        # Bookies that do not come back.
+        self.lost: set[BookieId] = set()
+        self.reused_allowed = self.reused = False
         self.healed = False
         # The model.
         self.appended: list[bytes] = []
@@ -121,10 +123,10 @@ class World:
         limits = WriterLimits(entries_max=rng.choice((4, 1000)), retry_s=0.2, explicit_lac_s=0.1)
         self.writing = LedgerWriter(LEDGER, self.store.now, self.codec, self.writer.client.bookies, limits)
         self.writer.machine = self.writing
+        self.closing = False
         self.readers: list[Host] = []
         self._reads = 0
         self._wanted: dict[Host, int] = {}
-        self.recoveries = 0
         self.quiet_changes = self.kind == "quiet"
 
     # ---------------------------------------------------------------------------------------------------------- time
@@ -187,9 +189,9 @@ class World:
         key = (host, number)
         connection.outstanding[key] = None
         if not there.up:
-            self.after(0.001, lambda: self._fail(connection, host, bookie, number))
+            self.after(0.001, lambda: self._fail(connection, host, number))
             return
-        self.after(TIMEOUT_S, lambda: self._fail(connection, host, bookie, number))
+        self.after(TIMEOUT_S, lambda: self._fail(connection, host, number))
         if self.rng.random() < self.loss:
             return
 
@@ -217,28 +219,30 @@ class World:
 
         self.after(self._delay(host.client, bookie), arrive)
 
-    def _fail(self, connection: Connection, host: Host, bookie: BookieId, number: int) -> None:
+    def _fail(self, connection: Connection, host: Host, number: int) -> None:
         if (host, number) in connection.outstanding:
             del connection.outstanding[host, number]
-            host.failed(bookie, number)
+            host.failed(connection.bookie, number)
 
     def cut(self, client: Client, bookie: BookieId) -> None:
         """The connections between two processes break."""
         for slot in range(client.pool):
             connection = client.connections.get((bookie, slot))
-            if connection is not None and connection.alive:
-                connection.alive = False
-                for host, number in list(connection.outstanding):
-                    self._fail(connection, host, bookie, number)
+            if connection is not None:
+                self._break(connection)
 
     def _gone(self, client: Client, bookie: Bookie) -> None:
         """A client notices that the run of a bookie has ended that its connections lead to."""
         name = BookieId(bookie.name)
         for connection in list(client.connections.values()):
-            if connection.bookie == name and connection.incarnation != bookie.incarnation and connection.alive:
-                connection.alive = False
-                for host, number in list(connection.outstanding):
-                    self._fail(connection, host, name, number)
+            if connection.bookie == name and connection.incarnation != bookie.incarnation:
+                self._break(connection)
+
+    def _break(self, connection: Connection) -> None:
+        if connection.alive:
+            connection.alive = False
+            for host, number in list(connection.outstanding):
+                self._fail(connection, host, number)
 
     def _journal(self, bookie: Bookie) -> None:
         incarnation = bookie.incarnation
@@ -382,8 +386,6 @@ class World:
                 self.appended.append(payload)
                 self.writer.run(self.writing.append(payload))
 
-    closing = False
-
     def act_close(self) -> None:
         """The writer closes."""
         self.closing = True
@@ -396,7 +398,6 @@ class World:
 
     def act_recover(self) -> Host:
         """A client recovers the ledger; it may die on the way."""
-        self.recoveries += 1
         dies = self.rng.randint(1, 25) if self.rng.random() < (0.6 if self.kind == "recoveries" else 0.2) else 0
         host = self._recover(dies, self.rng.choice((1, 3, 64)), self.rng.choice((1, 2)))
         if self.kind == "fences":
@@ -526,11 +527,6 @@ class World:
         self.store_trouble = self.rng.choice((0.3, 0.8))
         self.after(self.rng.random(), lambda: setattr(self, "store_trouble", 0.0))
 
-    @property
-    def lost(self) -> set[BookieId]:
-        """Bookies that do not come back."""
-        return self._lost
-
     def act_disk(self) -> None:
         """A disk is lost, or damaged; at most so many that what is confirmed survives."""
         bookie = self._some_bookie()
@@ -551,7 +547,7 @@ class World:
             bookie.wipe(knows=True)
             self.after(self.rng.random(), lambda: self._start(bookie))
         else:
-            self._lost.add(name)
+            self.lost.add(name)
 
     def act_reuse(self) -> None:
         """A bookie comes back under its old name without its disk and without knowing it: then nothing is promised."""
@@ -583,7 +579,7 @@ class World:
                     segments = list(metadata.segments)
                     segments[at] = Segment(segment.first, tuple(map(BookieId, ensemble)))
                     self.say(f"repair: {name} -> {there.name} in segment {segment.first}")
-                    self._store(_with(metadata, tuple(segments)), now.version)
+                    self._store(replace(metadata, segments=tuple(segments)), now.version)
                 return
 
     def _copy(self, metadata: LedgerMetadata, index: int, entries: range, there: Bookie) -> bool:
@@ -625,7 +621,6 @@ class World:
     def run(self, steps: int) -> None:
         """Live through it, let everything heal, recover, read, check."""
         rng = self.rng
-        self._lost: set[BookieId] = set()
         self.reused_allowed = rng.random() < 0.2
         factors = self.BY_KIND[self.kind]
         actions = list(self.ACTIONS)
@@ -823,7 +818,3 @@ def _short(metadata: LedgerMetadata) -> str:
     segments = " ".join(f"{one.first}:{','.join(one.ensemble)}" for one in metadata.segments)
     end = f" {metadata.last_entry}/{metadata.length}" if metadata.state is LedgerState.CLOSED else ""
     return f"{metadata.state.name}{end} [{segments}]"
-
-
-def _with(metadata: LedgerMetadata, segments: tuple[Segment, ...]) -> LedgerMetadata:
-    return replace(metadata, segments=segments)
