@@ -4,6 +4,8 @@
 build on both.
 """
 
+import http.client
+import json
 import os
 import re
 import shutil
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from magnetar.cli.processes.orphans import with_parent
 from magnetar.core.errors import ConfigError
@@ -177,9 +179,10 @@ class Jvm:
         assert self.process is not None
         return self.process.pid
 
-    def check_room(self) -> None:
-        """Raises PeerError: the disk has too little room for a start."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def prepare(self) -> None:
+        """Make the folders. Raises PeerError: the disk has too little room for a start."""
+        for part in ("logs", "tmp"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
         room = shutil.disk_usage(self.folder).free
         if room < 2 * FREE_BYTES:
             raise PeerError(
@@ -187,13 +190,10 @@ class Jvm:
             )
 
     def launch(self, command: Sequence[str], ready: Callable[[], bool], within_s: float) -> None:
-        """Start, and wait until it is ready.
+        """Start what was prepared, and wait until it is ready.
 
-        Raises PeerError when it ends or the deadline passes, with its last line; or when the disk has too little room.
+        Raises PeerError when it ends or the deadline passes, with its last line.
         """
-        self.check_room()
-        for part in ("logs", "tmp"):
-            (self.folder / part).mkdir(exist_ok=True)
         self._ended.clear()
         self._output.clear()
         self.stopped_because = ""
@@ -253,6 +253,25 @@ class Jvm:
         """Delete data and logs of a stopped process."""
         assert self.process is None, "stop it first"
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ask(
+        self, port: int, method: str, path: str, body: Any = None, *, within_s: float, allow: Sequence[int] = ()
+    ) -> bytes:
+        """A request to its administration by HTTP, with a body in JSON; the content of the answer.
+
+        Raises PeerError for a status that is neither 2xx nor in `allow`.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=within_s)
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        if answer.status // 100 != 2 and answer.status not in allow:
+            raise PeerError(f"{self.name}: {method} {path}: status {answer.status}, {content[:200]!r}")
+        return content
 
     def log_bytes(self) -> int:
         """Size of its logs."""

@@ -14,7 +14,6 @@ import base64
 import contextlib
 import http.client
 import json
-import logging
 import shutil
 import signal
 import socket
@@ -28,10 +27,10 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.support.brokers import free_port
 from tests.support.jvm import Jvm, PeerError, Release, java
+from tests.support.zookeeper import QUIET, serves
 
 HERE: Final = Path(__file__).resolve().parent
 RELEASE: Final = Release(
@@ -70,10 +69,6 @@ PASSWORD: Final = b"secret"
 ROOT: Final = "/ledgers"
 """The node of ZooKeeper below which BookKeeper keeps everything."""
 
-QUIET: Final = logging.getLogger("tests.apache_bookkeeper")
-QUIET.addHandler(logging.NullHandler())
-"""A server that is starting drops connections, which is no news."""
-
 
 class ZooKeeperServer(Jvm):
     """One ZooKeeper server.
@@ -94,7 +89,7 @@ class ZooKeeperServer(Jvm):
     def start(self) -> None:
         """Start it (again), with what it had; raises PeerError when it is not ready in time."""
         jars = fetch()
-        self.check_room()
+        self.prepare()
         settings = {
             "tickTime": 500,
             "dataDir": self.folder / "data",
@@ -115,18 +110,7 @@ class ZooKeeperServer(Jvm):
         self.launch(command, self._ready, START_S)
 
     def _ready(self) -> bool:
-        # Its port is open before it serves: a client that connects in between may be left without an answer.
-        if not is_open(self.port):
-            return False
-        client = KazooClient(hosts=self.hosts, timeout=SESSION_S, logger=QUIET)
-        try:
-            client.start(timeout=5)
-        except KazooTimeoutError:
-            return False
-        finally:
-            client.stop()
-            client.close()
-        return True
+        return is_open(self.port) and serves(self.hosts)
 
 
 class BookieServer(Jvm):
@@ -163,7 +147,7 @@ class BookieServer(Jvm):
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it serves; raises PeerError when it does not in time."""
         jars = fetch()
-        self.check_room()
+        self.prepare()
         (self.folder / "bookie.conf").write_text(self.configuration())
         limits = ["-Xms64m", f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}"]
         limits += ["-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
@@ -196,17 +180,8 @@ class BookieServer(Jvm):
         self.request("PUT", "/api/v1/bookie/state/readonly", {"readOnly": read_only})
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """A request to its administration; the decoded answer. Raises PeerError for a status that is not 200."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=REQUEST_S)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body))
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise PeerError(f"{self.name}: {method} {path}: status {answer.status}, {content[:200]!r}")
-        return json.loads(content)
+        """A request to its administration; the decoded answer. Raises PeerError for a status that is not 2xx."""
+        return json.loads(self.ask(self.http_port, method, path, body, within_s=REQUEST_S))
 
 
 class BookKeeperCluster:

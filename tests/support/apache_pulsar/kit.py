@@ -82,7 +82,7 @@ class PulsarCluster(Jvm):
         Raises PeerError when it ends or the deadline passes, with its last line; or when the disk has too little room.
         """
         jars = fetch()
-        self.check_room()
+        self.prepare()
         for part in ("metadata", "bookkeeper"):
             (self.folder / part).mkdir(exist_ok=True)
         (self.folder / "standalone.conf").write_text(self.configuration())
@@ -94,16 +94,7 @@ class PulsarCluster(Jvm):
 
         Raises PeerError for a status that is neither 2xx nor in `allow`.
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=REQUEST_S)
-        try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
-        if answer.status // 100 != 2 and answer.status not in allow:
-            raise PeerError(f"{self.name}: {method} {path}: status {answer.status}, {content[:200]!r}")
+        content = self.ask(self.http_port, method, path, body, within_s=REQUEST_S, allow=allow)
         try:
             return json.loads(content)
         except ValueError:
