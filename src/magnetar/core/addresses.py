@@ -36,16 +36,18 @@ def parse_zookeeper(url: str) -> tuple[str, str]:
     Raises:
         ValueError: it is not one; says what would be right.
     """
-    hosts, slash, path = url.removeprefix("zookeeper://").partition("/")
+    hosts, _, rest = url.removeprefix("zookeeper://").partition("/")
+    path = "/" + rest.strip("/")
     good = url.startswith("zookeeper://") and hosts and all(_is_address(host) for host in hosts.split(","))
-    if (
-        not good
-        or not slash
-        or not path.strip("/")
-        or any(part in {"", ".", ".."} for part in path.strip("/").split("/"))
-    ):
+    if not good or not is_zookeeper_path(path):
         raise ValueError(f'{url!r} is not a path in ZooKeeper: write "zookeeper://host:2181/magnetar"')
-    return hosts, "/" + path.strip("/")
+    return hosts, path
+
+
+def is_zookeeper_path(path: str) -> bool:
+    """Whether a text may be the path of a node of ZooKeeper, such as `/a/b`. The root itself is not one that can be used."""
+    names = path.removeprefix("/").split("/")
+    return path.startswith("/") and path.isprintable() and not any(name in {"", ".", ".."} for name in names)
 
 
 def _is_address(text: str) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Meta, Struct
 
-from magnetar.core.addresses import SQLITE, parse_zookeeper
+from magnetar.core.addresses import SQLITE, is_zookeeper_path, parse_zookeeper
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster
 from magnetar.core.security import Security
@@ -121,8 +121,8 @@ class Config(Struct, frozen=True, kw_only=True):
         return [cluster for cluster in self.clusters.values() if cluster.here]
 
 
-_LISTENER: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
-"""The allowed names of a listener."""
+_NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""The allowed names of a listener, and of a broker."""
 
 
 class _ClusterTable(Struct, kw_only=True):
@@ -137,10 +137,10 @@ class _ClusterTable(Struct, kw_only=True):
     here: bool = True
     storage: Literal["local", "bookkeeper"] = "local"
     store: str = ""
-    ledgers: Annotated[str, Meta(pattern=r"^(/[^/]+)+$")] = "/ledgers"
+    ledgers: str = "/ledgers"
     ensemble: Annotated[int, Meta(ge=1, le=100)] = 3
     ack_quorum: Annotated[int, Meta(ge=1, le=100)] = 2
-    broker: Annotated[str, Meta(min_length=1, max_length=64)] = "a"
+    broker: str = "a"
 
 
 class _LinkTable(Struct, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -322,6 +322,7 @@ def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
         raise ConfigError(f"clusters: {len(tables)} of them; at most {CLUSTERS_MAX}")
     clusters = {name: _cluster(name, value) for name, value in tables.items()}
     _ports(clusters.values())
+    _stores(clusters.values())
     return clusters
 
 
@@ -339,7 +340,7 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
     tls = _advertised(table.advertised_tls, pulsar_tls, where, "advertised_tls") if pulsar_tls else ""
     if table.advertised_tls is not None and not pulsar_tls:
         raise ConfigError(f"{where}.advertised_tls: there is no pulsar_tls to advertise: write it too")
-    _check_storage(table, where)
+    _check_storage(table, name, where)
     return ClusterConfig(
         name=name,
         pulsar=pulsar,
@@ -360,12 +361,21 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
     )
 
 
-def _check_storage(table: _ClusterTable, where: str) -> None:
+def _check_storage(table: _ClusterTable, name: str, where: str) -> None:
     """Refuse a storage that cannot work."""
+    if not is_zookeeper_path(table.ledgers):
+        raise ConfigError(
+            f'{where}.ledgers: {table.ledgers!a} is not the path of a node of ZooKeeper: write "/ledgers"'
+        )
+    _check_name(table.broker, f"{where}.broker")
     if table.storage == "local":
         if table.store:
             raise ConfigError(f'{where}.store: only with storage = "bookkeeper"; [metadata] store is for all clusters')
         return
+    if not table.store:
+        raise ConfigError(
+            f'{where}.store: missing, and storage = "bookkeeper" needs it: write store = "zookeeper://host:2181/{name}"'
+        )
     try:
         parse_zookeeper(table.store)
     except ValueError as error:
@@ -376,12 +386,16 @@ def _check_storage(table: _ClusterTable, where: str) -> None:
         )
 
 
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: {name!r} is not a valid name: 1 to 64 letters, digits, '-', '_' and '.'")
+
+
 def _named(table: dict[str, str] | None, where: str, key: str) -> dict[str, str]:
     """Addresses by the name of a listener."""
     found = {}
     for name, text in (table or {}).items():
-        if not _LISTENER.fullmatch(name):
-            raise ConfigError(f"{where}.{key}: {name!r} is not a valid name: 1 to 64 letters, digits, '-', '_' and '.'")
+        _check_name(name, f"{where}.{key}")
         address = _address(text, f"{where}.{key}.{name}")
         if address.wildcard:
             raise ConfigError(
@@ -423,6 +437,20 @@ def _ports(clusters: Iterable[ClusterConfig]) -> None:
                 if _clash(address, cluster.here, other, here):
                     raise ConfigError(f"{where}: port {address.port} is already taken by {first}: write another one")
             taken.append((address, cluster.here, where))
+
+
+def _stores(clusters: Iterable[ClusterConfig]) -> None:
+    """Refuse two clusters with one log."""
+    taken: dict[str, str] = {}
+    for cluster in clusters:
+        if cluster.storage != "bookkeeper":
+            continue
+        hosts, path = parse_zookeeper(cluster.store)
+        for host in hosts.split(","):
+            if (other := taken.setdefault(host + path, cluster.name)) != cluster.name:
+                raise ConfigError(
+                    f"clusters.{cluster.name}.store: {path} is already that of clusters.{other}: write another path"
+                )
 
 
 def _clash(one: Address, one_here: bool, two: Address, two_here: bool) -> bool:

@@ -19,6 +19,9 @@ PATH = Path("/etc/magnetar/clusters.toml")
 ONE = '[clusters.a]\npulsar = "127.0.0.1:6650"\nhttp = "127.0.0.1:8080"\n'
 TWO = ONE + '[clusters.b]\npulsar = "127.0.0.1:6651"\nhttp = "127.0.0.1:8081"\n'
 
+STORE = "zookeeper://z:2181/one"
+LEDGERS = f"{ONE}storage = 'bookkeeper'\nstore = '{STORE}'\n"
+
 
 def parse(text: str) -> Config:
     return config.parse(text, PATH)
@@ -189,12 +192,45 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         (ONE + "[replication]\nmaster = ''", ["replication.master", "length >= 1"]),
         (ONE + "[magnetar]\ndata_dir = ''", ["magnetar.data_dir"]),
         (ONE + '[magnetar]\ndata_dir = "a\\u0000b"', ["zero byte"]),
+        (ONE + "storage = 'disk'", ["clusters.a.storage", '"bookkeeper", "local"', "found 'disk'"]),
+        (
+            ONE + "storage = 'bookkeeper'",
+            ["clusters.a.store: missing", 'write store = "zookeeper://host:2181/a"'],
+        ),
+        (ONE + f"store = '{STORE}'", ['clusters.a.store: only with storage = "bookkeeper"', "[metadata] store"]),
+        (ONE + "storage = 'bookkeeper'\nstore = 'zookeeper://z/one'", ["clusters.a.store: ", "is not a path", "z/one"]),
+        (ONE + "storage = 'bookkeeper'\nstore = 'zookeeper://z:1'", ["clusters.a.store: ", "is not a path"]),
+        (ONE + "storage = 'bookkeeper'\nstore = 'z:1/one'", ["clusters.a.store: ", "is not a path"]),
+        (ONE + "storage = 'bookkeeper'\nstore = \"zookeeper://z:1/a\\nb\"", ["clusters.a.store: ", "is not a path"]),
+        (LEDGERS + "ack_quorum = 4", ["clusters.a.ack_quorum: 4 bookies of an ensemble of 3: write 3 or less"]),
+        (LEDGERS + "ensemble = 1", ["clusters.a.ack_quorum: 2 bookies of an ensemble of 1: write 1 or less"]),
+        (LEDGERS + "ensemble = 0", ["clusters.a.ensemble", ">= 1", "found 0"]),
+        (LEDGERS + "ledgers = 'ledgers'", ["clusters.a.ledgers: 'ledgers'", 'write "/ledgers"']),
+        (LEDGERS + "ledgers = '/'", ["clusters.a.ledgers: '/'", 'write "/ledgers"']),
+        (LEDGERS + "ledgers = '/a/../b'", ["clusters.a.ledgers: '/a/../b'"]),
+        (LEDGERS + "broker = ''", ["clusters.a.broker: ''", "1 to 64 letters"]),
+        (LEDGERS + 'broker = "a\\nb"', ["clusters.a.broker: 'a\\nb'", "1 to 64 letters"]),
+        (
+            f"{LEDGERS}[clusters.b]\npulsar = 'h:5'\nhttp = 'h:6'\nstorage = 'bookkeeper'\nstore = 'zookeeper://y:1,z:2181/one/'",
+            ["clusters.b.store: /one is already that of clusters.a"],
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, words: list[str]) -> None:
     line = line_of(text)
     for word in words:
         assert word in line
+
+
+def test_clusters_on_bookkeeper() -> None:
+    a = parse(LEDGERS).cluster("a")
+    assert (a.storage, a.store, a.ledgers) == ("bookkeeper", STORE, "/ledgers")
+    assert (a.ensemble, a.ack_quorum, a.broker) == (3, 2, "a")
+    a = parse(LEDGERS + "ledgers = '/book/keeper'\nensemble = 5\nack_quorum = 5\nbroker = 'rack-2.b'").cluster("a")
+    assert (a.ledgers, a.ensemble, a.ack_quorum, a.broker) == ("/book/keeper", 5, 5, "rack-2.b")
+    # The same path is another one in another ZooKeeper.
+    other = "[clusters.b]\npulsar = 'h:5'\nhttp = 'h:6'\nstorage = 'bookkeeper'\nstore = 'zookeeper://y:2181/one'"
+    assert parse(LEDGERS + other).cluster("b").store == "zookeeper://y:2181/one"
 
 
 def test_too_many_clusters() -> None:
