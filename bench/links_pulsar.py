@@ -193,11 +193,9 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only != "latency":
             throughputs(bench, scale)
     whole = (options.only, options.rates, options.topics) == (None, RATES, TOPICS)
-    others = [] if whole else kept("links_pulsar_far" if options.one_way else "links_pulsar", bench.figures)
-    if options.one_way:
-        store("links_pulsar_far", others + bench.figures, sys.argv)
-    else:
-        store("links_pulsar", others + bench.figures, sys.argv)
+    suite = "links_pulsar_far" if options.one_way else "links_pulsar"
+    others = [] if whole else kept(suite, bench.figures)
+    store(suite, others + bench.figures, sys.argv)
 
 
 if __name__ == "__main__":

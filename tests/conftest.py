@@ -12,8 +12,8 @@ from tests.support.machine import Taken
 from tests.support.patience import PATIENCE
 
 ORDER = ("unit", "property", "golden", "scenarios", "sim", "spark", "replication", "e2e", "peers", "clients", "web")
-"""Fast ones first: a broken codec should be known before Spark has started. Small files come last: the
-processes that have none left wait for the one whose file is long."""
+"""Fast ones first: a broken codec should be known before Spark has started. Small files come last, so that all processes end at
+about the same time."""
 
 LONG = (
     "sim/test_exact_worlds.py",
@@ -28,7 +28,7 @@ LONG = (
     "clients/test_failover.py",
 )
 """Files of a minute and more, in this order. They come before the other slow ones: one that began last would run alone at the
-end. Worlds use all processors, and those between them wait for real processes: they go well together.
+end. Worlds use all processors, and the files between them wait for real processes, so they go well together.
 """
 
 TELL_TAKEN = 0.02

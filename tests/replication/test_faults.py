@@ -1,4 +1,4 @@
-"""Clusters are down for a while, lose their disks, are born again. (SIGKILL again and again: kills.)"""
+"""Clusters are down for a while, lose their disks, are born again. (SIGKILL again and again: the folder kills.)"""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,7 +84,6 @@ class Publisher:
 
     def __init__(self, url: str) -> None:
         self.confirmed: list[int] = []
-        self.longest_s = 0.0
         self.failed: list[str] = []
         self._stop = threading.Event()
         self._client = connect(url)
@@ -98,13 +96,11 @@ class Publisher:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            began = time.monotonic()
             try:
                 self._producer.send(b"%d" % number)
             except pulsar.PulsarException as error:
                 self.failed.append(str(error))
                 return
-            self.longest_s = max(self.longest_s, time.monotonic() - began)
             self.confirmed.append(number)
             number += 1
 
