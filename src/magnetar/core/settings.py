@@ -76,8 +76,9 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
             (`listener_name`), for example from outside a private network.
         storage: `local`, a folder of this machine; or `bookkeeper`, Apache BookKeeper, so that another broker can take over.
             Under construction.
-        store: with `bookkeeper`: `zookeeper://host:port/path` in which is recorded who serves, and which ledgers hold the log.
-        ledgers: the node of ZooKeeper in which BookKeeper has its own metadata.
+        store: with `bookkeeper`: `zookeeper://host:port/path`, the node below which is recorded which broker serves, and which
+            ledgers hold the log.
+        ledgers: the node of ZooKeeper that has BookKeeper's own metadata.
         ensemble: bookies that get each entry of the log.
         ack_quorum: bookies that have an entry on disk before it is confirmed.
         broker: the name of this broker among those of its cluster.

@@ -4,7 +4,7 @@
     snapshot      [version, {key: [value, version]}], several; the last one is followed by
     transaction   [version, {key: value}, [deleted keys]], each with a version that is one more than that before
 
-A frame of a transaction that is not whole ends the file: its writer was not answered. A transaction after it means damage.
+A transaction whose frame is not whole ends the file: it was not confirmed. A whole frame after it means damage.
 """
 
 from collections.abc import Iterator, Mapping

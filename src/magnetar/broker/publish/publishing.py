@@ -191,7 +191,8 @@ class Publishing:
         if type(frames[at]) is not PlainSend:
             return at
         producer = self._producer
-        # As they are needed: if the metadata of many messages is not plain, each of them would cost a look at all that follow.
+        # One by one: the first message whose metadata are not plain is the end. To check all that follow in advance would be
+        # repeated after each such message.
         entries = producer.plain.entries(map(_payload, takewhile(_is_plain, frames[at:])), bytes_max)
         if self._deduplication is not None and producer.numbers is not None:
             sequence_ids = producer.plain.sequence_ids(entries)

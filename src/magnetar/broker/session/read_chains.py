@@ -58,9 +58,9 @@ class ReadChains:
         Args:
             request: what is asked.
             reply: is called once, now or later.
-            begin: begins with a request, and calls back with its answer. Raises BrokerError when the request is refused. It comes
-                with each request: it belongs to the session that has this object, and kept here it would close a circle
-                (`runtime.interpreter.garbage`).
+            begin: begins with a request, and calls back with its answer. Raises BrokerError when the request is refused. It is
+                given with each request and not kept: it belongs to the session that has this object, so a reference to it would
+                close a circle (`runtime.interpreter.garbage`).
 
         Raises:
             BrokerError: the request is refused; `reply` is not called.

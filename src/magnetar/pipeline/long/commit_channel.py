@@ -55,7 +55,7 @@ class CommitChannel:
         Args:
             link, target: of the link.
             commits: by topic; later ones of a topic replace earlier ones.
-            totals: of the link, the same object each time; they are sent as they are then.
+            totals: of the link, the same object each time; what is sent are its values at the moment of sending.
         """
         found = self._links.setdefault(link, _Link(target, {}, totals))
         found.owed.update(commits)

@@ -201,12 +201,12 @@ class FetchSession:
         self._former.clear()
 
     def commands(self, pipeline: str, connection: int) -> bool:
-        """Whether grants and revocations of a pipeline count that come over a connection.
+        """Whether grants and revocations that a pipeline sends over a connection count.
 
-        They do not if another pipeline has the lease, or if a newer connection has brought some: then they are outdated.
+        They do not count if another pipeline has the lease. They are outdated if a newer connection has brought some.
 
-        A command may be stuck in a connection that its pipeline has given up. By its number alone, a grant that never arrived
-        before it was revoked would be a new one: between the comparison and the next grant it would be installed.
+        A command may be stuck in a connection that its pipeline has given up. A grant that arrives only after it was revoked has
+        a number that looks new: without this check it would be installed between the comparison and the next grant.
 
         Args:
             pipeline: that sent them; "": they do not count.
