@@ -19,6 +19,7 @@ from magnetar.runtime.stores.sqlite import SqliteStore
 from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import RecoveredTopic
 from tests.support.brokers import free_port
+from tests.support.folders import leaving_garbage
 from tests.unit.storage.harness import INCARNATION, TOPIC, Log
 
 
@@ -92,7 +93,8 @@ def test_messages_whose_metadata_is_elsewhere_are_not_cleared_away(tmp_path: Pat
             finally:
                 await app.stop()
 
-        asyncio.run(run())
+        with leaving_garbage():
+            asyncio.run(run())
 
     start()
     log = Log(OsFiles(), folder / "log")
@@ -170,6 +172,7 @@ def test_a_broker_whose_folder_is_moved_ends(
         finally:
             await app.stop()
 
-    asyncio.run(run())
+    with leaving_garbage():
+        asyncio.run(run())
     assert caplog.text.count("the broker stops: another folder is at") == 1
     assert [path.name for path in folder.rglob("*")] == ["log"]

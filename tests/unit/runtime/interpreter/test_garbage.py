@@ -51,6 +51,8 @@ def world() -> Iterator[World]:
     made.collector.start()
     yield made
     made.collector.stop()
+    # As before: `tests/conftest.py` froze what all tests share.
+    gc.freeze()
 
 
 def old_circle() -> "weakref.ref[Circle]":
