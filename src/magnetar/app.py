@@ -235,7 +235,8 @@ class BrokerApp:
             if error.name == "kazoo":
                 raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
             raise
-        self._opening = Opening(self.cluster, self, self._stack)
+        self._opening = Opening(self.cluster, self, self._stack, changed=lambda _brokers: None)
+        await asyncio.to_thread(self._opening.register)
         await asyncio.to_thread(self._opening.wait)
 
     def give_up(self) -> None:

@@ -45,7 +45,7 @@ RANKS = (
     {"catalog"},
     {"statistics"},
     {"session"},
-    {"broker"},
+    {"broker", "waiting"},
     {"admin"},
 )
 """Rooms of `broker/`, from left to right; the longest name that fits a module counts."""

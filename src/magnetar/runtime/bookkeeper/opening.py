@@ -1,13 +1,15 @@
 """Opens the storage of a broker without a disk: waits until this broker is the owner of the cluster's log, then takes it.
 
 <store>/uuid     the identity of the cluster
-<store>/owner    ephemeral: the name of the broker that serves (`runtime.bookkeeper.ownership`)
+<store>/brokers  the brokers, each with its addresses (`runtime.bookkeeper.registry`)
+<store>/owner    ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
 <store>/chain    which ledgers hold the files of the log (`storage.chain`)
 """
 
 import contextlib
 import logging
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ from kazoo.exceptions import KazooException, NodeExistsError
 from kazoo.handlers.threading import KazooTimeoutError
 from msgspec.structs import replace
 
+from magnetar.broker.waiting.registration import Brokers, registration_of
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import BrokerConfig, ClusterConfig
@@ -23,8 +26,9 @@ from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
 from magnetar.runtime.bookkeeper.kazoo_errors import reason
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
+from magnetar.runtime.bookkeeper.registry import Registry
 from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
-from magnetar.runtime.broker_storage import BrokerStorage, LogReports, prove_deletions
+from magnetar.runtime.broker_storage import BrokerStorage, GivenUp, LogReports, prove_deletions
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.stores.file_store import FileStore
 
@@ -38,35 +42,49 @@ ROOT: Final = Path("/")
 
 
 class Opening:
-    """The opening of one broker's storage: first `wait`, perhaps for hours, then `open`. Both block; call them on another thread.
+    """The opening of one broker's storage: `register`, then `wait`, perhaps for hours, then `open`. All three block; call them on
+    another thread.
 
     Args:
         cluster: whose.
         reports: gets the reports of the log.
         stack: gets what is to be done at the end.
+        changed: gets the brokers of the cluster when they have changed, on a thread of its own.
     """
 
-    def __init__(self, cluster: ClusterConfig, reports: LogReports, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        reports: LogReports,
+        stack: contextlib.ExitStack,
+        changed: Callable[[Brokers], None],
+    ) -> None:
         self._cluster = cluster
         self._reports = reports
         self._stack = stack
         self._hosts, self._path = parse_zookeeper(cluster.store)
         self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=logging.getLogger("magnetar.kazoo"))
-        self._ownership = Ownership(self._zookeeper, f"{self._path}/owner", cluster.broker)
+        own = registration_of(cluster)
+        self._ownership = Ownership(self._zookeeper, f"{self._path}/owner", own)
+        self._registry = Registry(
+            self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
+        )
 
     def give_up(self) -> None:
-        """Make `wait` raise `GivenUp`. May be called on any thread."""
+        """Make `register` or `wait` raise `GivenUp`. May be called on any thread."""
+        self._registry.give_up()
         self._ownership.give_up()
 
-    def wait(self) -> None:
-        """Wait until this broker is the owner.
+    def register(self) -> None:
+        """Make this broker known to the others.
 
         Raises:
-            StorageError: ZooKeeper does not answer.
+            StorageError: ZooKeeper does not answer, or another broker has this one's name.
             GivenUp: `give_up` was called.
         """
         self._stack.callback(self._zookeeper.close)
         self._stack.callback(self._zookeeper.stop)
+        self._stack.callback(self._registry.close)
         self._stack.callback(self._ownership.close)
         try:
             self._zookeeper.start(timeout=START_S)
@@ -75,14 +93,33 @@ class Opening:
             raise StorageError(f"{self._cluster.store}: ZooKeeper does not answer within {START_S:g} s") from None
         except (KazooException, ValueError) as error:
             raise self._explained(error) from error
+        self._registry.register()
+
+    def wait(self) -> None:
+        """Wait until this broker is the owner.
+
+        Raises:
+            StorageError: ZooKeeper does not answer, or another broker has got this one's name.
+            GivenUp: `give_up` was called.
+        """
         if other := self._ownership.owner():
             logger.info(
                 "broker %s serves cluster %s; broker %s waits to take over",
-                other,
+                other.broker,
                 self._cluster.name,
                 self._cluster.broker,
             )
-        self._ownership.take()
+        try:
+            self._ownership.take()
+        except GivenUp:
+            if reason_why := self._registry.lost():
+                raise StorageError(f"{self._cluster.store}: {reason_why}") from None
+            raise
+
+    @property
+    def brokers(self) -> Brokers:
+        """The brokers of the cluster as they were seen last. May be asked on any thread."""
+        return self._registry.brokers
 
     def open(self, broker: BrokerConfig) -> BrokerStorage:
         """Take the log from its former owner, and recover it.
@@ -109,7 +146,7 @@ class Opening:
         files = LedgerFiles.take(ledgers, record, ROOT, cluster.broker)
 
         def lost() -> str:
-            return self._ownership.lost() or files.lost()
+            return self._ownership.lost() or self._registry.lost() or files.lost()
 
         store = FileStore(files, ROOT / "state", lost=lost)
         self._stack.callback(store.close)

@@ -12,6 +12,7 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
+from magnetar.broker.waiting.registration import Registration, read_registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
 from magnetar.runtime.broker_storage import GivenUp
@@ -32,14 +33,14 @@ class Ownership:
     Args:
         client: connected, with a session of `SESSION_S` or `session_s`.
         path: of the node; its parent is there.
-        broker: the name of this broker, which others read in the node.
+        own: the record of this broker, which others read in the node.
         session_s: of the client.
     """
 
-    def __init__(self, client: KazooClient, path: str, broker: str, session_s: float = SESSION_S) -> None:
+    def __init__(self, client: KazooClient, path: str, own: Registration, session_s: float = SESSION_S) -> None:
         self._client = client
         self._path = path
-        self._broker = broker
+        self._own = own
         self._session_s = session_s
         self._changed = threading.Event()
         self._given_up = threading.Event()
@@ -48,8 +49,8 @@ class Ownership:
         self._lost = "it has not become the owner"
         self._thread = threading.Thread(target=self._watch, name="ownership", daemon=True)
 
-    def owner(self) -> str:
-        """The name of the present owner; empty: there is none.
+    def owner(self) -> Registration | None:
+        """The present owner; None: there is none.
 
         Raises:
             StorageError: ZooKeeper does not answer.
@@ -57,10 +58,10 @@ class Ownership:
         try:
             data, _ = self._client.get_async(self._path).get(timeout=self._session_s)
         except NoNodeError:
-            return ""
+            return None
         except UNANSWERED as error:
             raise self._explained(error) from error
-        return bytes(data).decode(errors="replace")
+        return read_registration(bytes(data))
 
     def take(self) -> None:
         """Wait until this broker is the owner.
@@ -73,7 +74,7 @@ class Ownership:
             asked_s = time.monotonic()
             self._changed.clear()
             try:
-                self._client.create(self._path, self._broker.encode(), ephemeral=True)
+                self._client.create(self._path, self._own.encode(), ephemeral=True)
             except NodeExistsError:
                 self._wait_for_change()
             except UNANSWERED as error:

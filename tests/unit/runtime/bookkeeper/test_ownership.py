@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.ledgers import VersionConflict
 from magnetar.runtime.bookkeeper.ownership import LEASE_PART, Ownership
@@ -19,6 +20,11 @@ SESSION_S = 4.0
 
 SHORT_S = 1.0
 """For a test that waits for the end of a lease: an owner may take its session for shorter than it is."""
+
+
+def named(name: str) -> Registration:
+    """The record of a broker."""
+    return Registration(broker=name, pulsar=f"pulsar://{name}:6650")
 
 
 @pytest.fixture
@@ -66,12 +72,12 @@ class Waiting:
 
 def test_one_after_the_other(connect: Connect) -> None:
     first_client, second_client = connect(), connect()
-    first, second = Ownership(first_client, "/owner", "a"), Ownership(second_client, "/owner", "b")
+    first, second = Ownership(first_client, "/owner", named("a")), Ownership(second_client, "/owner", named("b"))
     assert first.lost() == "it has not become the owner"
-    assert first.owner() == ""
+    assert first.owner() is None
     first.take()
     assert first.lost() == ""
-    assert second.owner() == "a"
+    assert second.owner() == named("a")
     waiting = Waiting(second)
     assert not waiting.ended.wait(0.2)
     first.close()
@@ -85,9 +91,9 @@ def test_one_after_the_other(connect: Connect) -> None:
 
 
 def test_who_waits_can_give_up(connect: Connect) -> None:
-    first = Ownership(connect(), "/owner", "a")
+    first = Ownership(connect(), "/owner", named("a"))
     first.take()
-    waiting = Waiting(Ownership(connect(), "/owner", "b"))
+    waiting = Waiting(Ownership(connect(), "/owner", named("b")))
     waiting.ownership.give_up()
     assert waiting.ended.wait(20)
     assert isinstance(waiting.failure, GivenUp)
@@ -96,7 +102,7 @@ def test_who_waits_can_give_up(connect: Connect) -> None:
 
 
 def test_an_owner_without_zookeeper_ends_before_its_session(server: servers.ZooKeeper, connect: Connect) -> None:
-    owner = Ownership(connect(), "/owner", "a", SHORT_S)
+    owner = Ownership(connect(), "/owner", named("a"), SHORT_S)
     owner.take()
     server.kill()
     eventually(owner.lost, what="the lease is over")
@@ -108,7 +114,7 @@ def test_an_owner_without_zookeeper_ends_before_its_session(server: servers.ZooK
 
 def test_an_owner_whose_node_is_gone_ends_at_once(connect: Connect) -> None:
     client = connect()
-    owner = Ownership(client, "/owner", "a")
+    owner = Ownership(client, "/owner", named("a"))
     owner.take()
     client.delete("/owner")
     eventually(owner.lost, what="the owner has noticed")
