@@ -100,8 +100,17 @@ class PipelineState:
 
     # -------------------------------------------------------------------------------------------- reports of sources
 
-    def source_reported(self, number: int, response: pb.CommandGeoTopicsResponse, now_ms: int) -> None:
-        """Apply one answer of GEO_TOPICS."""
+    def source_reported(
+        self, number: int, response: pb.CommandGeoTopicsResponse, now_ms: int, *, everything: bool = False
+    ) -> None:
+        """Apply one answer of GEO_TOPICS.
+
+        Args:
+            number: of the link.
+            response: the answer.
+            now_ms: the clock.
+            everything: the source was asked for all topics: one that it does not report is gone.
+        """
         state = self.links[number]
         state.reported = True
         if response.uuid != state.uuid:
@@ -112,6 +121,9 @@ class PipelineState:
         state.throttle.set_rate(response.throttle_bytes_per_second, now_ms)
         if self.grants and response.boot != state.boot:
             self.grants[number].source_restarted()
+        if everything:
+            for name in state.topics.keys() - {reported.topic for reported in response.topics}:
+                self._forget(state, name)
         for reported in response.topics:
             self._topic_reported(state, reported)
             if self.grants:
@@ -128,16 +140,13 @@ class PipelineState:
     def _topic_reported(self, state: LinkState, reported: pb.GeoTopicState) -> None:
         name = reported.topic
         if reported.removed:
-            for names in (state.pending, state.unready, state.troubled):
-                names.discard(name)
-            for things in (state.topics, state.owed, state.learned):
-                things.pop(name, None)
-            if self.grants:
-                self.grants[state.link.number].forget(name)
+            self._forget(state, name)
             return
         topic = state.topics.get(name)
         if topic is None or topic.incarnation != reported.incarnation:
-            topic = state.topics[name] = TopicState(name, reported.incarnation)
+            # One that left the link and is back may have confirmations on their way.
+            planned = any(name in names for names in state.in_flight.values())
+            topic = state.topics[name] = TopicState(name, reported.incarnation, planned=planned)
             state.unready.add(name)
         elif topic.partitions != reported.partitions:
             state.unready.add(name)  # the destination must learn of the new partitions
@@ -155,6 +164,15 @@ class PipelineState:
         if name not in state.owed and name not in state.learned:  # else the source's report is older than our state
             self._set_blocked(state, topic, reported.blocked, reported.reason)
         self._note_pending(state, topic)
+
+    def _forget(self, state: LinkState, name: str) -> None:
+        """A topic is gone from the link."""
+        for names in (state.pending, state.unready, state.troubled):
+            names.discard(name)
+        for things in (state.topics, state.owed, state.learned):
+            things.pop(name, None)
+        if self.grants:
+            self.grants[state.link.number].forget(name)
 
     @staticmethod
     def _set_blocked(state: LinkState, topic: TopicState, kind: str, reason: str) -> None:

@@ -127,8 +127,9 @@ class Poller:
         return command
 
     def _topics_answered(self, poll: Poll, response: pb.CommandGeoTopicsResponse) -> None:
+        everything = not poll.counter or response.boot != poll.boot
         with self._shared.changing() as pipeline_state:
-            pipeline_state.source_reported(poll.link.number, response, self._shared.clock_ms())
+            pipeline_state.source_reported(poll.link.number, response, self._shared.clock_ms(), everything=everything)
         poll.request, poll.due = 0, time.monotonic() + POLL_PAUSE_MS / 1000
         poll.counter, poll.boot, poll.patience_ms = response.counter, response.boot, POLL_MS
         self._shared.worked(self._source)

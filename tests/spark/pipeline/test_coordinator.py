@@ -106,6 +106,24 @@ def test_a_restarted_source_is_asked_for_everything(
     eventually(lambda: "cluster a: works again" in lines)
 
 
+def test_a_topic_that_goes_while_its_source_is_away_is_forgotten(
+    pair: tuple[FakeCluster, FakeCluster], conduct: Callable[[], tuple[PipelineCoordinator, list[str]]]
+) -> None:
+    a, b = pair
+    other = f"{T}-other"
+    a.create(other, links=("b",))
+    coordinator, _ = conduct()
+    eventually(lambda: coordinator.status()["links"]["a -> b"]["topics"] == 2)
+    a.stop()
+    a.publish(other, entry_bytes(10))
+    del a.topics[other]
+    a.publish(T, entry_bytes(10))
+    a.start()
+    eventually(lambda: b.identities(T, "a") == [0])
+    with coordinator.reading() as state:
+        assert set(state.links[0].topics) == {T}
+
+
 def test_a_wrong_token_is_told_in_one_line(
     pair: tuple[FakeCluster, FakeCluster], conduct: Callable[..., tuple[PipelineCoordinator, list[str]]]
 ) -> None:

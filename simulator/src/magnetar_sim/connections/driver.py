@@ -188,8 +188,9 @@ class Driver:
         answer = frame.command.geo_topics_response
         for topic in answer.topics:
             topic.pending_bytes *= self._host.faults.scale
+        everything = not self._counter or answer.boot != self._boot
         self._counter, self._boot = answer.counter, answer.boot
-        self.state.source_reported(0, answer, self._clock.now_ms)
+        self.state.source_reported(0, answer, self._clock.now_ms, everything=everything)
         self._worked(self._host.source)
         self._poll_due_ms = self._clock.now_ms + POLL_PAUSE_MS
         self._clock.after(POLL_PAUSE_MS, self.work)

@@ -83,7 +83,7 @@ class LinkTopics:
             self._lost_before = (self._lost_before[0] + gone.lost[0], self._lost_before[1] + gone.lost[1])
             gone.loaded = (gone.gap, gone.skipped)  # it may come back, and its lost messages are counted already
             self._sessions.removed(topic)
-            self.changes.touch(topic)
+            self.changes.removed(topic, self.polls.oldest)
             self.polls.news()
 
     @property

@@ -10,7 +10,7 @@ of the whole link, for pipelines that may replicate everything, and one for each
 role takes nothing from others, whatever name of a pipeline it gives.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +32,10 @@ LEFT_MS: Final = 1_000
 LEASE_MS_MAX: Final = 60_000
 """A ceiling: a pipeline that died must not keep a stand-by waiting for longer."""
 
+GONE_MAX: Final = 20_000
+"""Topics that are gone and are remembered, so that pipelines learn of it: some 6 MB. A pipeline asks 40 times a second; one that
+missed more than these has to ask for everything."""
+
 _COUNTER_SHIFT: Final = 20
 """A million changes for each millisecond since the last start, before counters of two starts could meet."""
 
@@ -45,13 +49,17 @@ class Changes:
     Attributes:
         counter: of the latest change.
         urgent: of the latest change of which news should not be collected for long.
+        forgotten: of the latest deletion that is forgotten. The changes up to it are not known.
     """
 
     def __init__(self, boot: int) -> None:
         self.boot = boot
         self.base = boot << _COUNTER_SHIFT
         self.counter = self.urgent = self.base + 1
+        self.forgotten = 0
         self._order: OrderedDict[str, int] = OrderedDict()
+        self._gone: deque[tuple[str, int]] = deque()
+        """Topics with the counters of their deletions, the oldest first. Some were created again since."""
 
     def touch(self, topic: str, *, quiet: bool = False) -> int:
         """This topic changed; `quiet`: news of it may be collected for `QUIET_MS`."""
@@ -61,6 +69,20 @@ class Changes:
         self._order[topic] = self.counter
         self._order.move_to_end(topic)
         return self.counter
+
+    def removed(self, topic: str, asked: int) -> None:
+        """This topic is gone.
+
+        Args:
+            topic: its name.
+            asked: the lowest counter of a poll that is held open: that one will be answered with all later changes.
+        """
+        self._gone.append((topic, self.touch(topic)))
+        while len(self._gone) > GONE_MAX and self._gone[0][1] <= asked:
+            name, counter = self._gone.popleft()
+            if self._order.get(name) == counter:  # else it is there again, or went a second time
+                del self._order[name]
+                self.forgotten = counter
 
     def bump(self) -> None:
         """Something of the whole link changed."""
@@ -73,7 +95,7 @@ class Changes:
         return 0 if foreign else counter
 
     def since(self, counter: int) -> Iterator[str]:
-        """Topics that changed after, the latest first."""
+        """Topics that changed after, the latest first; `counter`: at least `forgotten`."""
         for topic in reversed(self._order):
             if self._order[topic] <= counter:
                 return
@@ -106,6 +128,11 @@ class Polls:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest counter that a poll which is held open began with; the latest one if there is no poll."""
+        return min((waiter.known for waiter in self._waiting.values()), default=self._changes.counter)
 
     def hold(
         self, connection: int, known: int, until_ms: int, pipeline: str, answer: Callable[[], None], lease: "Lease"

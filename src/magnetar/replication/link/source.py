@@ -16,7 +16,7 @@ The machine has no clock and no I/O: it puts effects into the outbox, and learns
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from magnetar.core.errors import ErrorCode
+from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, LinkCursor, Position
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Outbox
@@ -340,8 +340,16 @@ class LinkSource:
         Args:
             connection, request, reply: of the asker.
             narrow: its role, if that may replicate some topics only: it has a lease of its own.
+
+        Raises:
+            BrokerError: deletions since the counter are forgotten; the asker has to ask for everything, with 0.
         """
         known = self.changes.known(request.counter, request.boot)
+        if known and known < self.changes.forgotten:
+            raise BrokerError(
+                ErrorCode.NOT_ALLOWED,
+                f"link to {self.to}: too many topics are gone since counter {known}; ask with counter 0",
+            )
         lease = self._leases.of(narrow)
         self._ask_lease(lease, connection, request)
         session = self._session(narrow)
