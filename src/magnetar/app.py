@@ -31,7 +31,7 @@ from magnetar.broker.security.credentials import Keys
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.secret_file import read_token
-from magnetar.core.settings import Address, ClusterConfig
+from magnetar.core.settings import Address, BrokerEndpoints
 from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
@@ -107,13 +107,16 @@ class BrokerApp:
 
     Args:
         config: the whole configuration.
-        cluster: which of its clusters this is.
+        name: which of its brokers this is (`Config.named_broker`).
         files: how many may be open; None: no limit.
+
+    Raises:
+        ConfigError: there is no such broker.
     """
 
-    def __init__(self, config: Config, cluster: str, files: int | None = None) -> None:
+    def __init__(self, config: Config, name: str, files: int | None = None) -> None:
         self.config = config
-        self.cluster: ClusterConfig = config.cluster(cluster)
+        self.cluster, self.endpoints = config.named_broker(name)
         self._stack = contextlib.ExitStack()
         self._http: list[Listener] = []
         self._turns = Turns()
@@ -175,7 +178,7 @@ class BrokerApp:
             config,
             cluster=name,
             uuid=storage.uuid,
-            service_url=self.cluster.service_url,
+            service_url=self.endpoints.service_url,
             link_token=token,
             resources=resources,
             stored=stored,
@@ -189,12 +192,13 @@ class BrokerApp:
             metadata=self.config.metadata,
             from_file=frozenset(first.puts) - stored.keys(),
             boot=clock.now_ms(),
-            service_url_tls=self.cluster.service_url_tls,
-            listeners=self.cluster.listener_urls(),
+            service_url_tls=self.endpoints.service_url_tls,
+            listeners=self.endpoints.listener_urls(),
             security=self.config.security,
             keys=keys,
             lost_entries=storage.lost_entries,
-            admin_url=self.cluster.admin_url,
+            admin_url=self.endpoints.admin_url,
+            web_url=self.endpoints.web_url,
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
@@ -235,7 +239,7 @@ class BrokerApp:
             if error.name == "kazoo":
                 raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
             raise
-        self._opening = Opening(self.cluster, self, self._stack, changed=lambda _brokers: None)
+        self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=lambda _brokers: None)
         await asyncio.to_thread(self._opening.register)
         await asyncio.to_thread(self._opening.wait)
 
@@ -306,25 +310,25 @@ class BrokerApp:
         self.broker.link_token = read_token(self.config.replication.token_file, "link token").encode()
 
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
-        self.pulsar_port = await self.server.start(self.cluster.pulsar.host, self.cluster.pulsar.port)
-        if self.cluster.pulsar.port == 0:
-            host = self.cluster.service_url.removeprefix("pulsar://").rpartition(":")[0]
+        self.pulsar_port = await self.server.start(self.endpoints.pulsar.host, self.endpoints.pulsar.port)
+        if self.endpoints.pulsar.port == 0:
+            host = self.endpoints.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
             self.server.urls = self._urls()._replace(pulsar=self.broker.service_url)
-        if self.tls is not None and self.cluster.pulsar_tls is not None:
-            await self.server.start(self.cluster.pulsar_tls.host, self.cluster.pulsar_tls.port, self.tls.context)
+        if self.tls is not None and self.endpoints.pulsar_tls is not None:
+            await self.server.start(self.endpoints.pulsar_tls.host, self.endpoints.pulsar_tls.port, self.tls.context)
         info = BrokerInfo(
             cluster=self.cluster.name,
             uuid=uuid,
             version=__version__,
             service_url=self.broker.service_url,
-            web_url=self.cluster.web_url,
-            service_url_tls=self.cluster.service_url_tls,
-            listeners=self.cluster.listener_urls(),
-            web_url_tls=self.cluster.web_url_tls,
+            web_url=self.endpoints.web_url,
+            service_url_tls=self.endpoints.service_url_tls,
+            listeners=self.endpoints.listener_urls(),
+            web_url_tls=self.endpoints.web_url_tls,
             started_ms=clock.now_ms(),
             topic_auto_creation=self.config.broker.auto_create_topics,
-            settings=runtime_settings(self.config, self.cluster, resources.defaults),
+            settings=runtime_settings(self.config, self.cluster.name, self.endpoints, resources.defaults),
         )
         application = make_app(
             Controller(self.broker, self.driver.run),
@@ -338,9 +342,9 @@ class BrokerApp:
         )
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
-        self.http_port = await self._serve_http("http", self.cluster.http, None)
-        if self.tls is not None and self.cluster.https is not None:
-            await self._serve_http("https", self.cluster.https, self.tls.context)
+        self.http_port = await self._serve_http("http", self.endpoints.http, None)
+        if self.tls is not None and self.endpoints.https is not None:
+            await self._serve_http("https", self.endpoints.https, self.tls.context)
 
     def _gateway(self, clock: SystemClock) -> Gateway:
         config, security = self.config.broker, self.config.security.authentication
@@ -356,8 +360,8 @@ class BrokerApp:
         )
 
     def _urls(self) -> Urls:
-        cluster = self.cluster
-        return Urls(cluster.service_url, cluster.service_url_tls, cluster.web_url, cluster.web_url_tls)
+        own = self.endpoints
+        return Urls(own.service_url, own.service_url_tls, own.web_url, own.web_url_tls)
 
     def _tell(self, line: str) -> None:
         if self.driver.quiet.allows(line):
@@ -431,9 +435,9 @@ async def _started(app: BrokerApp, stopping: asyncio.Event) -> bool:
     return True
 
 
-async def _serve(config: Config, cluster: str) -> int:
+async def _serve(config: Config, name: str) -> int:
     files = raise_file_limit()
-    app = BrokerApp(config, cluster, files)
+    app = BrokerApp(config, name, files)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -445,7 +449,8 @@ async def _serve(config: Config, cluster: str) -> int:
         if problem := too_few(files, config.broker.connections_max + config.broker.http_connections_max):
             logger.warning("%s", problem)
         sys.stdout.write(
-            f"magnetar broker {cluster} ready {app.broker.service_url} http://{app.cluster.http.host}:{app.http_port}\n"
+            f"magnetar broker {app.cluster.title(app.endpoints)} ready {app.broker.service_url} "
+            f"http://{app.endpoints.http.host}:{app.http_port}\n"
         )
         sys.stdout.flush()
         stopped = asyncio.ensure_future(stopping.wait())
@@ -459,25 +464,31 @@ async def _serve(config: Config, cluster: str) -> int:
         await app.stop()
 
 
-def check_exposure(config: Config, cluster: ClusterConfig, *, insecure: bool) -> None:
+def check_exposure(config: Config, broker: BrokerEndpoints, title: str, *, insecure: bool) -> None:
     """Refuse to listen beyond this machine without authentication, unless `insecure` is set.
+
+    Args:
+        config: the whole configuration.
+        broker: the addresses.
+        title: the broker in messages (`ClusterConfig.title`).
+        insecure: listen there all the same.
 
     Raises:
         MagnetarError: naming the address and the ways out.
     """
     if config.security.authentication.enabled or insecure:
         return
-    for key, address in cluster.listeners():
+    for key, address in broker.listeners():
         if not address.loopback:
             raise MagnetarError(
-                f"cluster {cluster.name} would listen on {address} ({key}) without authentication; write "
+                f"cluster {title} would listen on {address} ({key}) without authentication; write "
                 "[authentication] (docs/security.md), listen on 127.0.0.1, or say --insecure if the network is closed"
             )
 
 
-def warn_of_plain_text(config: Config, cluster: ClusterConfig) -> None:
+def warn_of_plain_text(config: Config, broker: BrokerEndpoints) -> None:
     """Say when tokens and messages would travel readable for the network."""
-    for key, address in cluster.listeners():
+    for key, address in broker.listeners():
         if config.security.authentication.enabled and key in {"pulsar", "http"} and not address.loopback:
             logger.warning(
                 "tokens and messages travel unencrypted on %s (%s): listen there on 127.0.0.1, and beyond by %s",
@@ -487,12 +498,12 @@ def warn_of_plain_text(config: Config, cluster: ClusterConfig) -> None:
             )
 
 
-def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
-    """Run one cluster's broker in the foreground until SIGINT or SIGTERM.
+def run_broker(config: Config, name: str, insecure: bool = False) -> int:
+    """Run one broker in the foreground until SIGINT or SIGTERM.
 
     Args:
         config: the whole configuration.
-        cluster: the name of this cluster.
+        name: of the broker (`Config.named_broker`).
         insecure: listen beyond loopback although there is no authentication.
 
     Returns:
@@ -503,12 +514,14 @@ def run_broker(config: Config, cluster: str, insecure: bool = False) -> int:
     """
     import uvloop
 
-    check_exposure(config, config.cluster(cluster), insecure=insecure)
+    cluster, broker = config.named_broker(name)
+    title = cluster.title(broker)
+    check_exposure(config, broker, title, insecure=insecure)
     logging.basicConfig(
         level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s {cluster}: %(message)s",
+        format=f"%(asctime)s %(levelname)s {title}: %(message)s",
         stream=sys.stderr,
         force=True,
     )
-    warn_of_plain_text(config, config.cluster(cluster))
-    return uvloop.run(_serve(config, cluster))
+    warn_of_plain_text(config, broker)
+    return uvloop.run(_serve(config, name))

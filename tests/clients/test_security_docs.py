@@ -50,7 +50,8 @@ def test_from_zero_as_the_page_says(tmp_path: Path) -> None:
     path = tmp_path / "clusters.toml"
     path.write_text(moved(blocks("toml")[0]))
     clusters = configuration.load(path).clusters
-    brokers = [BrokerProcess(path, name, cluster.pulsar.port, cluster.http.port) for name, cluster in clusters.items()]
+    found = [(name, cluster.broker("")) for name, cluster in clusters.items()]
+    brokers = [BrokerProcess(path, name, broker.pulsar.port, broker.http.port) for name, broker in found]
     try:
         for broker in brokers:
             broker.start()

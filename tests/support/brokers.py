@@ -56,7 +56,7 @@ class BrokerProcess:
 
     Args:
         config: path of clusters.toml.
-        cluster: which cluster of it.
+        cluster: which cluster of it, and which of its brokers if there are several (`us-west/a`).
         pulsar_port, http_port: as in the file.
     """
 
@@ -66,7 +66,7 @@ class BrokerProcess:
         self.pulsar_port = pulsar_port
         self.http_port = http_port
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = config.parent / f"{cluster}.log"
+        self.log = config.parent / f"{cluster.replace('/', '-')}.log"
         self.environment: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         self.pulsar_tls_port = 0

@@ -234,6 +234,7 @@ class Node:
             machines=self.world.machines, metadata=self.world.config.metadata, from_file=from_file,
             admin_url=self.world.config.cluster(self.name).admin_url,
             admin_urls={name: cluster.admin_url for name, cluster in self.world.config.clusters.items()},
+            web_url=self.world.config.cluster(self.name).web_url,
         )  # fmt: skip
         self.control = Controller(self.broker, self.run)
         self.host.pump()

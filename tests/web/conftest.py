@@ -43,7 +43,7 @@ INFO = BrokerInfo(
     service_url="pulsar://127.0.0.1:6650",
     web_url="http://127.0.0.1:8080",
     started_ms=NOW_MS - 90_000,
-    settings=runtime_settings(CONFIG, CONFIG.clusters[CLUSTER], Policies()),
+    settings=runtime_settings(CONFIG, CLUSTER, CONFIG.clusters[CLUSTER].broker(""), Policies()),
 )
 
 

@@ -41,7 +41,7 @@ def test_settings_follow_the_file(tmp_path: Path) -> None:
         """,
         tmp_path / "clusters.toml",
     )
-    found = runtime_settings(config, config.cluster("one"), Policies(message_ttl_in_seconds=60))
+    found = runtime_settings(config, "one", config.cluster("one").broker(""), Policies(message_ttl_in_seconds=60))
     assert found["brokerServicePort"] == "7000"
     assert found["webServicePort"] == "7001"
     assert found["webServicePortTls"] == ""
@@ -55,7 +55,7 @@ def test_settings_follow_the_file(tmp_path: Path) -> None:
 
 def test_no_secret_is_among_them() -> None:
     config = builtin(Path("data"))
-    found = runtime_settings(config, config.clusters["us-west"], Policies())
+    found = runtime_settings(config, "us-west", config.clusters["us-west"].broker(""), Policies())
     assert not [
         key for key in found if any(word in key.lower() for word in ("secret", "token", "key", "file", "password"))
     ]

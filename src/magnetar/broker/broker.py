@@ -104,6 +104,7 @@ class Broker:
         lost_entries: number of entries that were stored and are not in the log.
         admin_url: address of this broker's REST interface, for commands in messages.
         admin_urls: the same of other clusters.
+        web_url: address of this broker's REST interface without TLS.
     """
 
     def __init__(
@@ -135,8 +136,11 @@ class Broker:
         lost_entries: int = 0,
         admin_url: str = "",
         admin_urls: Mapping[str, str] | None = None,
+        web_url: str = "",
     ) -> None:
-        self.context = BrokerContext(outbox, config, resources, cluster, uuid, boot, admin_url, admin_urls or {})
+        self.context = BrokerContext(
+            outbox, config, resources, cluster, uuid, boot, admin_url, admin_urls or {}, web_url
+        )
         self.outbox = outbox
         self.admin_url = admin_url
         self.config = config

@@ -33,6 +33,7 @@ class BrokerContext:
         boot: the clock at the start, ms since 1970; never the same twice.
         admin_url: where this broker's REST interface answers, for commands that messages name.
         admin_urls: the same of other clusters, by name.
+        web_url: where it answers without TLS; `host:port` in it is the broker's name, as in Pulsar.
     """
 
     outbox: Outbox
@@ -43,6 +44,7 @@ class BrokerContext:
     boot: int = 0
     admin_url: str = ""
     admin_urls: Mapping[str, str] = field(default_factory=dict)
+    web_url: str = ""
 
     def timer(self, at_ms: int, then: Callable[[int], None]) -> None:
         """Call `then(now_ms)` at a time (ms since 1970)."""

@@ -8,7 +8,7 @@ does not say which cluster it means.
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
@@ -22,8 +22,10 @@ from magnetar.core.names import NamespaceName, TopicName, check_cluster
 from magnetar.core.security import Security
 from magnetar.core.security import build as build_security
 from magnetar.core.settings import (
+    ONLY_BROKER,
     Address,
     BrokerConfig,
+    BrokerEndpoints,
     ClusterConfig,
     DeduplicationConfig,
     LinkConfig,
@@ -33,7 +35,7 @@ from magnetar.core.settings import (
     ReplicationLimits,
     SubscriptionsConfig,
 )
-from magnetar.core.tables import quoted, read_table, suggestion
+from magnetar.core.tables import check_keys, keys, quoted, read_table, suggestion
 
 FILE_NAME: Final = "clusters.toml"
 """The file that commands look for in the working folder when no `-c` is given."""
@@ -43,6 +45,9 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 CLUSTERS_MAX: Final = 64
 """A ceiling: without `[[links]]` the mesh has n * (n - 1) links, each with a cursor in every replicated topic."""
+
+BROKERS_MAX: Final = 16
+"""A ceiling for one cluster: one broker serves, and a client that connects may try the addresses of all others first."""
 
 BUILTIN_CLUSTERS: Final = ("us-west", "us-east", "eu-central")
 """The clusters that `magnetar up` starts without a file."""
@@ -95,15 +100,33 @@ class Config(Struct, frozen=True, kw_only=True):
         """The data folder of one cluster."""
         return self.data_dir / name
 
-    def link_address(self, name: str) -> str:
-        """The address of a cluster for links: `host:port`, or a `pulsar+ssl://` URL that names the trusted CA."""
-        cluster = self.cluster(name)
-        if not self.replication.tls or not cluster.service_url_tls:
-            return cluster.advertised
+    def named_broker(self, name: str) -> tuple[ClusterConfig, BrokerEndpoints]:
+        """A cluster and one of its brokers, by `CLUSTER/BROKER`, or by `CLUSTER` if it has one broker.
+
+        Raises:
+            ConfigError: there is no such cluster or broker, or the cluster has several; says which there are.
+        """
+        cluster, slash, broker = name.partition("/")
+        found = self.cluster(cluster)
+        if slash and not broker:
+            raise ConfigError(f"{self.source}: {name!r} names no broker: write one of {', '.join(found.titles())}")
+        try:
+            return found, found.broker(broker)
+        except ConfigError as error:
+            raise ConfigError(f"{self.source}: {error}") from None
+
+    def link_addresses(self, name: str) -> tuple[str, ...]:
+        """The addresses of the brokers of a cluster for links: each `host:port`, or a `pulsar+ssl://` URL that names the
+        trusted CA.
+        """
         trust = {"ca": self.security.trusted_ca} if self.security.trusted_ca else {}
         client = self.security.client
         own = {"cert": client.certificate_file, "key": client.key_file} if client.certificate_file else {}
-        return cluster.service_url_tls + ("?" + urlencode(trust | own) if trust or own else "")
+        query = "?" + urlencode(trust | own) if trust or own else ""
+        return tuple(
+            broker.service_url_tls + query if self.replication.tls and broker.service_url_tls else broker.advertised
+            for broker in self.cluster(name).brokers
+        )
 
     def link(self, text: str) -> LinkConfig:
         """One link by its name `source:target`.
@@ -117,15 +140,17 @@ class Config(Struct, frozen=True, kw_only=True):
         raise ConfigError(f"{self.source}: no link {text!r}{suggestion(text, [str(link) for link in self.links])}")
 
     def local_clusters(self) -> list[ClusterConfig]:
-        """The clusters of this machine, in the order of the file."""
-        return [cluster for cluster in self.clusters.values() if cluster.here]
+        """The clusters with a broker on this machine, in the order of the file."""
+        return [cluster for cluster in self.clusters.values() if cluster.local_brokers()]
 
 
 _NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """The allowed names of a listener, and of a broker."""
 
 
-class _ClusterTable(Struct, kw_only=True):
+class _EndpointsTable(Struct, kw_only=True):
+    """`[clusters.NAME.brokers.NAME]`, and the same keys of `[clusters.NAME]` for its only broker."""
+
     pulsar: str
     http: str
     advertised: str | None = None
@@ -135,12 +160,17 @@ class _ClusterTable(Struct, kw_only=True):
     advertised_listeners: dict[str, str] | None = None
     advertised_listeners_tls: dict[str, str] | None = None
     here: bool = True
+
+
+class _ClusterTable(Struct, kw_only=True):
+    """The keys of `[clusters.NAME]` that are not of a broker."""
+
     storage: Literal["local", "bookkeeper"] = "local"
     store: str = ""
     ledgers: str = "/ledgers"
     ensemble: Annotated[int, Meta(ge=1, le=100)] = 3
     ack_quorum: Annotated[int, Meta(ge=1, le=100)] = 2
-    broker: str = "a"
+    brokers: dict[str, Any] | None = None
 
 
 class _LinkTable(Struct, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -263,6 +293,8 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
     here = path.absolute().parent if path else _working_folder()
     data_dir = _path(read_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
     clusters = _clusters(file.clusters)
+    _ports(_listening(file.clusters, clusters))
+    _stores(clusters.values())
     security = _security(file, clusters, here)
     return Config(
         path=path.absolute() if path else None,
@@ -283,15 +315,26 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
 def _security(file: _File, clusters: dict[str, ClusterConfig], here: Path) -> Security:
     names = ("authentication", "authorization", "tls", "client")
     security = build_security(read_table, {name: getattr(file, name) for name in names}, lambda text: _path(text, here))
-    for cluster in clusters.values():
-        key = "pulsar_tls" if cluster.pulsar_tls else "https" if cluster.https else ""
-        if key and cluster.here and not security.tls.certificate_file:
-            raise ConfigError(f"clusters.{cluster.name}.{key}: needs certificate_file and key_file in [tls]")
+    for where, broker in _listening(file.clusters, clusters):
+        key = "pulsar_tls" if broker.pulsar_tls else "https" if broker.https else ""
+        if key and broker.here and not security.tls.certificate_file:
+            raise ConfigError(f"{where}.{key}: needs certificate_file and key_file in [tls]")
     if read_table(_ReplicationTable, file.replication, "replication").tls:
         for cluster in clusters.values():
-            if not cluster.service_url_tls:
-                raise ConfigError(f"replication.tls: cluster {cluster.name} has no pulsar_tls for links to connect to")
+            for broker in cluster.brokers:
+                if not broker.service_url_tls:
+                    raise ConfigError(
+                        f"replication.tls: cluster {cluster.title(broker)} has no pulsar_tls for links to connect to"
+                    )
     return security
+
+
+def _listening(tables: dict[str, Any], clusters: dict[str, ClusterConfig]) -> Iterator[tuple[str, BrokerEndpoints]]:
+    """Every broker, with the name of the table that has its addresses."""
+    for name, cluster in clusters.items():
+        for broker in cluster.brokers:
+            inside = f".brokers.{quoted(broker.name)}" if "brokers" in tables[name] else ""
+            yield f"clusters.{name}{inside}", broker
 
 
 def _working_folder() -> Path:
@@ -320,10 +363,7 @@ def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
         )
     if len(tables) > CLUSTERS_MAX:
         raise ConfigError(f"clusters: {len(tables)} of them; at most {CLUSTERS_MAX}")
-    clusters = {name: _cluster(name, value) for name, value in tables.items()}
-    _ports(clusters.values())
-    _stores(clusters.values())
-    return clusters
+    return {name: _cluster(name, value) for name, value in tables.items()}
 
 
 def _cluster(name: str, value: Any) -> ClusterConfig:
@@ -332,7 +372,48 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
         check_cluster(name)
     except NameNotValid as error:
         raise ConfigError(f"{where}: {error}") from None
-    table = read_table(_ClusterTable, value, where)
+    of_broker = keys(_EndpointsTable)
+    check_keys(value, [*of_broker, *keys(_ClusterTable)], where)
+    listening = {key: value[key] for key in value if key in of_broker}
+    table = read_table(_ClusterTable, {key: value[key] for key in value if key not in listening}, where)
+    if table.brokers is None:
+        brokers: tuple[BrokerEndpoints, ...] = (_endpoints(ONLY_BROKER, listening, where),)
+    elif listening:
+        key = next(iter(listening))
+        raise ConfigError(f"{where}.{key}: the brokers of this cluster have it: write it in [{where}.brokers.NAME]")
+    else:
+        brokers = _brokers(table.brokers, f"{where}.brokers")
+    _check_storage(table, name, where)
+    if table.storage == "local" and len(brokers) > 1:
+        raise ConfigError(
+            f"{where}.brokers: {len(brokers)} brokers cannot use one log in a folder: keep one of them, or write "
+            f'storage = "bookkeeper" in [{where}]'
+        )
+    return ClusterConfig(
+        name=name,
+        brokers=brokers,
+        storage=table.storage,
+        store=table.store,
+        ledgers=table.ledgers,
+        ensemble=table.ensemble,
+        ack_quorum=table.ack_quorum,
+    )
+
+
+def _brokers(tables: dict[str, Any], where: str) -> tuple[BrokerEndpoints, ...]:
+    if not tables:
+        raise ConfigError(f"{where}: none; write at least one, such as [{where}.{ONLY_BROKER}] with pulsar and http")
+    if len(tables) > BROKERS_MAX:
+        raise ConfigError(f"{where}: {len(tables)} of them; at most {BROKERS_MAX}")
+    for name in tables:
+        _check_name(name, where)
+        if name in {".", ".."}:
+            raise ConfigError(f"{where}: {name!r} cannot be the name of a node of ZooKeeper: write another name")
+    return tuple(_endpoints(name, value, f"{where}.{quoted(name)}") for name, value in tables.items())
+
+
+def _endpoints(name: str, value: Any, where: str) -> BrokerEndpoints:
+    table = read_table(_EndpointsTable, value, where)
     pulsar = _address(table.pulsar, f"{where}.pulsar")
     http = _address(table.http, f"{where}.http")
     pulsar_tls = _address(table.pulsar_tls, f"{where}.pulsar_tls") if table.pulsar_tls is not None else None
@@ -340,8 +421,7 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
     tls = _advertised(table.advertised_tls, pulsar_tls, where, "advertised_tls") if pulsar_tls else ""
     if table.advertised_tls is not None and not pulsar_tls:
         raise ConfigError(f"{where}.advertised_tls: there is no pulsar_tls to advertise: write it too")
-    _check_storage(table, name, where)
-    return ClusterConfig(
+    return BrokerEndpoints(
         name=name,
         pulsar=pulsar,
         http=http,
@@ -352,12 +432,6 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
         advertised_listeners=_named(table.advertised_listeners, where, "advertised_listeners"),
         advertised_listeners_tls=_named(table.advertised_listeners_tls, where, "advertised_listeners_tls"),
         here=table.here,
-        storage=table.storage,
-        store=table.store,
-        ledgers=table.ledgers,
-        ensemble=table.ensemble,
-        ack_quorum=table.ack_quorum,
-        broker=table.broker,
     )
 
 
@@ -367,7 +441,6 @@ def _check_storage(table: _ClusterTable, name: str, where: str) -> None:
         raise ConfigError(
             f'{where}.ledgers: {table.ledgers!a} is not the path of a node of ZooKeeper: write "/ledgers"'
         )
-    _check_name(table.broker, f"{where}.broker")
     if table.storage == "local":
         if table.store:
             raise ConfigError(f'{where}.store: only with storage = "bookkeeper"; [metadata] store is for all clusters')
@@ -427,16 +500,22 @@ def _address(text: str, where: str) -> Address:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _ports(clusters: Iterable[ClusterConfig]) -> None:
+def _ports(brokers: Iterable[tuple[str, BrokerEndpoints]]) -> None:
     """Refuse two listeners that cannot both bind."""
     taken: list[tuple[Address, bool, str]] = []
-    for cluster in clusters:
-        for key, address in cluster.listeners():
-            where = f"clusters.{cluster.name}.{key}"
+    for where, broker in brokers:
+        for key, listen in broker.listeners():
+            address = listen
+            if listen.wildcard and not broker.here:
+                # Which machine that is, only the advertised address says.
+                tls = broker.advertised_tls if key in {"pulsar_tls", "https"} else ""
+                address = Address(Address.parse(tls or broker.advertised).host, listen.port)
             for other, here, first in taken:
-                if _clash(address, cluster.here, other, here):
-                    raise ConfigError(f"{where}: port {address.port} is already taken by {first}: write another one")
-            taken.append((address, cluster.here, where))
+                if _clash(address, broker.here, other, here):
+                    raise ConfigError(
+                        f"{where}.{key}: port {address.port} is already taken by {first}: write another one"
+                    )
+            taken.append((address, broker.here, f"{where}.{key}"))
 
 
 def _stores(clusters: Iterable[ClusterConfig]) -> None:
@@ -457,7 +536,7 @@ def _clash(one: Address, one_here: bool, two: Address, two_here: bool) -> bool:
     if one.port != two.port:
         return False
     same_host = one.host == two.host or (one.loopback and two.loopback and "localhost" in {one.host, two.host})
-    # A wildcard takes the port of every address of its machine; whether two remote clusters share one is not known.
+    # A wildcard takes the port of every address of its machine; whether two hosts are one other machine is not known.
     return (same_host and one_here == two_here) or (one_here and two_here and (one.wildcard or two.wildcard))
 
 

@@ -3,6 +3,7 @@
 `core.config` reads and checks the file; this module only has the structs.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -10,10 +11,14 @@ from msgspec import Meta, Struct
 
 from magnetar.core.addresses import SQLITE, is_host, port_of
 from magnetar.core.errors import ConfigError
+from magnetar.core.tables import suggestion
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+
+ONLY_BROKER: Final = "a"
+"""The name of the broker of a cluster that names none."""
 
 Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 Origin = Annotated[str, Meta(max_length=512)]
@@ -61,11 +66,11 @@ class Address(NamedTuple):
         return self.host in {"localhost", "::1"} or self.host.startswith("127.")
 
 
-class ClusterConfig(Struct, frozen=True, kw_only=True):
-    """One cluster of the file.
+class BrokerEndpoints(Struct, frozen=True, kw_only=True):
+    """The addresses of one broker.
 
     Attributes:
-        name: as in `[clusters.NAME]`.
+        name: among the brokers of its cluster.
         pulsar: listen address of the Pulsar protocol.
         http: listen address of REST, metrics and the status page.
         advertised: `host:port` for clients and Spark executors.
@@ -74,14 +79,6 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         advertised_tls: `host:port` for clients and Spark executors with TLS, "" without.
         advertised_listeners, advertised_listeners_tls: name -> `host:port` for clients that ask for that name
             (`listener_name`), for example from outside a private network.
-        storage: `local`, a folder of this machine; or `bookkeeper`, Apache BookKeeper, so that another broker can take over.
-            Under construction.
-        store: with `bookkeeper`: `zookeeper://host:port/path`, the node below which is recorded which broker serves, and which
-            ledgers hold the log.
-        ledgers: the node of ZooKeeper that has BookKeeper's own metadata.
-        ensemble: bookies that get each entry of the log.
-        ack_quorum: bookies that have an entry on disk before it is confirmed.
-        broker: the name of this broker among those of its cluster.
     """
 
     name: str
@@ -94,12 +91,6 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     advertised_tls: str = ""
     advertised_listeners: dict[str, str] = {}
     advertised_listeners_tls: dict[str, str] = {}
-    storage: Literal["local", "bookkeeper"] = "local"
-    store: str = ""
-    ledgers: str = "/ledgers"
-    ensemble: int = 3
-    ack_quorum: int = 2
-    broker: str = "a"
 
     def listeners(self) -> list[tuple[str, Address]]:
         """Key of the file and address of everything that it listens on."""
@@ -149,6 +140,95 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         if address.wildcard:
             address = Address(Address.parse(advertised).host, address.port)
         return f"{scheme}://{address}"
+
+
+class ClusterConfig(Struct, frozen=True, kw_only=True):
+    """One cluster of the file.
+
+    Attributes:
+        name: as in `[clusters.NAME]`.
+        brokers: one or more, in the order of the file. A cluster without `[clusters.NAME.brokers]` has one, `ONLY_BROKER`.
+        storage: `local`, a folder of this machine; or `bookkeeper`, Apache BookKeeper, so that another broker can take over.
+            Under construction.
+        store: with `bookkeeper`: `zookeeper://host:port/path`, the node below which is recorded which broker serves, and which
+            ledgers hold the log.
+        ledgers: the node of ZooKeeper that has BookKeeper's own metadata.
+        ensemble: bookies that get each entry of the log.
+        ack_quorum: bookies that have an entry on disk before it is confirmed.
+    """
+
+    name: str
+    brokers: tuple[BrokerEndpoints, ...]
+    storage: Literal["local", "bookkeeper"] = "local"
+    store: str = ""
+    ledgers: str = "/ledgers"
+    ensemble: int = 3
+    ack_quorum: int = 2
+
+    def broker(self, name: str) -> BrokerEndpoints:
+        """One broker by name; with the name "" the only one.
+
+        Raises:
+            ConfigError: there is none of this name, or there are several; says which there are.
+        """
+        for broker in self.brokers:
+            if broker.name == name or (not name and len(self.brokers) == 1):
+                return broker
+        if not name:
+            raise ConfigError(
+                f"cluster {self.name} has {len(self.brokers)} brokers: name one of them: {', '.join(self.titles())}"
+            )
+        known = [broker.name for broker in self.brokers]
+        raise ConfigError(f"cluster {self.name} has no broker {name!r}{suggestion(name, known)}")
+
+    def title(self, broker: BrokerEndpoints) -> str:
+        """One of its brokers in messages, and for `magnetar broker`: `us-west/a`, or `us-west` if there is no other one."""
+        return f"{self.name}/{broker.name}" if len(self.brokers) > 1 else self.name
+
+    def titles(self) -> list[str]:
+        """`title` of each broker."""
+        return [self.title(broker) for broker in self.brokers]
+
+    def local_brokers(self) -> list[BrokerEndpoints]:
+        """The brokers of this machine, in the order of the file."""
+        return [broker for broker in self.brokers if broker.here]
+
+    @property
+    def service_url(self) -> str:
+        """The URL for Pulsar clients. It has the addresses of all brokers."""
+        return _joined(broker.service_url for broker in self.brokers)
+
+    @property
+    def service_url_tls(self) -> str:
+        """The same by TLS. It has the addresses of the brokers with TLS, "" if there are none."""
+        return _joined(broker.service_url_tls for broker in self.brokers)
+
+    @property
+    def web_url(self) -> str:
+        """The URL of the REST interface without TLS, as Pulsar writes it for several brokers: `http://h1:p1,h2:p2`."""
+        return _joined(broker.web_url for broker in self.brokers)
+
+    @property
+    def web_url_tls(self) -> str:
+        """The same by TLS. It has the addresses of the brokers with TLS, "" if there are none."""
+        return _joined(broker.web_url_tls for broker in self.brokers)
+
+    @property
+    def admin_urls(self) -> tuple[str, ...]:
+        """The URL of the REST interface of each broker (`BrokerEndpoints.admin_url`)."""
+        return tuple(broker.admin_url for broker in self.brokers)
+
+    @property
+    def admin_url(self) -> str:
+        """The first of `admin_urls`, for commands in messages."""
+        return self.admin_urls[0]
+
+
+def _joined(urls: Iterable[str]) -> str:
+    """One URL with the addresses of several, as Pulsar's clients read it; "" for none."""
+    given = [url for url in urls if url]
+    scheme = given[0].partition("://")[0] if given else ""
+    return f"{scheme}://" + ",".join(url.partition("://")[2] for url in given) if given else ""
 
 
 class LinkConfig(Struct, frozen=True, kw_only=True):

@@ -74,13 +74,9 @@ def read_table(cls: type[_S], value: Any, where: str) -> _S:
     Raises:
         ConfigError: no table, an unknown or a missing key, or as `convert`.
     """
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where}: must be a table of {', '.join(keys(cls))} (found {_shown(value)[:60]})")
     fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+    check_keys(value, fields, where)
     inside = f"{where}." if where else ""
-    for key in value:
-        if key not in fields:
-            raise ConfigError(f"{inside}{quoted(key)}: unknown key{suggestion(key, fields)}")
     given: dict[str, Any] = {}
     for key, field in fields.items():
         if key in value:
@@ -88,6 +84,20 @@ def read_table(cls: type[_S], value: Any, where: str) -> _S:
         elif field.required:
             raise ConfigError(f"{inside}{key}: missing; {_example(key)}")
     return cls(**given)
+
+
+def check_keys(value: Any, known: Iterable[str], where: str) -> None:
+    """Refuse what is no table, and unknown keys.
+
+    Raises:
+        ConfigError: it is no table, or it has a key that is not among the known ones.
+    """
+    names = list(known)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: must be a table of {', '.join(names)} (found {_shown(value)[:60]})")
+    for key in value:
+        if key not in names:
+            raise ConfigError(f"{where}{'.' if where else ''}{quoted(key)}: unknown key{suggestion(key, names)}")
 
 
 def keys(cls: type[Struct]) -> list[str]:

@@ -305,7 +305,7 @@ def verify(
 
 def addresses_of(config: Config) -> dict[str, str]:
     """The addresses of the clusters of a configuration for links."""
-    return {name: config.link_address(name) for name in config.clusters}
+    return {name: config.link_addresses(name)[0] for name in config.clusters}
 
 
 def verify_config(

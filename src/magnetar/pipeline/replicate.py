@@ -118,7 +118,7 @@ def pipeline_of(options: ReplicateOptions, queries: tuple[str, ...] = (TAIL, BUL
         raise ConfigError(f"{config.source}: there is no link to replicate; name two clusters or add [[links]]")
     links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(chosen))
     names = sorted({name for link in links for name in (link.source, link.target)})
-    addresses = {name: config.link_address(name) for name in names}
+    addresses = {name: config.link_addresses(name)[0] for name in names}
     long = set(LONG) <= set(queries)
     master = master_of(options, long=long)
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"

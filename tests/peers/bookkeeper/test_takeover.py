@@ -27,20 +27,25 @@ def connect(url: str) -> pulsar.Client:
 
 
 class Brokers:
-    """The brokers of one cluster, each with a folder and a configuration of its own."""
+    """The brokers of one cluster: one file, of which each has a copy, and a folder for each."""
 
     def __init__(self, folder: Path, cluster: BookKeeperCluster, store: str) -> None:
+        ports = {name: (free_port(), free_port()) for name in "ab"}
+        text = (
+            f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
+            f'store = "zookeeper://{cluster.hosts}{store}"\n[deduplication]\nenabled = true\n'
+            '[namespaces."public/default"]\nclusters = ["one"]\n'
+        )
+        for name, (pulsar_port, http_port) in ports.items():
+            text += (
+                f'[clusters.one.brokers.{name}]\npulsar = "127.0.0.1:{pulsar_port}"\nhttp = "127.0.0.1:{http_port}"\n'
+            )
         self.brokers: dict[str, BrokerProcess] = {}
-        for name in "ab":
+        for name, (pulsar_port, http_port) in ports.items():
             home = folder / name
             home.mkdir()
-            pulsar_port, http_port = free_port(), free_port()
-            (home / "clusters.toml").write_text(
-                f'[magnetar]\ndata_dir = "data"\n[clusters.one]\npulsar = "127.0.0.1:{pulsar_port}"\n'
-                f'http = "127.0.0.1:{http_port}"\nstorage = "bookkeeper"\nstore = "zookeeper://{cluster.hosts}{store}"\n'
-                f'broker = "{name}"\n[deduplication]\nenabled = true\n[namespaces."public/default"]\nclusters = ["one"]\n'
-            )
-            self.brokers[name] = BrokerProcess(home / "clusters.toml", "one", pulsar_port, http_port)
+            (home / "clusters.toml").write_text(text)
+            self.brokers[name] = BrokerProcess(home / "clusters.toml", f"one/{name}", pulsar_port, http_port)
 
     def __getitem__(self, name: str) -> BrokerProcess:
         return self.brokers[name]

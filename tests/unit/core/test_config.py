@@ -20,7 +20,10 @@ ONE = '[clusters.a]\npulsar = "127.0.0.1:6650"\nhttp = "127.0.0.1:8080"\n'
 TWO = ONE + '[clusters.b]\npulsar = "127.0.0.1:6651"\nhttp = "127.0.0.1:8081"\n'
 
 STORE = "zookeeper://z:2181/one"
-LEDGERS = f"{ONE}storage = 'bookkeeper'\nstore = '{STORE}'\n"
+BOOKKEEPER = f"storage = 'bookkeeper'\nstore = '{STORE}'\n"
+LEDGERS = ONE + BOOKKEEPER
+A_OF_TWO = f"[clusters.west]\n{BOOKKEEPER}[clusters.west.brokers.a]\npulsar = 'h:1'\nhttp = 'h:2'\n"
+TWO_BROKERS = f"{A_OF_TWO}[clusters.west.brokers.b]\npulsar = 'h:3'\nhttp = 'h:4'\n"
 
 
 def parse(text: str) -> Config:
@@ -208,8 +211,53 @@ def test_no_links_at_all_is_not_the_mesh() -> None:
         (LEDGERS + "ledgers = 'ledgers'", ["clusters.a.ledgers: 'ledgers'", 'write "/ledgers"']),
         (LEDGERS + "ledgers = '/'", ["clusters.a.ledgers: '/'", 'write "/ledgers"']),
         (LEDGERS + "ledgers = '/a/../b'", ["clusters.a.ledgers: '/a/../b'"]),
-        (LEDGERS + "broker = ''", ["clusters.a.broker: ''", "1 to 64 letters"]),
-        (LEDGERS + 'broker = "a\\nb"', ["clusters.a.broker: 'a\\nb'", "1 to 64 letters"]),
+        (LEDGERS + "brokers = 'b'", ["clusters.a.brokers: expected table", "found 'b'"]),
+        (f"[clusters.a]\n{BOOKKEEPER}brokers = {{}}", ["clusters.a.brokers: none", "[clusters.a.brokers.a]"]),
+        (
+            LEDGERS + "[clusters.a.brokers.b]\npulsar = 'h:1'\nhttp = 'h:2'",
+            ["clusters.a.pulsar: the brokers of this cluster have it", "in [clusters.a.brokers.NAME]"],
+        ),
+        (
+            f"[clusters.a]\nhere = false\n{BOOKKEEPER}[clusters.a.brokers.b]\npulsar = 'h:1'\nhttp = 'h:2'",
+            ["clusters.a.here: the brokers of this cluster have it"],
+        ),
+        (
+            TWO_BROKERS.replace(BOOKKEEPER, ""),
+            [
+                "clusters.west.brokers: 2 brokers cannot use one log in a folder",
+                'storage = "bookkeeper" in [clusters.west]',
+            ],
+        ),
+        (TWO_BROKERS.replace("brokers.b", "brokers.''"), ["clusters.west.brokers: ''", "1 to 64 letters"]),
+        (TWO_BROKERS.replace("brokers.b", 'brokers."b\\nc"'), ["clusters.west.brokers: 'b\\nc'", "1 to 64 letters"]),
+        (TWO_BROKERS.replace("brokers.b", "brokers.'..'"), ["clusters.west.brokers: '..' cannot be the name"]),
+        (TWO_BROKERS.replace("brokers.b", 'brokers."b/c"'), ["clusters.west.brokers: 'b/c'", "1 to 64 letters"]),
+        (TWO_BROKERS + "pulser = 1", ["clusters.west.brokers.b.pulser: unknown key", "'pulsar'"]),
+        (TWO_BROKERS + "storage = 'local'", ["clusters.west.brokers.b.storage: unknown key"]),
+        (TWO_BROKERS + "[clusters.west.brokers.c]\npulsar = 'h:5'", ["clusters.west.brokers.c.http: missing"]),
+        (TWO_BROKERS.replace("h:3", "h"), ["clusters.west.brokers.b.pulsar: 'h' is not an address"]),
+        (
+            TWO_BROKERS.replace("h:3", "h:1"),
+            ["clusters.west.brokers.b.pulsar: port 1 is already taken by clusters.west.brokers.a.pulsar"],
+        ),
+        (
+            TWO_BROKERS + ONE.replace("127.0.0.1:8080", "h:4"),
+            ["clusters.a.http: port 4 is already taken by clusters.west.brokers.b.http"],
+        ),
+        (
+            TWO_BROKERS.replace("h:3", "0.0.0.0:3") + "here = false",
+            ["clusters.west.brokers.b.advertised: missing"],
+        ),
+        (
+            TWO_BROKERS + "pulsar_tls = 'h:5'",
+            ["clusters.west.brokers.b.pulsar_tls: needs certificate_file and key_file in [tls]"],
+        ),
+        (
+            "[tls]\ncertificate_file = 'c'\nkey_file = 'k'\n[replication]\ntls = true\n"
+            + TWO_BROKERS
+            + "pulsar_tls = 'h:5'",
+            ["replication.tls: cluster west/a has no pulsar_tls"],
+        ),
         (
             f"{LEDGERS}[clusters.b]\npulsar = 'h:5'\nhttp = 'h:6'\nstorage = 'bookkeeper'\nstore = 'zookeeper://y:1,z:2181/one/'",
             ["clusters.b.store: /one is already that of clusters.a"],
@@ -225,12 +273,80 @@ def test_what_is_wrong_is_said_in_one_line(text: str, words: list[str]) -> None:
 def test_clusters_on_bookkeeper() -> None:
     a = parse(LEDGERS).cluster("a")
     assert (a.storage, a.store, a.ledgers) == ("bookkeeper", STORE, "/ledgers")
-    assert (a.ensemble, a.ack_quorum, a.broker) == (3, 2, "a")
-    a = parse(LEDGERS + "ledgers = '/book/keeper'\nensemble = 5\nack_quorum = 5\nbroker = 'rack-2.b'").cluster("a")
-    assert (a.ledgers, a.ensemble, a.ack_quorum, a.broker) == ("/book/keeper", 5, 5, "rack-2.b")
+    assert (a.ensemble, a.ack_quorum) == (3, 2)
+    a = parse(LEDGERS + "ledgers = '/book/keeper'\nensemble = 5\nack_quorum = 5").cluster("a")
+    assert (a.ledgers, a.ensemble, a.ack_quorum) == ("/book/keeper", 5, 5)
     # The same path is another one in another ZooKeeper.
     other = "[clusters.b]\npulsar = 'h:5'\nhttp = 'h:6'\nstorage = 'bookkeeper'\nstore = 'zookeeper://y:2181/one'"
     assert parse(LEDGERS + other).cluster("b").store == "zookeeper://y:2181/one"
+
+
+def test_a_cluster_of_several_brokers() -> None:
+    found = parse(
+        TWO_BROKERS
+        + "https = 'h:7'\nadvertised = 'outside:3'\nhere = false\nadvertised_listeners = {near = 'n:9'}\n"
+        + "[clusters.west.brokers.'rack-2.c']\npulsar = '[::1]:5'\nhttp = '[::1]:6'"
+    )
+    west = found.cluster("west")
+    assert [broker.name for broker in west.brokers] == ["a", "b", "rack-2.c"]
+    assert west.titles() == ["west/a", "west/b", "west/rack-2.c"]
+    assert [broker.name for broker in west.local_brokers()] == ["a", "rack-2.c"]
+    assert west.service_url == "pulsar://h:1,outside:3,[::1]:5"
+    assert (west.web_url, west.web_url_tls) == ("http://h:2,h:4,[::1]:6", "https://h:7")
+    assert west.admin_urls == ("http://h:2", "https://h:7", "http://[::1]:6")
+    assert west.broker("b").listener_urls() == {"near": ("pulsar://n:9", "")}
+    assert found.link_addresses("west") == ("h:1", "outside:3", "[::1]:5")
+    assert found.named_broker("west/b") == (west, west.broker("b"))
+
+
+def test_a_cluster_that_names_no_brokers_has_one_that_is_called_a() -> None:
+    found = parse(ONE)
+    cluster = found.cluster("a")
+    assert found.named_broker("a") == found.named_broker("a/a") == (cluster, cluster.broker(settings.ONLY_BROKER))
+    assert (cluster.title(cluster.broker("")), cluster.admin_urls) == ("a", ("http://127.0.0.1:8080",))
+    assert cluster.service_url == "pulsar://127.0.0.1:6650"
+    named = parse(ONE.replace("[clusters.a]", "[clusters.a.brokers.a]"))
+    assert named.clusters == found.clusters
+
+
+def test_a_broker_is_named_with_its_cluster() -> None:
+    found = parse(TWO_BROKERS + ONE)
+    for name, words in (
+        ("west", "cluster west has 2 brokers: name one of them: west/a, west/b"),
+        ("west/", "'west/' names no broker: write one of west/a, west/b"),
+        ("west/c", "cluster west has no broker 'c': there is a, b"),
+        ("west/a/b", "cluster west has no broker 'a/b': there is a, b"),
+        ("a/b", "cluster a has no broker 'b': there is a"),
+        ("wets/a", "no cluster 'wets': did you mean 'west'?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            found.named_broker(name)
+        assert str(caught.value) == f"{PATH}: {words}"
+
+
+def test_too_many_brokers() -> None:
+    def brokers(count: int) -> str:
+        return f"[clusters.a]\n{BOOKKEEPER}" + "".join(
+            f"[clusters.a.brokers.b{n}]\npulsar='h:{2 * n + 1}'\nhttp='h:{2 * n + 2}'\n" for n in range(count)
+        )
+
+    assert len(parse(brokers(config.BROKERS_MAX)).cluster("a").brokers) == config.BROKERS_MAX
+    assert "clusters.a.brokers: 17 of them; at most 16" in line_of(brokers(config.BROKERS_MAX + 1))
+
+
+@given(st.lists(st.integers(1, 3), max_size=20), st.integers(1, 16))
+def test_every_broker_is_found_by_its_title(others: list[int], count: int) -> None:
+    """And no two of a cluster have the same one."""
+    text = f"[clusters.a]\n{BOOKKEEPER}"
+    for number in range(count):
+        extra = others[number] if number < len(others) else 0
+        text += f"[clusters.a.brokers.b{number}]\npulsar = 'h{extra}:{2 * number + 1}'\nhttp = 'h{extra}:{2 * number + 2}'\n"
+    found = parse(text)
+    cluster = found.cluster("a")
+    titles = cluster.titles()
+    assert len(set(titles)) == count
+    assert tuple(found.named_broker(title)[1] for title in titles) == cluster.brokers
+    assert cluster.service_url == "pulsar://" + ",".join(found.link_addresses("a"))
 
 
 def test_too_many_clusters() -> None:
@@ -243,8 +359,18 @@ def test_ports_of_different_machines_may_be_the_same() -> None:
         "[clusters.a]\npulsar='one:6650'\nhttp='one:8080'\nhere=false\n"
         "[clusters.b]\npulsar='two:6650'\nhttp='two:8080'\nhere=false\n"
         "[clusters.c]\npulsar='0.0.0.0:6650'\nhttp='0.0.0.0:8080'\nadvertised='three:6650'\n"
+        "[clusters.d]\npulsar='0.0.0.0:6650'\nhttp='0.0.0.0:8080'\nadvertised='four:6650'\nhere=false\n"
+        "[clusters.e]\npulsar='0.0.0.0:6650'\nhttp='0.0.0.0:8080'\nadvertised='five:6650'\nhere=false\n"
     )
-    assert len(found.clusters) == 3
+    assert len(found.clusters) == 5
+
+
+def test_two_clusters_of_another_machine_cannot_have_one_port() -> None:
+    text = "".join(
+        f"[clusters.{name}]\npulsar='0.0.0.0:{port}'\nhttp='0.0.0.0:8080'\nadvertised='four:{port}'\nhere=false\n"
+        for name, port in (("a", 6650), ("b", 6651))
+    )
+    assert "clusters.b.http: port 8080 is already taken by clusters.a.http" in line_of(text)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -306,7 +432,7 @@ def test_built_in(tmp_path: Path) -> None:
 def test_one_alone(tmp_path: Path) -> None:
     found = config.single("solo", tmp_path, 1111, 2222)
     assert found.links == ()
-    assert found.cluster("solo").pulsar == Address("127.0.0.1", 1111)
+    assert found.cluster("solo").broker("").pulsar == Address("127.0.0.1", 1111)
     with pytest.raises(ConfigError, match="already taken"):
         config.single("solo", tmp_path, 1111, 1111)
 

@@ -28,9 +28,9 @@ def test_the_file_of_the_page_is_right() -> None:
 def test_a_cluster_on_bookkeeper_has_the_defaults_of_the_page() -> None:
     text = file_of("bookkeeper.md")
     found = config.parse(text, Path("/x/clusters.toml")).cluster("us-west")
-    assert (found.storage, found.broker) == ("bookkeeper", "a")
+    assert (found.storage, found.titles()) == ("bookkeeper", ["us-west/a", "us-west/b"])
     with_defaults = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     assert with_defaults.count("\n# ") == 0
     assert config.parse(with_defaults, Path("/x/clusters.toml")).cluster("us-west") == found
-    for key in ("storage", "store", "broker", "ledgers", "ensemble", "ack_quorum"):
+    for key in ("storage", "store", "pulsar", "here", "ledgers", "ensemble", "ack_quorum"):
         assert f"\n{key} = " in with_defaults

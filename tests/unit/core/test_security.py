@@ -21,7 +21,7 @@ def parse(text: str) -> config.Config:
 def test_off_without_methods() -> None:
     found = parse(CLUSTER)
     assert not found.security.authentication.enabled
-    assert found.link_address("a") == "127.0.0.1:6650"
+    assert found.link_addresses("a") == ("127.0.0.1:6650",)
     assert found.clusters["a"].admin_url == "http://127.0.0.1:8080"
 
 
@@ -35,7 +35,7 @@ def test_paths_are_relative_to_the_file() -> None:
     cluster = found.clusters["a"]
     assert cluster.service_url_tls == "pulsar+ssl://a.example:6651"
     assert cluster.admin_url == "https://a.example:8443"
-    assert found.link_address("a") == "pulsar+ssl://a.example:6651?ca=%2Fetc%2Fm%2Fca.pem"
+    assert found.link_addresses("a") == ("pulsar+ssl://a.example:6651?ca=%2Fetc%2Fm%2Fca.pem",)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_listening_beyond_this_machine_needs_authentication_or_insecure() -> Non
     open_wide = CLUSTER.replace("127.0.0.1:8080", "192.0.2.1:8080")
     bare, secured = parse(open_wide), parse(open_wide + TOKEN)
     with pytest.raises(MagnetarError, match=r"192.0.2.1:8080 \(http\) without authentication") as caught:
-        check_exposure(bare, bare.cluster("a"), insecure=False)
+        check_exposure(bare, bare.cluster("a").broker(""), "a", insecure=False)
     assert "\n" not in str(caught.value) and "--insecure" in str(caught.value)
-    check_exposure(bare, bare.cluster("a"), insecure=True)
-    check_exposure(secured, secured.cluster("a"), insecure=False)
+    check_exposure(bare, bare.cluster("a").broker(""), "a", insecure=True)
+    check_exposure(secured, secured.cluster("a").broker(""), "a", insecure=False)
     by_tls = parse(CLUSTER + TLS + FILES)
     with pytest.raises(MagnetarError, match="pulsar_tls"):
-        check_exposure(by_tls, by_tls.cluster("a"), insecure=False)
+        check_exposure(by_tls, by_tls.cluster("a").broker(""), "a", insecure=False)

@@ -5,30 +5,31 @@ meaning is the same.
 """
 
 from magnetar.core.config import Config
-from magnetar.core.settings import ClusterConfig
+from magnetar.core.settings import BrokerEndpoints
 from magnetar.metadata.policies.namespace import Policies, RetentionPolicies
 from magnetar.runtime.network.connection_slots import per_address
 
 
-def runtime_settings(config: Config, cluster: ClusterConfig, policies: Policies) -> dict[str, str]:
+def runtime_settings(config: Config, cluster: str, endpoints: BrokerEndpoints, policies: Policies) -> dict[str, str]:
     """Pulsar's names with this broker's values, as texts.
 
     Args:
         config: the configuration.
-        cluster: this cluster.
+        cluster: the name of this cluster.
+        endpoints: the addresses of this broker.
         policies: the defaults of topics and namespaces.
     """
     broker, deduplication = config.broker, config.deduplication
-    security, tls = config.security.authentication, cluster.pulsar_tls
+    security, tls = config.security.authentication, endpoints.pulsar_tls
     retention = policies.retention_policies or RetentionPolicies()
     values: dict[str, object] = {
-        "clusterName": cluster.name,
-        "bindAddress": cluster.pulsar.host,
-        "advertisedAddress": cluster.advertised.rpartition(":")[0].strip("[]"),
-        "brokerServicePort": cluster.pulsar.port,
+        "clusterName": cluster,
+        "bindAddress": endpoints.pulsar.host,
+        "advertisedAddress": endpoints.advertised.rpartition(":")[0].strip("[]"),
+        "brokerServicePort": endpoints.pulsar.port,
         "brokerServicePortTls": tls.port if tls else "",
-        "webServicePort": cluster.http.port,
-        "webServicePortTls": cluster.https.port if cluster.https else "",
+        "webServicePort": endpoints.http.port,
+        "webServicePortTls": endpoints.https.port if endpoints.https else "",
         "authenticationEnabled": security.enabled,
         "authorizationEnabled": security.enabled,
         "anonymousUserRole": security.anonymous_role,

@@ -228,7 +228,7 @@ class TopicStatistics:
 
     def _owner(self) -> str:
         """The broker's name as in Pulsar: host and port of its admin interface, as in `/admin/v2/brokers`."""
-        return self._context.resources.cluster_data(self._context.cluster).service_url.partition("://")[2]
+        return self._context.web_url.partition("://")[2]
 
     def _publishers(self, topic: Topic | NonPersistentTopic) -> _Shown:
         """Producers, with what their connections alone know."""

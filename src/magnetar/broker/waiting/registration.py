@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from magnetar.core.settings import ClusterConfig
+from magnetar.core.settings import BrokerEndpoints
 
 VERSION: Final = 1
 """Version of the record. It rises when a reader of the former version would misunderstand a record."""
@@ -87,17 +87,17 @@ class Brokers(NamedTuple):
 NO_BROKERS: Final = Brokers()
 
 
-def registration_of(cluster: ClusterConfig) -> Registration:
-    """The record of the broker that this configuration describes."""
+def registration_of(endpoints: BrokerEndpoints) -> Registration:
+    """The record of the broker with these addresses."""
     return Registration(
-        broker=cluster.broker,
-        pulsar=cluster.service_url,
-        pulsar_tls=cluster.service_url_tls,
-        web=cluster.web_url,
-        web_tls=cluster.web_url_tls,
+        broker=endpoints.name,
+        pulsar=endpoints.service_url,
+        pulsar_tls=endpoints.service_url_tls,
+        web=endpoints.web_url,
+        web_tls=endpoints.web_url_tls,
         listeners={
             name: ListenerAddresses(pulsar=pulsar, pulsar_tls=pulsar_tls)
-            for name, (pulsar, pulsar_tls) in cluster.listener_urls().items()
+            for name, (pulsar, pulsar_tls) in endpoints.listener_urls().items()
         },
     )
 

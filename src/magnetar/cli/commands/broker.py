@@ -1,4 +1,4 @@
-"""`magnetar broker`: one cluster's broker in the foreground."""
+"""`magnetar broker`: one broker in the foreground."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,13 +10,19 @@ from magnetar.cli.shared.common import ConfigOption, found_file, load
 from magnetar.core import config as configuration
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
-from magnetar.core.settings import Address, ClusterConfig
+from magnetar.core.settings import ONLY_BROKER, Address, BrokerEndpoints, ClusterConfig
 
 EXAMPLE = "magnetar broker us-west -c clusters.toml"
 
 
 def broker(
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster of the configuration to run.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER[/BROKER]",
+            help="The cluster of the configuration to run, with the name of the broker if it has several.",
+        ),
+    ],
     config: ConfigOption = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Without a configuration file: the folder for data.")
@@ -39,22 +45,22 @@ def broker(
         bool, typer.Option("--insecure", help="Accept connections from other machines without authentication.")
     ] = False,
 ) -> None:
-    """Run one cluster's broker in the foreground, until Ctrl-C or SIGTERM."""
-    chosen = choose(config, cluster, data_dir, pulsar_port, http_port)
+    """Run one broker in the foreground, until Ctrl-C or SIGTERM."""
+    chosen = choose(config, name, data_dir, pulsar_port, http_port)
     if fsync is not None:
         chosen = msgspec.structs.replace(chosen, broker=msgspec.structs.replace(chosen.broker, fsync=fsync))
     from magnetar.app import run_broker
 
-    raise typer.Exit(run_broker(chosen, cluster, insecure))
+    raise typer.Exit(run_broker(chosen, name, insecure))
 
 
 def choose(
-    path: Path | None, cluster: str, data_dir: Path | None, pulsar_port: int | None, http_port: int | None
+    path: Path | None, name: str, data_dir: Path | None, pulsar_port: int | None, http_port: int | None
 ) -> Config:
     """The configuration of one broker from its file or its options.
 
     Raises:
-        ConfigError: options in addition to a file, an unknown cluster, or a mistake in the file.
+        ConfigError: options in addition to a file, an unknown cluster or broker, or a mistake in the file.
     """
     options = {"--data-dir": data_dir, "--pulsar-port": pulsar_port, "--http-port": http_port}
     given = [name for name, value in options.items() if value is not None]
@@ -63,14 +69,15 @@ def choose(
         if given:
             raise ConfigError(f"{given[0]} is for a broker without a file; {path} says it: leave the option or -c out")
         config = load(path)
-        config.cluster(cluster)
+        config.named_broker(name)
         return config
-    return _without_file(cluster, data_dir or Path("data"), pulsar_port, http_port)
+    return _without_file(name, data_dir or Path("data"), pulsar_port, http_port)
 
 
-def _without_file(cluster: str, data_dir: Path, pulsar_port: int | None, http_port: int | None) -> Config:
+def _without_file(name: str, data_dir: Path, pulsar_port: int | None, http_port: int | None) -> Config:
     """One of the built-in three, or a cluster of any other name on its own."""
     built_in = configuration.builtin(data_dir)
+    cluster = name.removesuffix(f"/{ONLY_BROKER}")
     if cluster not in built_in.clusters:
         return configuration.single(
             cluster,
@@ -78,8 +85,9 @@ def _without_file(cluster: str, data_dir: Path, pulsar_port: int | None, http_po
             pulsar_port or configuration.BUILTIN_PULSAR_PORT,
             http_port or configuration.BUILTIN_HTTP_PORT,
         )
-    known = built_in.clusters[cluster]
+    (known,) = built_in.clusters[cluster].brokers
     pulsar = Address(known.pulsar.host, pulsar_port or known.pulsar.port)
     http = Address(known.http.host, http_port or known.http.port)
-    own = ClusterConfig(name=cluster, pulsar=pulsar, http=http, advertised=str(pulsar))
+    broker = BrokerEndpoints(name=known.name, pulsar=pulsar, http=http, advertised=str(pulsar))
+    own = ClusterConfig(name=cluster, brokers=(broker,))
     return msgspec.structs.replace(built_in, clusters=built_in.clusters | {cluster: own})

@@ -184,8 +184,8 @@ def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_
             token = read_link_token(config.replication.token_file)
             timeout_ms = math.ceil(time_left.patience_s * 1000)
             with (
-                LinkClient.connect(config.link_address(cluster), token, timeout_ms=timeout_ms) as here,
-                LinkClient.connect(config.link_address(target), token, timeout_ms=timeout_ms) as there,
+                LinkClient.connect(config.link_addresses(cluster)[0], token, timeout_ms=timeout_ms) as here,
+                LinkClient.connect(config.link_addresses(target)[0], token, timeout_ms=timeout_ms) as there,
             ):
                 lines += _compare(here, there, cluster, target, link.get("topics_linked", 0), time_left)
         except MagnetarError as error:
@@ -248,7 +248,7 @@ def _listen(config: Config, cluster: str, target: str, news: threading.Event) ->
         while True:
             try:
                 token = read_link_token(config.replication.token_file)
-                with LinkClient.connect(config.link_address(cluster), token) as client:
+                with LinkClient.connect(config.link_addresses(cluster)[0], token) as client:
                     listed = client.topics(target)
                     while True:
                         listed = client.topics(target, listed.counter, boot=listed.boot, wait_ms=POLL_MS)

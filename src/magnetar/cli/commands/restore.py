@@ -159,7 +159,7 @@ class Sides:
         if behind:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
-            with LinkClient.connect(self.config.link_address(self.peer), self.token) as client:
+            with LinkClient.connect(self.config.link_addresses(self.peer)[0], self.token) as client:
                 answer = client.topics(self.cluster)
                 while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # A poll does not report entries that a link skips without its pipeline: so the state is checked now
@@ -237,9 +237,9 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
                 spark,
                 [one for one in plan if one.missing],
                 cluster=sides.cluster,
-                address=config.link_address(sides.cluster),
+                address=config.link_addresses(sides.cluster)[0],
                 peer=sides.peer,
-                peer_address=config.link_address(sides.peer),
+                peer_address=config.link_addresses(sides.peer)[0],
                 token_file=config.replication.token_file,
             )
         finally:

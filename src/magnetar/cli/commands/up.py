@@ -86,8 +86,9 @@ def write_default(path: Path) -> Path:
         ConfigError: there is one already, or it cannot be written.
     """
     tables = [
-        f'\n[clusters.{cluster.name}]\npulsar = "{cluster.pulsar}"\nhttp = "{cluster.http}"\n'
+        f'\n[clusters.{cluster.name}]\npulsar = "{broker.pulsar}"\nhttp = "{broker.http}"\n'
         for cluster in configuration.builtin(Path("data")).clusters.values()
+        for broker in cluster.brokers
     ]
     try:
         with path.open("x") as file:
@@ -115,9 +116,8 @@ def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = pri
         raise ConfigError(f"{config.source}: every cluster has here = false: there is nothing to run on this machine")
     program = [sys.executable, "-m", "magnetar"]
     file = ["-c", str(path)] if path else []
-    specs = [
-        Spec(f"broker {cluster.name}", [*program, "broker", cluster.name, *file], BROKER_READY) for cluster in local
-    ]
+    titles = [cluster.title(broker) for cluster in local for broker in cluster.local_brokers()]
+    specs = [Spec(f"broker {title}", [*program, "broker", title, *file], BROKER_READY) for title in titles]
     if not config.links:
         return specs
     if importlib.util.find_spec("pyspark") is None:
@@ -132,8 +132,9 @@ def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = pri
 def show(config: Config, children: list[Child], as_json: bool) -> None:
     """Print where everything is."""
     rows: list[dict[str, Any]] = [
-        {"cluster": cluster.name, "pulsar": cluster.service_url, "http": cluster.admin_url}
+        {"cluster": cluster.title(broker), "pulsar": broker.service_url, "http": broker.admin_url}
         for cluster in config.local_clusters()
+        for broker in cluster.local_brokers()
     ]
     if as_json:
         print_json(rows)

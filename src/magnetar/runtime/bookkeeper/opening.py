@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from magnetar.broker.waiting.registration import Brokers, registration_of
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
-from magnetar.core.settings import BrokerConfig, ClusterConfig
+from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
 from magnetar.runtime.bookkeeper.kazoo_errors import reason
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
@@ -47,6 +47,7 @@ class Opening:
 
     Args:
         cluster: whose.
+        endpoints: name and addresses of this broker.
         reports: gets the reports of the log.
         stack: gets what is to be done at the end.
         changed: gets the brokers of the cluster when they have changed, on a thread of its own.
@@ -55,16 +56,18 @@ class Opening:
     def __init__(
         self,
         cluster: ClusterConfig,
+        endpoints: BrokerEndpoints,
         reports: LogReports,
         stack: contextlib.ExitStack,
         changed: Callable[[Brokers], None],
     ) -> None:
         self._cluster = cluster
+        self._name = endpoints.name
         self._reports = reports
         self._stack = stack
         self._hosts, self._path = parse_zookeeper(cluster.store)
         self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=logging.getLogger("magnetar.kazoo"))
-        own = registration_of(cluster)
+        own = registration_of(endpoints)
         self._ownership = Ownership(self._zookeeper, f"{self._path}/owner", own)
         self._registry = Registry(
             self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
@@ -107,7 +110,7 @@ class Opening:
                 "broker %s serves cluster %s; broker %s waits to take over",
                 other.broker,
                 self._cluster.name,
-                self._cluster.broker,
+                self._name,
             )
         try:
             self._ownership.take()
@@ -143,7 +146,7 @@ class Opening:
         )
         self._stack.callback(ledgers.close)
         record = ZooKeeperRecord(self._zookeeper, f"{self._path}/chain")
-        files = LedgerFiles.take(ledgers, record, ROOT, cluster.broker)
+        files = LedgerFiles.take(ledgers, record, ROOT, self._name)
 
         def lost() -> str:
             return self._ownership.lost() or self._registry.lost() or files.lost()

@@ -103,10 +103,10 @@ def test_urls_of_a_listener() -> None:
 
 def test_a_broker_registers_what_its_configuration_says(tmp_path: Path) -> None:
     (tmp_path / "clusters.toml").write_text(
-        '[clusters.one]\npulsar = "0.0.0.0:6650"\nhttp = "0.0.0.0:8080"\nadvertised = "a.example:6650"\nbroker = "x"\n'
-        '[clusters.one.advertised_listeners]\noutside = "b.example:1"\n'
+        '[clusters.one.brokers.x]\npulsar = "0.0.0.0:6650"\nhttp = "0.0.0.0:8080"\nadvertised = "a.example:6650"\n'
+        '[clusters.one.brokers.x.advertised_listeners]\noutside = "b.example:1"\n'
     )
-    assert registration_of(load(tmp_path / "clusters.toml").cluster("one")) == Registration(
+    assert registration_of(load(tmp_path / "clusters.toml").cluster("one").broker("x")) == Registration(
         broker="x",
         pulsar="pulsar://a.example:6650",
         web="http://a.example:8080",

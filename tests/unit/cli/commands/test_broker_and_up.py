@@ -47,10 +47,10 @@ def test_broker_from_a_file(run: Run, ran: list[tuple[Config, str, bool]], tmp_p
 
 def test_broker_without_a_file(run: Run, ran: list[tuple[Config, str, bool]], tmp_path: Path) -> None:
     assert run("broker", "us-east").code == 0
-    assert ran[0][0].cluster("us-east").pulsar == Address("127.0.0.1", 6651)
+    assert ran[0][0].cluster("us-east").broker("").pulsar == Address("127.0.0.1", 6651)
     assert len(ran[0][0].links) == 6
     assert run("broker", "us-east", "--pulsar-port", "7000", "--data-dir", "d").code == 0
-    assert ran[1][0].cluster("us-east").advertised == "127.0.0.1:7000"
+    assert ran[1][0].cluster("us-east").broker("").advertised == "127.0.0.1:7000"
     assert ran[1][0].data_dir == tmp_path / "d"
     assert run("broker", "mine", "--http-port", "7001").code == 0
     assert (list(ran[2][0].clusters), ran[2][0].links) == (["mine"], ())
