@@ -201,7 +201,7 @@ class BrokerApp:
             web_url=self.endpoints.web_url,
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
-        self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock)
+        self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock, storage.lease)
         self._stack.callback(self.driver.shut_down)
         self.server = PulsarServer(
             loop,
@@ -293,8 +293,7 @@ class BrokerApp:
         def look() -> None:
             nonlocal handle
             if reason := lost():
-                logger.critical("the broker stops: %s", reason)
-                self.driver.stopped.set()
+                self.driver.end(reason)
             else:
                 handle = loop.call_later(FOLDER_LOOK_S, look)
 
@@ -411,6 +410,9 @@ class BrokerApp:
         """Stop taking work, make everything durable, let go of the folder."""
         for listener in self._http:
             listener.close()
+        if hasattr(self, "driver") and self.driver.ended:
+            # Another broker may serve: what waits in the sockets' buffers must not reach clients while requests are finished.
+            await self.server.stop()
         if hasattr(self, "_runner"):
             await self._runner.cleanup()
         if hasattr(self, "server"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ledgers import Closed, LedgerEntry, VersionConflict
-from magnetar.storage.chain import Chain
+from magnetar.storage.bookkeeper.chain import Chain
 
 ROOT = Path("/log")
 

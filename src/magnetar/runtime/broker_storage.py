@@ -7,6 +7,7 @@ from typing import Protocol
 from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.metadata.store import Store
 from magnetar.runtime.log.lanes import Lanes
+from magnetar.storage.bookkeeper.lease import Lease
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.recovery import Recovered
 
@@ -40,6 +41,7 @@ class BrokerStorage:
         recovered: the content of the log.
         lost_entries: number of entries that the log should have and does not have.
         lost: says why the storage is no longer this broker's, or "": then nothing is written from then on.
+        lease: how long the broker may serve.
     """
 
     uuid: str
@@ -49,6 +51,7 @@ class BrokerStorage:
     recovered: Recovered
     lost_entries: int
     lost: Callable[[], str]
+    lease: Lease
 
 
 def prove_deletions(store: Store, stored: dict[str, bytes], recovered: Recovered) -> None:

@@ -47,6 +47,7 @@ from magnetar.runtime.clock import Clock
 from magnetar.runtime.interpreter.gil_yield import GiveWay
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.log_rate_limit import Quiet
+from magnetar.storage.bookkeeper.lease import Lease
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import Span
 
@@ -102,6 +103,8 @@ class Driver:
         log: the threads that own the log's files; they call `appended`, `append_failed`, `healed`.
         store: the metadata store; answers on a thread of its own.
         clock: wall clock.
+        lease: of the broker, by `time.perf_counter`. When it is over, no further event is handled: not even those that came
+            while the process was stopped and wait in the sockets.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Driver:
         log: Lanes,
         store: MetadataStore,
         clock: Clock,
+        lease: Lease,
     ) -> None:
         self._loop = loop
         self._broker = broker
@@ -119,6 +123,7 @@ class Driver:
         self._log = log
         self._store = store
         self._clock = clock
+        self._lease = lease
         self._peers: dict[int, Peer] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._computer = ThreadPoolExecutor(1, thread_name_prefix="compute")
@@ -130,6 +135,8 @@ class Driver:
         self._end_s = 0.0
         self._spent_s = self._ended_s = 0.0
         self._closed = False
+        self.ended = False
+        """Whether `end` was called."""
         self._give_way = GiveWay(log.let_by)
         self._failure: BaseException | None = None
         self.stopped = asyncio.Event()
@@ -157,8 +164,11 @@ class Driver:
             self._drain()
 
     def _drain(self) -> None:
-        self._running = True
         began_s = time.perf_counter()
+        if began_s > self._lease.until_s:
+            self.end(self._lease.lost(began_s))
+            return
+        self._running = True
         self._end_s = began_s + self._left_s(began_s)
         try:
             while self._urgent or self._pending:
@@ -395,6 +405,20 @@ class Driver:
         Store: _save,
         Compute: _compute,
     }
+
+    def end(self, reason: str) -> None:
+        """The broker must not serve any longer: handle no event from now on, and send nothing. `stopped` says so to the process.
+
+        Args:
+            reason: for the log.
+        """
+        if self._closed:
+            return
+        logger.critical("the broker stops: %s", reason)
+        self._closed = self.ended = True
+        for waiting in (self._urgent, self._pending, self._background):
+            waiting.clear()
+        self.stopped.set()
 
     def shut_down(self) -> None:
         """Take no more events and stop the readers' threads; the opener of the log and the store closes them."""

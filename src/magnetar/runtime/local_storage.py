@@ -29,6 +29,7 @@ from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.log.reserve import Reserve
 from magnetar.runtime.stores.mark import StoreMark
 from magnetar.runtime.stores.opening import open_store
+from magnetar.storage.bookkeeper.lease import Lease
 from magnetar.storage.ledgerfile import LedgerFile
 from magnetar.storage.recovery import Recovered
 
@@ -134,4 +135,4 @@ def open_local(config: Config, cluster: str, reports: LogReports, stack: context
     if len(losses) > LOSSES_TOLD_MAX:
         logger.error("and %d more ledgers miss entries", len(losses) - LOSSES_TOLD_MAX)
     lost_entries = sum(loss.entries for loss in losses)
-    return BrokerStorage(folder.uuid, log, store, stored, recovered, lost_entries, folder.lock.lost)
+    return BrokerStorage(folder.uuid, log, store, stored, recovered, lost_entries, folder.lock.lost, Lease.endless())

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from magnetar.core.ids import NONE
 from magnetar.effects.outbox import Outbox, Read, Send, Sync, Timer, Write
 from magnetar.runtime import driver as module
 from magnetar.runtime.driver import Driver
+from magnetar.storage.bookkeeper.lease import Lease
 
 
 class World:
@@ -40,7 +42,8 @@ class World:
         )
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms, ahead_ms=0)
         store: Any = None
-        self.driver = Driver(asyncio.get_running_loop(), self.broker, self.outbox, self.log, store, clock)
+        self.lease = Lease.endless()
+        self.driver = Driver(asyncio.get_running_loop(), self.broker, self.outbox, self.log, store, clock, self.lease)
 
     def cached(self, *_: Any) -> list[Any]:
         return []
@@ -421,3 +424,34 @@ def test_after_the_shut_down_nothing_is_handled() -> None:
         assert not world.done
 
     run(test)
+
+
+def test_after_the_end_of_the_lease_nothing_is_handled(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even what waits in the sockets of a process that was stopped, and wakes: its timers come after them."""
+
+    async def test(world: World) -> None:
+        world.driver.run(world.event("first"))
+        world.driver._in_turn(world.event("waits"))
+        world.lease.give_up()
+        world.driver.run(world.event("from a socket"))
+        world.driver.appended(["x"])  # type: ignore[list-item]
+        assert world.driver.stopped.is_set()
+        await asyncio.sleep(0)
+        world.driver.run(world.event("later"))
+
+    world = run(test)
+    assert world.done == ["first"]
+    assert world.driver.ended
+    assert [line.getMessage() for line in caplog.records] == ["the broker stops: it has given up the log"]
+
+
+def test_within_the_lease_events_are_handled() -> None:
+    async def test(world: World) -> None:
+        lease = Lease(1_000.0, "/owner")
+        world.driver._lease = lease
+        lease.taken(time.perf_counter())
+        world.driver.run(world.event("one"))
+        lease.taken(time.perf_counter() - 700.0)
+        world.driver.run(world.event("two"))
+
+    assert run(test).done == ["one"]

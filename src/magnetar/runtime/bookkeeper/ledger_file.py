@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar.runtime.bookkeeper.ledgers import Closed, LedgerEntry, Readable, Writable
-from magnetar.storage.entry_offsets import EntryOffsets
+from magnetar.storage.bookkeeper.entry_offsets import EntryOffsets
 
 ENTRY_BYTES_MAX: Final = 1 << 20
 """The largest entry. Bookies end connections that send frames above 5 MiB, and a bookie has each entry in memory as a whole."""

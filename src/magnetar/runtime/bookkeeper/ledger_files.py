@@ -1,8 +1,8 @@
 """A file system whose files are ledgers of BookKeeper, for the log of a broker without a disk (decision 63).
 
-The names of the files are in a record in ZooKeeper, the chain (`storage.chain`). Taking the log means: change the record, then
-recover every ledger that its former owner may still be writing. From then on the former owner can neither store an entry nor add
-a file. (docs/design/cluster.md#taking-a-log)
+The names of the files are in a record in ZooKeeper, the chain (`storage.bookkeeper.chain`). Taking the log means: change the
+record, then recover every ledger that its former owner may still be writing. From then on the former owner can neither store an
+entry nor add a file. (docs/design/cluster.md#taking-a-log)
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Final
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.ledger_file import LedgerBytes, LedgerFile
 from magnetar.runtime.bookkeeper.ledgers import ChainRecord, Ledgers, VersionConflict
-from magnetar.storage.chain import Chain
+from magnetar.storage.bookkeeper.chain import Chain
 
 TRIES_MAX: Final = 5
 """Attempts at a change of the chain whose answer was lost."""

@@ -3,7 +3,7 @@
 <store>/uuid     the identity of the cluster
 <store>/brokers  the brokers, each with its addresses (`runtime.bookkeeper.registry`)
 <store>/owner    ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
-<store>/chain    which ledgers hold the files of the log (`storage.chain`)
+<store>/chain    which ledgers hold the files of the log (`storage.bookkeeper.chain`)
 """
 
 import contextlib
@@ -166,7 +166,7 @@ class Opening:
         self._stack.callback(log.stop)
         stored = {key: value for key, (value, _version) in store.load().items()}
         prove_deletions(store, stored, recovered)
-        return BrokerStorage(identity, log, store, stored, recovered, 0, lost)
+        return BrokerStorage(identity, log, store, stored, recovered, 0, lost, self._ownership.lease)
 
     def _identity(self, path: str) -> str:
         """The uuid of the cluster; made by the first broker that starts."""

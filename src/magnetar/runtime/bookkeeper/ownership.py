@@ -1,8 +1,7 @@
 """Decides which broker of a cluster serves: the one whose ephemeral node is in ZooKeeper. The others wait for it.
 
-Fences keep a former owner from storing anything. They do not keep it from sending messages and from answering questions, so it
-has a lease as well: it serves only while ZooKeeper has confirmed its node a short time ago, by a clock that also counts while the
-process is stopped (docs/design/cluster.md#lease).
+The owner serves for as long as its lease lasts (`storage.bookkeeper.lease`), by a clock that also counts while the process is
+stopped.
 """
 
 import threading
@@ -16,15 +15,14 @@ from magnetar.broker.waiting.registration import Registration, read_registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
 from magnetar.runtime.broker_storage import GivenUp
+from magnetar.storage.bookkeeper.lease import Lease
 
 SESSION_S: Final = 4.0
 """Session of ZooKeeper: the time from an owner's death until another broker may take over."""
 
-LEASE_PART: Final = 2 / 3
-"""Part of a session after whose end the owner stops, counted from the sending of the last question that was answered."""
 
-CHECKS: Final = 10
-"""Times in a session at which the owner asks for its node."""
+now_s: Final = time.perf_counter
+"""The clock of leases, which is the one that the driver reads before it handles anything."""
 
 
 class Ownership:
@@ -35,6 +33,9 @@ class Ownership:
         path: of the node; its parent is there.
         own: the record of this broker, which others read in the node.
         session_s: of the client.
+
+    Attributes:
+        lease: of this broker, by `now_s`.
     """
 
     def __init__(self, client: KazooClient, path: str, own: Registration, session_s: float = SESSION_S) -> None:
@@ -45,8 +46,7 @@ class Ownership:
         self._changed = threading.Event()
         self._given_up = threading.Event()
         self._closed = threading.Event()
-        self._confirmed_s = 0.0
-        self._lost = "it has not become the owner"
+        self.lease = Lease(session_s, path)
         self._thread = threading.Thread(target=self._watch, name="ownership", daemon=True)
 
     def owner(self) -> Registration | None:
@@ -71,7 +71,7 @@ class Ownership:
             StorageError: ZooKeeper refuses it.
         """
         while not self._given_up.is_set():
-            asked_s = time.monotonic()
+            asked_s = now_s()
             self._changed.clear()
             try:
                 self._client.create(self._path, self._own.encode(), ephemeral=True)
@@ -80,7 +80,7 @@ class Ownership:
             except UNANSWERED as error:
                 raise self._explained(error) from error
             else:
-                self._confirmed_s, self._lost = asked_s, ""
+                self.lease.taken(asked_s)
                 self._thread.start()
                 return
         raise GivenUp
@@ -92,15 +92,11 @@ class Ownership:
 
     def lost(self) -> str:
         """The reason why this broker must not serve; empty: it may."""
-        if not self._lost and time.monotonic() - self._confirmed_s > LEASE_PART * self._session_s:
-            self._lost = (
-                f"ZooKeeper has not confirmed for {LEASE_PART * self._session_s:.1f} s that {self._path} is its own"
-            )
-        return self._lost
+        return self.lease.lost(now_s())
 
     def close(self) -> None:
         """Ask for the node no longer. It goes when the client ends its session, and another broker may be the owner then."""
-        self._lost = self._lost or "it has given up the log"
+        self.lease.give_up()
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -120,9 +116,12 @@ class Ownership:
 
     def _watch(self) -> None:
         """Ask for the node again and again, until it is lost."""
-        while not self._closed.wait(self._session_s / CHECKS) and not self.lost():
-            asked_s = time.monotonic()
+        while not self._closed.wait(self.lease.pause_s) and not self.lost():
+            asked_s = now_s()
             try:
+                # A server that the others of ZooKeeper do not reach answers from what it had, for up to ten seconds, and knows
+                # nothing of the end of the session. `sync` is answered only if it reaches them.
+                self._client.sync_async(self._path).get(timeout=self._session_s / 2)
                 stat = self._client.exists_async(self._path).get(timeout=self._session_s / 2)
             except UNANSWERED:
                 continue
@@ -130,10 +129,7 @@ class Ownership:
             session = self._client.client_id
             if session is None:
                 continue
-            if stat is None or stat.ephemeralOwner != session[0]:
-                self._lost = "its session of ZooKeeper is over, and another broker may own the log"
-                return
-            self._confirmed_s = asked_s
+            self.lease.confirmed(asked_s, own=stat is not None and stat.ephemeralOwner == session[0])
 
     def _explained(self, error: Exception) -> StorageError:
         return StorageError(f"ZooKeeper, {self._path}: {reason(error)}")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.runtime.bookkeeper import ledger_file
-from magnetar.storage.entry_offsets import EntryOffsets
+from magnetar.storage.bookkeeper.entry_offsets import EntryOffsets
 from magnetar.storage.files import Files
 from tests.support.files_conformance import FilesConformance
 from tests.support.memory_ledgers import ROOT, Site
@@ -150,7 +150,7 @@ def test_deleted_files_cost_no_ledger(site: Site) -> None:
 
 
 def test_a_log_has_a_largest_number_of_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.storage.chain.FILES_MAX", 1)
+    monkeypatch.setattr("magnetar.storage.bookkeeper.chain.FILES_MAX", 1)
     files = site.take("a")
     files.create(SEGMENT)
     with pytest.raises(OSError, match="has 1 files") as caught:
@@ -207,7 +207,7 @@ def test_few_reads_find_an_entry(site: Site) -> None:
 
 
 def test_offsets_are_forgotten_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.storage.entry_offsets.KNOWN_MAX", 100)
+    monkeypatch.setattr("magnetar.storage.bookkeeper.entry_offsets.KNOWN_MAX", 100)
     offsets = EntryOffsets()
     for entry in range(1_000):
         offsets.note(entry, 10 * entry)

@@ -10,9 +10,10 @@ from kazoo.client import KazooClient
 from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.ledgers import VersionConflict
-from magnetar.runtime.bookkeeper.ownership import LEASE_PART, Ownership
+from magnetar.runtime.bookkeeper.ownership import Ownership
 from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import GivenUp
+from magnetar.storage.bookkeeper.lease import LEASE_PART
 from tests.support import zookeeper as servers
 from tests.support.brokers import eventually
 
