@@ -1,5 +1,11 @@
-"""Parsing of addresses that a user wrote as text: hosts, ports, and where a broker keeps its metadata."""
+"""Addresses: their parsing, and those of the brokers of one cluster.
 
+One broker of a cluster serves, and only trying shows which one. A round tries every address once. It begins with the address
+that answered last, so a connection costs one attempt while nothing changes. A caller continues with the next address at once,
+and pauses only after a whole round.
+"""
+
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.core.numbers import whole_number
@@ -9,6 +15,12 @@ SQLITE: Final = "sqlite"
 
 HOST_CHARACTERS_MAX: Final = 253
 """The longest name in the domain name system."""
+
+SILENT_S: Final = 0.4
+"""How long a broker may be silent while a connection to it is being made, before the next address of its cluster is tried. Each
+byte starts the time again, so a distant broker is not given up. It is below `progress_ms` (500 ms): a task that waits for an
+answer has tried the next address before it gives up the cluster. The last address of a round has no such limit, because there is
+nothing else to try: the caller's own patience ends it."""
 
 
 def is_host(text: str) -> bool:
@@ -53,3 +65,107 @@ def is_zookeeper_path(path: str) -> bool:
 def _is_address(text: str) -> bool:
     host, colon, port = text.rpartition(":")
     return bool(colon and host and port_of(port))
+
+
+class BrokerAddresses:
+    """The addresses of a cluster, and where the next round begins. Threads may share one object: its only state is a number.
+
+    Args:
+        addresses: at least one; one that occurs again is left out.
+
+    Raises:
+        ValueError: there is no address.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = tuple(dict.fromkeys(addresses))
+        if not self._addresses:
+            raise ValueError("a cluster has no address")
+        self._first = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "BrokerAddresses":
+        """The inverse of `str`: addresses that are separated by commas."""
+        return cls(text.split(","))
+
+    def __str__(self) -> str:
+        """All addresses, separated by commas. An address itself has none: its parameters are percent-encoded."""
+        return ",".join(self._addresses)
+
+    def __len__(self) -> int:
+        """How many addresses there are."""
+        return len(self._addresses)
+
+    def __contains__(self, address: object) -> bool:
+        """Whether it is an address of this cluster."""
+        return address in self._addresses
+
+    def order(self) -> tuple[str, ...]:
+        """All addresses, in the order of the next round."""
+        first = self._first
+        return self._addresses[first:] + self._addresses[:first]
+
+    def round(self) -> "AddressRound":
+        """Begin a round."""
+        return AddressRound(self)
+
+    def answered(self, address: str) -> None:
+        """The broker at an address serves: the next round begins with it."""
+        self._first = self._addresses.index(address)
+
+    def failed(self, address: str) -> None:
+        """An address was of no use: the next round does not begin with it, if there is another one."""
+        if self._addresses[first := self._first] == address:
+            self._first = (first + 1) % len(self._addresses)
+
+
+class AddressRound:
+    """One round: every address once, until one answers.
+
+    Attributes:
+        address: the one that is tried now.
+    """
+
+    def __init__(self, addresses: BrokerAddresses) -> None:
+        self._addresses = addresses
+        self.address, *self._left = addresses.order()
+        self._reasons: list[str] = []
+        self._over = False
+
+    @property
+    def last(self) -> bool:
+        """Whether no other address is left."""
+        return not self._left
+
+    @property
+    def reason(self) -> str:
+        """Why the addresses that were tried are of no use, in one line."""
+        return "; ".join(self._reasons)
+
+    def answered(self) -> None:
+        """The broker at the present address serves; the round is over."""
+        self._over = True
+        self._addresses.answered(self.address)
+
+    def failed(self, reason: str) -> bool:
+        """The present address is of no use; continue with the next one.
+
+        Args:
+            reason: one line that names the address.
+
+        Returns:
+            Whether there is another one; `address` is that one then. Otherwise the round is over.
+        """
+        self._reasons.append(reason)
+        self._addresses.failed(self.address)
+        if not self._left:
+            self._over = True
+            return False
+        self.address = self._left.pop(0)
+        return True
+
+    def give_up(self) -> None:
+        """End the round here, if it is not over: the present address did not answer in time."""
+        if not self._over:
+            self._over = True
+            self._addresses.failed(self.address)

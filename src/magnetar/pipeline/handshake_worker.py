@@ -67,9 +67,8 @@ class HandshakeWorker:
 
     def _reach(self, channel: LinkChannel) -> None:
         """Wait for CONNECTED."""
-        until = time.monotonic() + self._limits.progress_ms / 1000
         while channel.hello is None:
-            left = until - time.monotonic()
+            left = channel.tried_at + self._limits.progress_ms / 1000 - time.monotonic()
             if left <= 0:
                 raise LinkDown(f"{channel.address}: no answer within {self._limits.progress_ms} ms")
             for _, readable, writable in wait([channel], left):

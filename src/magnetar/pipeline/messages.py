@@ -28,7 +28,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
         link: number of the link in this process.
         source: name of the source cluster.
         target: name of the destination cluster.
-        source_address: `host:port` that tasks connect to.
+        source_address: that tasks connect to: `host:port`, or several separated by commas (`BrokerAddresses.parse`).
         target_address: likewise.
         uuid: of the source cluster, as its broker reported it.
         progress_ms, window_bytes, buffer_bytes_max: see `core.settings.ReplicationLimits`.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.breaker import BreakerState
@@ -27,7 +28,7 @@ class Pipeline:
 
     Attributes:
         links: numbered from 0.
-        addresses: `host:port` of each cluster, for the driver and for the executors alike.
+        addresses: of each cluster, for the driver and for the executors alike (`BrokerAddresses.parse`).
         token: of the links, at the start.
         cores: tasks that can run at once.
         name: identifies this pipeline in leases.
@@ -69,6 +70,7 @@ class SharedState:
         self.changed = threading.Condition()
         self.stopping = False
         self.presented = pipeline.token
+        self._clusters = {name: BrokerAddresses.parse(text) for name, text in pipeline.addresses.items()}
         self.clock_ms = clock_ms
         self._rng = rng
         self._say = on_line
@@ -116,7 +118,7 @@ class SharedState:
             if kept.presented == self.presented:
                 return kept
             kept.close()
-        return LinkChannel(self.pipeline.addresses[cluster], self.presented)
+        return LinkChannel(self._clusters[cluster], self.presented)
 
     def failed(self, cluster: str, reason: str) -> None:
         """A cluster did not answer as it should."""

@@ -192,6 +192,17 @@ class ClientConnection:
         self.state = ClientState.CONNECTING
         self._queue(self._out, [encode(pb.BaseCommand(type=pb.CONNECT, connect=connect))])
 
+    def connect_elsewhere(self, connect: pb.CommandConnect) -> None:
+        """Begin again on another socket, before the broker has accepted CONNECT. Frames that wait for CONNECTED keep waiting:
+        none of them was sent.
+        """
+        assert self.state in (ClientState.CONNECTING, ClientState.REFUSED), f"CONNECT in state {self.state}"
+        self.unsent_bytes -= sum(map(len, self._out))
+        self._out.clear()
+        self._buffer, self._start, self._end, self._fault = self._usual, 0, 0, ""
+        self.state = ClientState.NEW
+        self.connect(connect)
+
     def next_id(self) -> int:
         """A number that no other request, producer or consumer of this connection has."""
         self._last_id += 1

@@ -80,6 +80,34 @@ def test_a_refused_client_sends_nothing_more():
     assert not client.has_outgoing
 
 
+def test_what_waits_for_connected_goes_to_another_broker():
+    client = ClientConnection(1 << 20)
+    client.connect(hello())
+    number = client.request(seek())
+    client.sent(10)  # a part of CONNECT
+    client.receive(
+        encode(pb.BaseCommand(type=pb.ERROR, error=pb.CommandError(request_id=NO_REQUEST, error=6, message="")))[:-1]
+    )
+    client.connect_elsewhere(hello())
+    assert [command.type for command in sent(client)] == [pb.CONNECT]
+    client.receive(CONNECTED)
+    (command,) = sent(client)
+    assert (command.type, command.seek.request_id, client.unsent_bytes) == (pb.SEEK, number, 0)
+
+
+def test_a_client_that_was_refused_can_connect_elsewhere():
+    client = ClientConnection(1 << 20)
+    client.connect(hello())
+    sent(client)
+    refusal = pb.CommandError(request_id=NO_REQUEST, error=ErrorCode.SERVICE_NOT_READY, message="it waits")
+    (event,) = client.receive(encode(pb.BaseCommand(type=pb.ERROR, error=refusal)))
+    assert isinstance(event, ConnectRefused)
+    client.connect_elsewhere(hello())
+    assert [command.type for command in sent(client)] == [pb.CONNECT]
+    (event,) = client.receive(CONNECTED)
+    assert isinstance(event, Connected)
+
+
 def test_every_request_has_an_answer_that_a_client_does_not_send():
     assert RESPONSE_OF.keys() <= CLIENT_COMMANDS | GEO_REQUESTS
     assert not set(RESPONSE_OF.values()) & (CLIENT_COMMANDS | GEO_REQUESTS)

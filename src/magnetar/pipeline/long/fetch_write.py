@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from math import inf
 from threading import Thread
 from typing import Final
 
@@ -216,6 +217,7 @@ class Wake:
     """The end of a pipe that the thread which reads from Spark writes to."""
 
     wants_write = False
+    wake_at = inf
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

@@ -18,7 +18,7 @@ from typing import Final
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.tasks.append_request import AppendRequest
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
-from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, new_channel
 from magnetar.pipeline.tasks.pace import Mark
 from magnetar.pipeline.tasks.schema_fetcher import SchemaFetcher
 from magnetar.pipeline.tasks.task_read import Connect
@@ -265,7 +265,7 @@ class AppendSender:
             return False
         destination.channel.close()
         try:
-            channel = destination.channel = LinkChannel(destination.route.target_address, self._token)
+            channel = destination.channel = new_channel(destination.route.target_address, self._token)
         except LinkDown:
             return False
         appends, destination.under_way = list(destination.under_way.values()), {}

@@ -1,12 +1,23 @@
 """Waits for several connections with one selector that is kept: a new one for each wait costs three system calls more."""
 
 import selectors
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 
 class Pollable(Protocol):
-    """A connection, or anything else with a descriptor."""
+    """A connection, or anything else with a descriptor.
+
+    Attributes:
+        wake_at: when it has to be called although nothing is ready, by the clock; `inf`: never.
+    """
+
+    @property
+    def wake_at(self) -> float:
+        """See above."""
+        ...
 
     @property
     def wants_write(self) -> bool:
@@ -22,26 +33,33 @@ P = TypeVar("P", bound=Pollable)
 
 
 class ChannelPoll(Generic[P]):
-    """A selector that follows the connections it is asked to wait for."""
+    """A selector that follows the connections it is asked to wait for.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, monotonic; that of the pollables.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._known: dict[P, tuple[int, int]] = {}
         """Descriptor and events of each that is registered."""
 
     def wait(self, pollables: Iterable[P], timeout: float) -> list[tuple[P, bool, bool]]:
-        """Wait until one is ready.
+        """Wait until one is ready, or the time of one has come.
 
         Args:
             pollables: all of them, each time.
             timeout: seconds.
 
         Returns:
-            (pollable, readable, writable) of each that can.
+            (pollable, readable, writable) of each that can; both are False if its time has come and nothing is ready.
         """
         wanted: dict[P, tuple[int, int]] = {}
+        wake_at = inf
         for one in pollables:
             if (descriptor := one.fileno()) >= 0:
+                wake_at = min(wake_at, one.wake_at)
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.wants_write else 0)
                 wanted[one] = (descriptor, events)
         for one, (descriptor, _) in self._known.items():
@@ -54,10 +72,16 @@ class ChannelPoll(Generic[P]):
             elif before[1] != events:
                 self._selector.modify(descriptor, events, one)
         self._known = wanted
-        return [
+        if wake_at != inf:
+            timeout = min(timeout, wake_at - self._clock())
+        ready = [
             (key.data, bool(events & selectors.EVENT_READ), bool(events & selectors.EVENT_WRITE))
             for key, events in self._selector.select(max(0.0, timeout))
         ]
+        if wake_at != inf:
+            now, seen = self._clock(), {one for one, _, _ in ready}
+            ready += [(one, False, False) for one in wanted if one.wake_at <= now and one not in seen]
+        return ready
 
     def close(self) -> None:
         """Close the selector."""

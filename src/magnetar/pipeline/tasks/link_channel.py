@@ -2,15 +2,20 @@
 
 Why not the blocking client of `runtime`: a task talks to several clusters at once and must not wait for one of them
 (docs/design/pipeline.md#dead-cluster), and a payload of megabytes must reach Arrow without being copied.
+
+A cluster may have several brokers, one of which serves. A channel tries their addresses in turn until one of them accepts it
+(docs/design/cluster.md#links). Requests wait for that, so a broker that does not serve never gets any.
 """
 
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from math import inf
 from typing import Final
 
+from magnetar.core.addresses import SILENT_S, BrokerAddresses
 from magnetar.core.errors import ProtocolError
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll
 from magnetar.pipeline.tasks.pace import Pace
@@ -35,16 +40,18 @@ class LinkChannel:
     """A connection by TCP, or TLS when the address says so, authenticated by what links present.
 
     Args:
-        address: see `runtime.security.tls.target_of`.
+        addresses: of the cluster (see `runtime.security.tls.target_of`); a text is `BrokerAddresses.parse`d.
         token: what links present.
         clock: seconds, monotonic.
 
     Attributes:
-        address: for error texts.
-        locator: the address as it was given.
+        address: the one that is tried, or that accepted the connection; for error texts.
+        locator: the addresses as a text.
         presented: the token.
         fresh: whether it was opened for the present task, so that a failure says something about the broker.
         progress_at: when bytes last went in or out, by `clock`.
+        tried_at: when `address` was begun to be tried, likewise.
+        wake_at: when the next address is tried if nothing is heard of this one; `inf`: this is the last one, or it accepted.
         hello: who the broker is; None until it accepted CONNECT.
         round_trip_s: seconds from CONNECT to its answer; 0 until then.
         pace: of the bytes that are sent over it and answered. It is kept with the connection, so that a task begins with the
@@ -54,11 +61,15 @@ class LinkChannel:
         LinkDown: it cannot be begun.
     """
 
-    def __init__(self, address: str, token: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    wake_at: float = inf
+
+    def __init__(
+        self, addresses: BrokerAddresses | str, token: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.fresh = True
         self.hello: pb.GeoHello | None = None
         self._clock = clock
-        self.progress_at = clock()
+        self.progress_at = self.tried_at = clock()
         self.round_trip_s = 0.0
         self.pace = Pace(self.progress_at)
         self._greets_at = 0.0
@@ -66,28 +77,44 @@ class LinkChannel:
         self._client = ClientConnection(FRAME_BYTES_MAX)
         self._received_before = 0
         self.presented = token
-        self._target = target_of(address)
-        self.locator = address
-        self.address = address = shown(address)
-        try:
-            family = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)[0]
-            self._socket: socket.socket | TlsSocket = socket.socket(family[0], family[1], family[2])
-        except OSError as error:
-            raise LinkDown(f"{address}: {error.strerror or error}") from None
-        self._socket.setblocking(False)
-        assert isinstance(self._socket, socket.socket)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
-        try:
-            self._socket.connect(family[4])
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._socket.close()
-            raise LinkDown(f"{address}: {error.strerror or error}") from None
+        self.locator = str(addresses)
+        self._addresses = BrokerAddresses.parse(addresses) if isinstance(addresses, str) else addresses
+        self._round = self._addresses.round()
+        self._tried: list[socket.socket | TlsSocket] = []
+        """Sockets of addresses that were of no use. They are closed with the channel, or when one is accepted: a selector would
+        not notice that the next socket has the number of one that was closed."""
+        self._begin()
         self._client.connect(link_connect(token.encode()))
+
+    def _begin(self) -> None:
+        """Begin to connect to the next address that can be tried."""
+        while True:
+            try:
+                self._open(self._round.address)
+            except OSError as error:
+                if not self._round.failed(f"{self.address}: {error.strerror or error}"):
+                    self._close_tried()
+                    raise LinkDown(self._round.reason) from None
+            else:
+                return
+
+    def _open(self, address: str) -> None:
+        self._target = target_of(address)
+        self.address = shown(address)
+        self.progress_at = self.tried_at = self._clock()
+        self.wake_at = inf if self._round.last else self.tried_at + SILENT_S
+        family = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family[0], family[1], family[2])
+        self._socket: socket.socket | TlsSocket = opened
+        self._tried.append(opened)
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            opened.setsockopt(socket.IPPROTO_TCP, option, value)
+        with suppress(BlockingIOError):
+            opened.connect(family[4])
+        self._tried.pop()
 
     def fileno(self) -> int:
         """Descriptor of the socket, for the selector; -1 once closed."""
@@ -123,11 +150,27 @@ class LinkChannel:
         self._client.send(command)
 
     def pump(self, readable: bool, writable: bool) -> list[Response | Push]:
-        """Send and receive as much as possible without waiting.
+        """Send and receive as much as possible without waiting; continue with the next address if the present one is of no use.
 
         Raises:
-            LinkDown: the connection failed, was closed, or the peer is not a broker that accepts this link.
+            LinkDown: the connection failed, was closed, or no address has a broker that accepts this link.
         """
+        try:
+            events = self._exchange(readable, writable)
+        except (OSError, ProtocolError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+            if self._client.greeting is not None:
+                raise LinkDown(f"{self.address}: {reason}") from None
+            self._next_address(reason)
+            return []
+        if self.wake_at != inf:
+            self.wake_at = self.progress_at + SILENT_S
+            if self.wake_at <= self._clock():
+                self._next_address(f"no answer within {SILENT_S * 1000:.0f} ms")
+        return events
+
+    def _exchange(self, readable: bool, writable: bool) -> list[Response | Push]:
+        """Send and receive. Raises OSError or ProtocolError if the connection, or what came, is of no use."""
         try:
             if writable:
                 self._finish_connecting()
@@ -137,11 +180,16 @@ class LinkChannel:
                 self._send_some()
         except BlockingIOError:
             return []
-        except OSError as error:
-            raise LinkDown(f"{self.address}: {error.strerror or error}") from None
-        except ProtocolError as error:
-            raise LinkDown(f"{self.address}: {error}") from None
         return events
+
+    def _next_address(self, reason: str) -> None:
+        """Connect to the next address. Nothing was sent to the present one but CONNECT."""
+        self._tried.append(self._socket)
+        if not self._round.failed(f"{self.address}: {reason}"):
+            raise LinkDown(self._round.reason)
+        self._connected, self._greets_at = False, 0.0
+        self._begin()
+        self._client.connect_elsewhere(link_connect(self.presented.encode()))
 
     def _finish_connecting(self) -> None:
         if not self._connected:
@@ -174,14 +222,14 @@ class LinkChannel:
             if count == 0:
                 if events:
                     return events  # the end comes again with the next call
-                raise LinkDown(f"{self.address}: connection closed by the broker")
+                raise ProtocolError("connection closed by the broker")
             self.progress_at = self._clock()
             full = count == len(room)
             for event in self._client.received(count):
                 if isinstance(event, Connected):
                     self._greeted(event.greeting)
                 elif isinstance(event, ConnectRefused):
-                    raise LinkDown(f"{self.address}: {event.error.message}")
+                    raise ProtocolError(event.error.message)
                 else:
                     events.append(event)
             if not full:
@@ -189,13 +237,23 @@ class LinkChannel:
 
     def _greeted(self, greeting: pb.CommandConnected) -> None:
         if not greeting.HasField("geo"):
-            raise LinkDown(f"{self.address}: the broker does not accept this link token (or is no Magnetar broker)")
+            raise ProtocolError("the broker does not accept this link token (or is no Magnetar broker)")
         self.hello = greeting.geo
         self.round_trip_s = self._clock() - self._greets_at
+        self.wake_at = inf
+        self._round.answered()
+        self._close_tried()
         self._send_some()
 
+    def _close_tried(self) -> None:
+        for tried in self._tried:
+            tried.close()
+        self._tried.clear()
+
     def close(self) -> None:
-        """Close the socket; may be called twice."""
+        """Close the socket; may be called twice. An address that had not accepted the connection is not tried first again."""
+        self._round.give_up()
+        self._close_tried()
         self._socket.close()
 
 
@@ -210,8 +268,14 @@ def call(
 ) -> pb.BaseCommand:
     """Send one request and wait for its response; for callers that have nothing else to do.
 
+    Args:
+        channel: the connection, also one that is still being made.
+        command: the request.
+        timeout: in seconds. It begins again with each address of the cluster that is tried.
+        clock: seconds, monotonic; that of the channel.
+
     Raises:
-        LinkDown: no response within `timeout` seconds, or the connection failed, or the broker answered with an error.
+        LinkDown: no response within `timeout`, or the connection failed, or the broker answered with an error.
     """
     request_id = channel.request(command)
     until = clock() + timeout
@@ -222,7 +286,7 @@ def call(
                 raise LinkDown(event.command.error.message)
             if isinstance(event, Response) and event.request_id == request_id:
                 return event.command
-        left = until - clock()
+        left = max(until, channel.tried_at + timeout) - clock()
         if left <= 0:
             raise LinkDown(f"no answer within {timeout * 1000:.0f} ms")
         ready = wait([channel], left)
@@ -232,14 +296,29 @@ def call(
 _kept: dict[tuple[str, str], LinkChannel] = {}
 """Connections kept between the tasks of one executor process; a worker process runs one task at a time."""
 
+_clusters: dict[str, BrokerAddresses] = {}
+"""The clusters that tasks of this process connected to, by their addresses: which broker answered last is kept between tasks."""
 
-def open_channel(address: str, token: str) -> LinkChannel:
-    """A connection to a broker: the one kept from the last task if it is still open, else a new one.
+
+def new_channel(addresses: str, token: str) -> LinkChannel:
+    """A new connection to a cluster, beginning with the broker that answered this process last.
 
     Raises:
         LinkDown: it cannot be begun.
     """
-    kept = _kept.pop((address, token), None)
+    cluster = _clusters.get(addresses)
+    if cluster is None:
+        cluster = _clusters[addresses] = BrokerAddresses.parse(addresses)
+    return LinkChannel(cluster, token)
+
+
+def open_channel(addresses: str, token: str) -> LinkChannel:
+    """A connection to a cluster: the one kept from the last task if it is still open, else a new one.
+
+    Raises:
+        LinkDown: it cannot be begun.
+    """
+    kept = _kept.pop((addresses, token), None)
     if kept is not None:
         try:
             kept.pump(True, False)  # answers the pings that came meanwhile, and finds out whether it was closed
@@ -248,7 +327,7 @@ def open_channel(address: str, token: str) -> LinkChannel:
         else:
             kept.taken()
             return kept
-    return LinkChannel(address, token)
+    return new_channel(addresses, token)
 
 
 def keep_channel(channel: LinkChannel, token: str) -> None:

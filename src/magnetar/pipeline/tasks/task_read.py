@@ -19,7 +19,7 @@ from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import CLOSE, OPEN
 from magnetar.pipeline.rows import Assembler
-from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, open_channel, wait
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, new_channel, open_channel, wait
 from magnetar.pipeline.tasks.pace import Mark
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
@@ -223,7 +223,7 @@ class SourceReader:
             return False
         self.channel.close()
         try:
-            self.channel = LinkChannel(self._address, self._token)
+            self.channel = new_channel(self._address, self._token)
         except LinkDown:
             return False
         self._forget()

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from magnetar.core.errors import MagnetarError
+from magnetar.core.addresses import SILENT_S, BrokerAddresses
+from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.runtime.network.link_connection import LinkConnection, LinkDown, LinkRefused
 from magnetar.runtime.security import tls
@@ -84,37 +85,42 @@ class LinkClient:
     @classmethod
     def connect(
         cls,
-        address: str,
+        addresses: BrokerAddresses | str,
         token: bytes | str,
         *,
         timeout_ms: int = TIMEOUT_MS,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Connect and present the link token.
+        """Connect to the broker of a cluster that serves, and present the link token.
 
         Args:
-            address: `host:port`, or `pulsar+ssl://host:port` (see `runtime.security.tls.target_of`).
+            addresses: of the cluster's brokers: `host:port`, or `pulsar+ssl://host:port` (see
+                `runtime.security.tls.target_of`); a text is `BrokerAddresses.parse`d.
             token: what links present: their shared secret, or a token (JWT) where there is authentication.
-            timeout_ms: for connecting, and for each later answer.
+            timeout_ms: for connecting, and for each later answer. A broker that is silent for `SILENT_S` is given up earlier if
+                there is another one to try.
             clock: seconds, monotonic.
 
         Raises:
-            ConfigError: the address is not one.
-            LinkDown: no broker is there, or no answer came in time.
+            ConfigError: an address is not one.
+            LinkDown: no broker is there, or no answer came in time; names every address that was tried.
             LinkRefused: the token is wrong, or the broker does not speak link commands of this version.
         """
-        try:
-            connection = tls.connect(address, timeout_ms / 1000)
-        except OSError as error:
-            raise LinkDown(f"{tls.shown(address)}: {error.strerror or error}") from None
-        address = tls.shown(address)
-        link = LinkConnection(connection, address, timeout_ms / 1000, clock)
-        try:
-            link.handshake(token.encode() if isinstance(token, str) else token)
-        except MagnetarError:
-            link.close()
-            raise
-        return cls(address, link, clock=clock)
+        tries = (BrokerAddresses.parse(addresses) if isinstance(addresses, str) else addresses).round()
+        presented = token.encode() if isinstance(token, str) else token
+        refused: LinkRefused | None = None
+        while True:
+            timeout_s = timeout_ms / 1000
+            try:
+                link = _connected(tries.address, presented, timeout_s, clock, timeout_s if tries.last else SILENT_S)
+            except (LinkDown, LinkRefused) as error:
+                if isinstance(error, LinkRefused) and error.code is not ErrorCode.SERVICE_NOT_READY:
+                    refused = error
+                if not tries.failed(str(error)):
+                    raise refused or LinkDown(tries.reason) from None
+            else:
+                tries.answered()
+                return cls(tls.shown(tries.address), link, clock=clock)
 
     def __enter__(self) -> Self:
         return self
@@ -363,3 +369,21 @@ class LinkClient:
     def _ask(self, command: pb.BaseCommand, *, extra_ms: int = 0) -> Response:
         """Send a request, wait for its response."""
         return self._connection.wait_for(self._connection.request(command, extra_s=extra_ms / 1000))
+
+
+def _connected(
+    address: str, token: bytes, timeout_s: float, clock: Callable[[], float], patience_s: float
+) -> LinkConnection:
+    """A connection to one broker that has accepted the token; `patience_s` bounds each step until then."""
+    patience_s = min(patience_s, timeout_s)
+    try:
+        connection = tls.connect(address, patience_s)
+    except OSError as error:
+        raise LinkDown(f"{tls.shown(address)}: {error.strerror or error}") from None
+    link = LinkConnection(connection, tls.shown(address), timeout_s, clock)
+    try:
+        link.handshake(token, patience_s)
+    except MagnetarError:
+        link.close()
+        raise
+    return link

@@ -111,20 +111,24 @@ class LinkConnection:
             self.close()
         return self._dead
 
-    def handshake(self, token: bytes) -> None:
+    def handshake(self, token: bytes, patience_s: float) -> None:
         """Present the token and learn who the broker is.
+
+        Args:
+            token: what links present.
+            patience_s: how long the broker may take.
 
         Raises:
             LinkDown, LinkRefused: see there.
         """
         self._socket.setblocking(False)
         self._client.connect(link_connect(token))
-        until = self._clock() + self._timeout_s
+        until = self._clock() + patience_s
         while self._client.greeting is None:
             if self._refusal is not None:
                 raise self._refusal
             if self._clock() >= until:
-                raise self.die(f"no answer to CONNECT within {self._timeout_s:g} s")
+                raise self.die(f"no answer to CONNECT within {patience_s:g} s")
             self.turn(until)
         self._meet(self._client.greeting)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ConfigError, ErrorCode
 from magnetar.core.ids import NONE, Position
 from magnetar.runtime.network import link_client as module
@@ -340,3 +341,35 @@ def test_addresses(text, want):
 def test_bad_addresses(text):
     with pytest.raises(ConfigError, match="write host:port"):
         target_of(text)
+
+
+def waits(frame: Frame, peer: Peer) -> None:
+    """A broker that waits to take over refuses everything."""
+    peer.send(commands.error(2**64 - 1, ErrorCode.SERVICE_NOT_READY, "broker b serves this cluster"))
+    peer.hang_up()
+
+
+def test_the_broker_that_serves_is_found_among_several_addresses(serve, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    waiting, silent, peer = serve(waits), serve(lambda frame, peer: None), serve(broker(lambda frame, peer: None))
+    addresses = BrokerAddresses(["127.0.0.1:1", waiting.address, silent.address, peer.address])
+    for _ in range(2):
+        with LinkClient.connect(addresses, "secret") as client:
+            assert (client.address, client.hello.cluster) == (peer.address, "us-east")
+    assert (len(waiting.frames), len(silent.frames), len(peer.frames)) == (1, 1, 2)  # the second time at once
+
+
+def test_no_broker_serves_names_every_address(serve):
+    waiting = serve(waits)
+    with pytest.raises(LinkDown) as caught:
+        LinkClient.connect(f"127.0.0.1:1,{waiting.address}", "x")
+    assert str(caught.value) == (f"127.0.0.1:1: Connection refused; {waiting.address}: broker b serves this cluster")
+
+
+def test_a_wrong_token_is_refused_also_when_another_broker_is_down(serve):
+    def script(frame: Frame, peer: Peer) -> None:
+        peer.send(commands.error(2**64 - 1, ErrorCode.AUTHENTICATION, "the link token is wrong"))
+        peer.hang_up()
+
+    with pytest.raises(LinkRefused, match="the link token is wrong"):
+        LinkClient.connect(f"{serve(script).address},127.0.0.1:1", "x")

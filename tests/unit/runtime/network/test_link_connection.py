@@ -32,7 +32,7 @@ def world() -> Iterator[World]:
     now = [100.0]
     link = LinkConnection(near, "peer", 10.0, lambda: now[0])
     far.sendall(commands.connected(21, 5 << 20, pb.GeoHello(version=1, cluster="peer", uuid="u")))
-    link.handshake(b"token")
+    link.handshake(b"token", 5.0)
     assert frames.FrameDecoder().feed(far.recv(1 << 16))[0].command.type == pb.CONNECT
     yield World(link, far, now)
     link.close()
