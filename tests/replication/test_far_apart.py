@@ -6,9 +6,10 @@ What is checked is how much is under way, and in how many round trips a topic is
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pulsar
 import pyarrow as pa
 import pytest
@@ -21,11 +22,13 @@ from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long import fetch_read
 from magnetar.pipeline.long.fetch_write import fetch_write
+from magnetar.pipeline.long.hand_over import ReadyPort
 from magnetar.pipeline.planner import BULK, LONG, TAIL
 from magnetar.pipeline.shared_state import Pipeline
 from magnetar.pipeline.tasks import append_sender, task_read
 from magnetar.pipeline.tasks.link_channel import LinkChannel
 from magnetar.pipeline.tasks.task_write import LinkSink
+from magnetar.wire import pulsar_pb2 as pb
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.delaying_proxy import DelayingProxy
 
@@ -83,22 +86,40 @@ class Ways:
         self._thread.join(30)
 
 
+class Asking(LinkChannel):
+    """A connection that says when the first question is asked."""
+
+    def __init__(self, address: str, token: str, asks: Callable[[], None]) -> None:
+        super().__init__(address, token)
+        self._asks = [asks]
+
+    def request(self, command: pb.BaseCommand, buffers: Sequence[bytes | memoryview] = ()) -> int:
+        if self._asks:
+            self._asks.pop()()
+        return super().request(command, buffers)
+
+
 class Runner:
     """A coordinator whose planned and long batches run here.
 
     Args:
         far: clusters that are far from the pipeline.
         long: whether long batches carry topics at their end.
+        limits: of the pipeline.
+
+    Attributes:
+        accepted: for each long batch that has begun to ask, whether its connection to b was open by then.
     """
 
-    def __init__(self, world: World, far: str, *, long: bool) -> None:
+    def __init__(self, world: World, far: str, *, long: bool, limits: ReplicationLimits = LIMITS) -> None:
         config = load(world.config)
         self._token = read_link_token(config.replication.token_file)
         self.ways = Ways({name: world[name].pulsar_port for name in far})
         addresses = {
             name: f"127.0.0.1:{self.ways.ports.get(name, broker.pulsar_port)}" for name, broker in world.brokers.items()
         }
-        pipeline = Pipeline((Link(0, "a", "b"),), addresses, self._token, 4, "tests", LIMITS, long=long)
+        pipeline = Pipeline((Link(0, "a", "b"),), addresses, self._token, 4, "tests", limits, long=long)
+        self.accepted: list[bool] = []
         self.coordinator = PipelineCoordinator(pipeline).start()
         self._over = threading.Event()
         queries = (*LONG, BULK) if long else (TAIL, BULK)
@@ -122,14 +143,25 @@ class Runner:
 
     def _long(self, task: m.Task) -> m.TaskReport:
         rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
+        written: list[LinkChannel] = []
+
+        def connect_to_read(address: str, token: str) -> LinkChannel:
+            return Asking(address, token, lambda: self.accepted.append(any(channel.hello for channel in written)))
+
+        def connect_to_write(address: str, token: str) -> LinkChannel:
+            channel = LinkChannel(address, token)
+            if address == task.routes[0].target_address:
+                written.append(channel)
+            return channel
 
         def read() -> None:
-            for batch in fetch_read.FetchReader(task, self._token, connect=LinkChannel).batches():
+            reader = fetch_read.FetchReader(task, self._token, connect=connect_to_read, ready=ReadyPort())
+            for batch in reader.batches():
                 rows.put(batch)
             rows.put(None)
 
         threading.Thread(target=read, daemon=True).start()
-        return fetch_write(iter(rows.get, None), self._token, connect=LinkChannel)
+        return fetch_write(iter(rows.get, None), self._token, connect=connect_to_write)
 
     def stop(self) -> None:
         self.coordinator.drain(20_000)
@@ -186,3 +218,20 @@ def test_one_topic_has_more_under_way_than_one_answer(world: World, runner: Runn
     for name, most in runner.ways.most.items():
         assert 4 * FORMER < most < CEILING, f"{most // KIB} KiB on the way from or to {name}"
     assert numbers_there(world["b"], COUNT) == list(range(COUNT))
+
+
+def test_a_batch_takes_over_when_its_connection_to_a_far_destination_is_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each turn of the long batches holds messages back for two round trips."""
+    monkeypatch.setattr(fetch_read, "READY_S", 60.0)  # the word decides, however busy the machine is
+    runner = Runner(world, "b", long=True, limits=msgspec.structs.replace(LIMITS, long_batch_ms=4_000))
+    try:
+        for turn in range(1, 4):
+            publish(world["a"], 1)
+            eventually(lambda turn=turn: len(runner.accepted) >= turn, within_s=100, what="the next batch asks")
+        eventually(lambda: arrived(world), within_s=100, what="everything is there")
+        assert all(runner.accepted), runner.accepted
+    finally:
+        runner.stop()
+    assert numbers_there(world["b"], 3) == [0, 0, 0]

@@ -17,10 +17,12 @@ FETCHED: Final = 5
 LOOKED: Final = 6
 ANSWER: Final = 7
 FILLER: Final = 8
+READY: Final = 9
 """Kinds of rows: an entry; the two control rows of a range, before and after its entries; a block of entries.
 
 In long batches: a link's route; a topic, before its entries; the position up to which entries were examined; an answer with the
-entries of many topics; a filler, because Spark releases a row only when there is another one.
+entries of many topics; a filler, because Spark releases a row only when there is another one; and, after the routes, the port
+where the reader waits for the word that the writer is ready.
 """
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (

@@ -27,6 +27,7 @@ from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long import fetch_read
 from magnetar.pipeline.long.fetch_read import FetchReader
 from magnetar.pipeline.long.fetch_write import fetch_write
+from magnetar.pipeline.long.hand_over import ReadyPort
 from magnetar.pipeline.planner import LONG
 from magnetar.pipeline.shared_state import Pipeline
 from magnetar.pipeline.tasks.link_channel import LinkChannel
@@ -89,7 +90,7 @@ class Batch:
         self._rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
         self._task, self._token, self._wanted, self._java = task, token, wanted, java
         filtered = frozenset({0}) if wanted is not None else frozenset[int]()
-        self.reader = FetchReader(task, token, (), filtered, connect=LinkChannel)
+        self.reader = FetchReader(task, token, (), filtered, connect=LinkChannel, ready=ReadyPort())
         self.killed = False
         self.report: m.TaskReport | None = None
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._write)]

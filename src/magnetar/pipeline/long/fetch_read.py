@@ -1,7 +1,8 @@
 """The source's half of a long batch: fetches from all sources and yields each answer at once.
 
-Each source has several questions (GEO_FETCH) under way, so that its answers do not wait for a round trip. A source that cannot be
-reached is tried again for as long as the batch lasts, and the others continue. The batch ends when a later one supersedes it.
+The first questions wait until the writer is ready (`pipeline.long.hand_over`). Each source has several questions (GEO_FETCH)
+under way, so that its answers do not wait for a round trip. A source that cannot be reached is tried again for as long as the
+batch lasts, and the others continue. The batch ends when a later one supersedes it.
 
 Spark delays rows at four points (PySpark 4.3, docs/decisions/0051-long-batches.md). Each has a remedy:
 
@@ -26,10 +27,11 @@ import pyarrow as pa
 
 from magnetar.core.backoff import pause
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import ANSWER, FETCHED, FILLER, LOOKED, ROUTE
+from magnetar.pipeline.columns import ANSWER, FETCHED, FILLER, LOOKED, READY, ROUTE
+from magnetar.pipeline.long.hand_over import READY_S, ReadyPort
 from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
 from magnetar.pipeline.rows import Assembler
-from magnetar.pipeline.tasks.channel_poll import ChannelPoll
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
 from magnetar.pipeline.tasks.link_channel import LinkChannel, open_channel
 from magnetar.pipeline.tasks.pace import Mark, Pace
 from magnetar.pipeline.tasks.task_read import Connect, lists_agree
@@ -135,6 +137,7 @@ class FetchReader:
         filtered: numbers of the links that have a filter.
         connect: opens or takes a kept connection to an address.
         clock: seconds, monotonic.
+        ready: where the writer says that it is ready, closed at the end; None: there is no writer to wait for.
     """
 
     def __init__(
@@ -146,10 +149,14 @@ class FetchReader:
         *,
         connect: Connect = open_channel,
         clock: Callable[[], float] = time.monotonic,
+        ready: ReadyPort | None = None,
     ) -> None:
         assert task.long is not None
         self._long, self._token, self._filtered = task.long, token, filtered
         self._connect, self._clock = connect, clock
+        self._ready = ready
+        self._ready_by = clock() + READY_S
+        self._heard = False
         self._assembler = Assembler(decoded, filtered)
         self._plain = PlainRows()
         self._decoded = bool(decoded)
@@ -169,18 +176,32 @@ class FetchReader:
         until = self._clock() + (self._long.length_ms + GRACE_MS) / 1000
         for link, route in self._routes.items():
             self._put(ROUTE, link, m.encode(route))
+        if self._ready is not None:
+            self._put(READY, 0, str(self._ready.number).encode())
         yield from self._flush()
-        poll: ChannelPoll[LinkChannel] = ChannelPoll()
+        poll: ChannelPoll[Pollable] = ChannelPoll()
         try:
             while not self.over and (now := self._clock()) < until:
                 for source in self._sources.values():
-                    self._ask(source, now)
-                channels = {source.channel: source for source in self._sources.values() if source.channel is not None}
-                for channel, readable, writable in poll.wait(channels, self._wait_s(now)):
-                    self._pump(channels[channel], channel, readable, writable)
+                    self._open(source, now)
+                if self._ready is not None:
+                    self._begin(self._ready, now)
+                if self._ready is None:
+                    for source in self._sources.values():
+                        self._ask(source, now)
+                channels: dict[Pollable, SourceFetcher] = {
+                    source.channel: source for source in self._sources.values() if source.channel is not None
+                }
+                waiting: list[Pollable] = [] if self._ready is None else [self._ready]
+                for one, readable, writable in poll.wait([*channels, *waiting], self._wait_s(now)):
+                    asked = channels.get(one)
+                    if asked is not None and asked.channel is not None:
+                        self._pump(asked, asked.channel, readable, writable)
                 yield from self._flush()  # before the next questions: the rows are on their way first
         finally:
             poll.close()
+            if self._ready is not None:
+                self._ready.close()
             for source in self._sources.values():
                 if source.channel is not None:
                     source.channel.close()
@@ -207,7 +228,7 @@ class FetchReader:
 
     def _wait_s(self, now: float) -> float:
         """Time until the next event of the clock."""
-        times = [now + 1.0]
+        times = [now + 1.0 if self._ready is None else self._ready_by]
         for source in self._sources.values():
             if source.channel is None:
                 times.append(source.again_at)
@@ -217,8 +238,19 @@ class FetchReader:
 
     # --------------------------------------------------------------------------------------------------------- questions
 
-    def _ask(self, source: SourceFetcher, now: float) -> None:
-        """Ask until each link has its number of questions under way; see `FETCHES_AT_ONCE`."""
+    def _begin(self, ready: ReadyPort, now: float) -> None:
+        """Let the questions begin if the writer is ready and all sources can be asked, or if that takes too long.
+
+        The sources begin together: the former batch ends when one of them has a question of this one.
+        """
+        self._heard = self._heard or ready.heard()
+        greeting = any(source.channel is not None and source.channel.hello is None for source in self._sources.values())
+        if (self._heard and not greeting) or now >= self._ready_by:
+            ready.close()
+            self._ready = None
+
+    def _open(self, source: SourceFetcher, now: float) -> None:
+        """Connect to a source if it is time, and give up one that does not answer."""
         if source.channel is None:
             if source.again_at > now:
                 return
@@ -227,9 +259,12 @@ class FetchReader:
                 source.channel = self._connect(source.address, self._token)
             except LinkDown:
                 self._lost(source, now)
-                return
         elif source.answer_by <= now:
             self._lost(source, now)
+
+    def _ask(self, source: SourceFetcher, now: float) -> None:
+        """Ask until each link has its number of questions under way; see `FETCHES_AT_ONCE`."""
+        if source.channel is None:
             return
         for link in [link for link, at in source.resting.items() if at <= now]:
             del source.resting[link]
@@ -348,4 +383,4 @@ def fetch_task(task: m.Task, token: str, decoded: Sequence[str], filtered: froze
     if task.long is None:
         return
     flush_each_batch()
-    yield from FetchReader(task, token, decoded, filtered).batches()
+    yield from FetchReader(task, token, decoded, filtered, ready=ReadyPort()).batches()

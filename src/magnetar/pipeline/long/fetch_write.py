@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, ROUTE
+from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, READY, ROUTE
 from magnetar.pipeline.long.commit_channel import CommitChannel
 from magnetar.pipeline.long.fetched_topics import FetchedTopic, LinkProgress
+from magnetar.pipeline.long.hand_over import say_ready
 from magnetar.pipeline.long.plain_rows import plain_rows
 from magnetar.pipeline.rows import Slices, cut
 from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendSender
@@ -41,7 +42,7 @@ WAIT_S: Final = 0.5
 END_S: Final = 2.0
 """How long the last confirmations may take to reach their sources at the end of a batch."""
 
-_PLAIN: Final = frozenset((ANSWER, ROUTE, FILLER))
+_PLAIN: Final = frozenset((ANSWER, ROUTE, READY, FILLER))
 
 
 class FetchSink:
@@ -59,6 +60,8 @@ class FetchSink:
         self._numbers: dict[int, FetchedTopic] = {}
         self._commits: dict[str, CommitChannel] = {}
         self._committed_at = 0.0
+        self._reader_waits_at = 0
+        """The port where the reader waits for the connections to the destinations; 0: it does not."""
         self._task = random.SystemRandom().getrandbits(63) | 1
 
     def feed(self, batch: pa.RecordBatch) -> None:
@@ -94,6 +97,11 @@ class FetchSink:
         elif kind == ROUTE:
             totals = pb.GeoFetchTotals(task=self._task, messages=0, bytes=0, duplicates=0)
             self._links[link] = LinkProgress(m.decode_route(data), totals, wall_ms)
+        elif kind == READY:
+            self._reader_waits_at = int(bytes(data))
+            for progress in self._links.values():
+                self._sender.down(progress.route)  # opens the connection
+            self._when_opened()
 
     def _answer(self, link: LinkProgress, response: pb.CommandGeoFetchResponse, data: memoryview) -> None:
         at = 0
@@ -165,6 +173,14 @@ class FetchSink:
             if commits.channel is not None:
                 others[commits.channel] = commits.pump
         self._sender.pump(wait, others)
+        if self._reader_waits_at:
+            self._when_opened()
+
+    def _when_opened(self) -> None:
+        """Say to the reader that it can begin, if no destination has still to accept its connection."""
+        if all(self._sender.opened(link.route) for link in self._links.values()):
+            say_ready(self._reader_waits_at)
+            self._reader_waits_at = 0
 
     def _commit(self) -> float:
         """Report confirmations to the sources, if it is time; returns how long to wait for the next time."""

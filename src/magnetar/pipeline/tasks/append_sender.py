@@ -103,6 +103,11 @@ class AppendSender:
         """Why a destination was given up; "" when it was not. Opens the connection to a new destination."""
         return self._destination(route).down
 
+    def opened(self, route: m.Route) -> bool:
+        """Whether the connection to a destination is open, or there is none to wait for."""
+        found = self._destinations.get(route.target_address)
+        return found is None or found.channel is None or found.channel.hello is not None
+
     def revive(self, route: m.Route) -> None:
         """Try a destination again that was given up."""
         found = self._destinations.get(route.target_address)
@@ -118,8 +123,10 @@ class AppendSender:
     def close(self) -> None:
         """The task is over: keep idle connections for the next one."""
         for destination in self._destinations.values():
-            if destination.channel is not None:
+            if destination.channel is not None and destination.channel.hello is not None:
                 keep_channel(destination.channel, self._token)
+            elif destination.channel is not None:
+                destination.channel.close()  # it waits for a destination that does not answer
         self._schema_fetcher.close()
         self._poll.close()
 
