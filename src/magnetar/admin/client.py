@@ -1,10 +1,14 @@
 """A small synchronous client of the admin REST interface, for the command line and for tests.
 
 Standard library only: a command that prints a list must not wait until an event loop is imported. Each request has a
-connection of its own. There are no proxies from the environment and no redirects: the request goes to the URL that the
-user named.
+connection of its own. There are no proxies from the environment: a request goes only to URLs that the user named.
+
+A cluster may have several brokers, one of which serves. A request tries their URLs in turn (docs/design/cluster.md#links). A
+redirect says which URL comes next, and only among these, because a request has the user's credentials. A change whose answer did
+not come is not sent again: it may have been made.
 """
 
+import http
 import http.client
 import json
 import socket
@@ -13,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from magnetar.core.addresses import is_host
+from magnetar.core.addresses import SILENT_S, BrokerAddresses, is_host
 from magnetar.core.errors import MagnetarError, NameNotValid
 from magnetar.core.names import TopicName
 
@@ -99,35 +103,73 @@ def topic_path(topic: TopicName | str, *rest: str | int) -> str:
     return "/admin/v2/" + "/".join(segment(part) for part in parts)
 
 
+class _Site(NamedTuple):
+    """One URL of an admin interface."""
+
+    url: str
+    secure: bool
+    host: str
+    port: int | None
+    prefix: str
+
+    @property
+    def origin(self) -> tuple[bool, str, int]:
+        """The listener that it names."""
+        return (self.secure, self.host, self.port or (443 if self.secure else 80))
+
+
+def _site(url: str) -> _Site:
+    """Raises MagnetarError: it is no URL of an admin interface."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    # http.client would find fault with a host that cannot be only when it is asked something.
+    if not host or not is_host(host) or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
+        raise MagnetarError(f"{_shown(url)!r} is not a URL of an admin interface: write http://host:port")
+    return _Site(url.rstrip("/"), parts.scheme == "https", host, port, parts.path.rstrip("/"))
+
+
+def _shown(url: str) -> str:
+    return url if len(url) <= URL_SHOWN_MAX else f"{url[:URL_SHOWN_MAX]}..."
+
+
+class _NotDone(MagnetarError):
+    """A broker gave no answer, and the request may be sent to another one."""
+
+
 class AdminClient:
-    """Requests to one broker's REST interface.
+    """Requests to the REST interface of a broker, or of the broker of a cluster that serves.
 
     Args:
-        base_url: such as `http://127.0.0.1:8080`.
-        timeout_s: for connecting and for each read of the answer.
+        base_url: such as `http://127.0.0.1:8080`; of a cluster of several brokers those of all.
+        timeout_s: for connecting and for each read of the answer. Connecting to a broker takes at most `SILENT_S` if there is
+            another one to try.
         presented: the credentials; None: those of the process (`present`).
 
     Raises:
-        MagnetarError: `base_url` is not an http or https URL with a host.
+        MagnetarError: one is not an http or https URL with a host.
     """
 
-    def __init__(self, base_url: str, *, timeout_s: float = TIMEOUT_S, presented: Presented | None = None) -> None:
-        try:
-            parts = urlsplit(base_url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-        # http.client would find fault with a host that cannot be only when it is asked something.
-        if not host or not is_host(host) or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
-            shown = base_url if len(base_url) <= URL_SHOWN_MAX else f"{base_url[:URL_SHOWN_MAX]}..."
-            raise MagnetarError(f"{shown!r} is not a URL of an admin interface: write http://host:port")
-        self.base_url = base_url.rstrip("/")
-        self._secure = parts.scheme == "https"
-        self._host = host
-        self._port = port
-        self._prefix = parts.path.rstrip("/")
+    def __init__(
+        self, base_url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, presented: Presented | None = None
+    ) -> None:
+        sites = [_site(url) for url in ([base_url] if isinstance(base_url, str) else base_url)]
+        self._sites = {site.url: site for site in sites}
+        self._cluster = BrokerAddresses([site.url for site in sites])
         self._timeout_s = timeout_s
         self._presented = _presented if presented is None else presented
+
+    @property
+    def base_url(self) -> str:
+        """The URL that answered last."""
+        return self._cluster.order()[0]
+
+    @property
+    def brokers(self) -> int:
+        """How many URLs there are to try."""
+        return len(self._cluster)
 
     def get(self, path: str, query: Query | None = None) -> Any:
         """The JSON answer to a GET.
@@ -176,7 +218,48 @@ class AdminClient:
         Raises:
             MagnetarError: as `get`.
         """
-        connection = self._connection()
+        tries = self._cluster.round()
+        named: set[str] = set()
+        not_ready: dict[str, tuple[int, str, bytes]] = {}
+        while True:
+            url, better = tries.address, ""
+            try:
+                response, data = self._ask(self._sites[url], method, path + _encoded(query), body, last=tries.last)
+                answer = response.status, response.headers.get("Content-Type", ""), data
+                if response.status == http.HTTPStatus.TEMPORARY_REDIRECT:
+                    place = response.headers.get("Location", "")
+                    better = self._configured(place)
+                    named.add(better)
+                    reason = f"{url} does not serve this cluster"
+                    if not better:
+                        reason += f"; {_shown(place)!a} does, which was not named: name its URL"
+                elif response.status == http.HTTPStatus.SERVICE_UNAVAILABLE and len(self._sites) > 1:
+                    not_ready[url] = answer
+                    reason = f"{url}: {_reason(*answer)}"
+                else:
+                    tries.answered()
+                    return answer
+            except _NotDone as error:
+                reason = str(error)
+            if not tries.failed(reason, better):
+                for served in named & not_ready.keys():  # the broker that serves has said so itself
+                    return not_ready[served]
+                raise MagnetarError(tries.reason)
+
+    def _configured(self, location: str) -> str:
+        """Which of the URLs a redirect leads to; "" if to none of them."""
+        try:
+            parts = urlsplit(location)
+            target = _site(f"{parts.scheme}://{parts.netloc}")
+        except (ValueError, MagnetarError):
+            return ""
+        return next((site.url for site in self._sites.values() if site.origin == target.origin), "")
+
+    def _ask(
+        self, site: _Site, method: str, path: str, body: Any, *, last: bool
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Ask one broker. Raises _NotDone if another one may be asked, otherwise MagnetarError."""
+        url = site.url
         headers = {"Accept": "application/json", WORDS_HEADER: OWN_WORDS}
         if self._presented.token is not None and (token := self._presented.token()):
             headers["Authorization"] = f"Bearer {token}"
@@ -186,40 +269,46 @@ class AdminClient:
             headers["Content-Type"] = "application/json"
         elif method != "GET":
             headers["Content-Length"] = "0"
+        timeout_s = self._timeout_s if last else min(SILENT_S, self._timeout_s)
+        failure: type[MagnetarError] = _NotDone
+        connection = self._connection(site, timeout_s)
         try:
-            connection.request(method, self._prefix + path + _encoded(query), body=data, headers=headers)
+            connection.connect()
+            timeout_s = self._timeout_s
+            connection.sock.settimeout(timeout_s)
+            if method != "GET":
+                failure = MagnetarError  # the request may be carried out although no answer comes
+            connection.request(method, site.prefix + path, body=data, headers=headers)
             response = connection.getresponse()
             answer = response.read(REPLY_BYTES_MAX + 1)
             if len(answer) > REPLY_BYTES_MAX:
-                raise MagnetarError(f"{self.base_url}{path} answered more than {REPLY_BYTES_MAX} bytes")
+                raise MagnetarError(f"{url}{path} answered more than {REPLY_BYTES_MAX} bytes")
             if response.length:
-                raise MagnetarError(
-                    f"{self.base_url}{path} broke off its answer {response.length} bytes before the end"
-                )
-            return response.status, response.headers.get("Content-Type", ""), answer
+                raise failure(f"{url}{path} broke off its answer {response.length} bytes before the end")
+            return response, answer
         except TimeoutError:
-            raise MagnetarError(f"{self.base_url} gave no answer within {self._timeout_s:g} s") from None
+            raise failure(f"{url} gave no answer within {timeout_s:g} s") from None
         except socket.gaierror:
-            raise MagnetarError(f"cannot reach {self.base_url}: no such host") from None
+            raise failure(f"cannot reach {url}: no such host") from None
         except ssl.SSLCertVerificationError as error:
-            raise MagnetarError(
-                f"the certificate of {self.base_url} is not trusted: {error.verify_message}; "
+            raise failure(
+                f"the certificate of {url} is not trusted: {error.verify_message}; "
                 "set ca_file of [client] to the authority to trust"
             ) from None
         except OSError as error:
             why = error.strerror.lower() if error.strerror else "connection failed"
-            raise MagnetarError(f"cannot reach {self.base_url}: {why}") from None
+            raise failure(f"cannot reach {url}: {why}") from None
         except (http.client.HTTPException, ValueError):
             # ValueError: a path that is not ASCII, refused by http.client before anything is sent.
-            raise MagnetarError(f"{self.base_url} does not speak HTTP as a Magnetar broker does") from None
+            raise failure(f"{url} does not speak HTTP as a Magnetar broker does") from None
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
-        if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+    def _connection(self, site: _Site, timeout_s: float) -> http.client.HTTPConnection:
+        if not site.secure:
+            return http.client.HTTPConnection(site.host, site.port, timeout=timeout_s)
         context = self._presented.tls() if self._presented.tls is not None else None
-        return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPSConnection(site.host, site.port, timeout=timeout_s, context=context)
 
 
 def _encoded(query: Query | None) -> str:

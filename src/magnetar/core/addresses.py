@@ -147,11 +147,12 @@ class AddressRound:
         self._over = True
         self._addresses.answered(self.address)
 
-    def failed(self, reason: str) -> bool:
+    def failed(self, reason: str, better: str = "") -> bool:
         """The present address is of no use; continue with the next one.
 
         Args:
             reason: one line that names the address.
+            better: the address that it named. It is the next one, if it is one of this cluster and was not tried yet.
 
         Returns:
             Whether there is another one; `address` is that one then. Otherwise the round is over.
@@ -161,7 +162,7 @@ class AddressRound:
         if not self._left:
             self._over = True
             return False
-        self.address = self._left.pop(0)
+        self.address = self._left.pop(self._left.index(better) if better in self._left else 0)
         return True
 
     def give_up(self) -> None:

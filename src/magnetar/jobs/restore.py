@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.jobs.restore_plan import PlannedTopic
@@ -370,8 +371,8 @@ def restore(
     Args:
         spark: a session.
         plan: the topics to restore (`restore_plan.compare`).
-        cluster, address: the cluster to restore, and `host:port` of its broker.
-        peer, peer_address: the cluster that has the messages, and `host:port` of its broker.
+        cluster, address: the cluster to restore, and its addresses (`BrokerAddresses.parse`).
+        peer, peer_address: the cluster that has the messages, and its addresses.
         token_file: secret of the links.
 
     Raises:
@@ -394,10 +395,11 @@ def restore(
     )
 
     def sink(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asking = Persistent(lambda: LinkClient.connect(peer_address, token))
+        here, there = BrokerAddresses.parse(address), BrokerAddresses.parse(peer_address)
+        asking = Persistent(lambda: LinkClient.connect(there, token))
 
         def connect() -> LinkClient:
-            client = LinkClient.connect(address, token)
+            client = LinkClient.connect(here, token)
             client.answer_schemas(
                 lambda wanted: asking.ask(
                     lambda one: one.schemas(wanted.topic, wanted.schema_numbering, wanted.versions)

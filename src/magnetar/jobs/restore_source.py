@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.jobs.restore import FORMAT, SCHEMA, Work, read_topic
 from magnetar.runtime.network.link_client import LinkClient
 
@@ -55,4 +56,5 @@ class RestoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one topic."""
         work = msgspec.json.decode(partition.value, type=Work)
-        return read_topic(lambda: LinkClient.connect(self._address, self._token), work, self._origin)
+        addresses = BrokerAddresses.parse(self._address)
+        return read_topic(lambda: LinkClient.connect(addresses, self._token), work, self._origin)

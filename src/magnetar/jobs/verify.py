@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from magnetar.admin.client import AdminClient, topic_path
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NONE, Identity, Position
@@ -27,7 +28,6 @@ from magnetar.jobs import verify_comparing as comparing
 from magnetar.jobs.verify_listing import ANSWER_S, Key, Packed, Part, list_parts
 from magnetar.jobs.verify_planning import Ledger, Wanted, expected, parts
 from magnetar.pipeline.tasks.link_channel import LinkChannel, call
-from magnetar.runtime.security.tls import shown
 from magnetar.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def partitions_of(address: str, topic: str, token: str) -> int:
         command.partitionMetadata.topic = topic
         answer = call(channel, command, ANSWER_S).partitionMetadataResponse
         if answer.HasField("error"):
-            raise MagnetarError(f"{topic} at {shown(address)}: {answer.message}")
+            raise MagnetarError(f"{topic} at {channel.address}: {answer.message}")
         return answer.partitions
     finally:
         channel.close()
@@ -178,7 +178,7 @@ def look_up(topic: str, *, addresses: Mapping[str, str], token_file: Path) -> in
 
     Args:
         topic: any form of the name, without partition for all of its partitions.
-        addresses: `host:port` of each cluster.
+        addresses: of each cluster (`BrokerAddresses.parse`).
         token_file: secret of the links.
 
     Returns:
@@ -237,7 +237,7 @@ def ledgers_by_rest(config: Config) -> LedgersOf:
 
     def ledgers(cluster: str, topic: str) -> list[Ledger] | None:
         try:
-            client = AdminClient(config.clusters[cluster].admin_url, timeout_s=ADMIN_S)
+            client = AdminClient(config.clusters[cluster].admin_urls, timeout_s=ADMIN_S)
             stats = client.get(topic_path(topic, "internalStats"))
             return [Ledger(one["ledgerId"], one["entries"], one["size"]) for one in stats["ledgers"]]
         except (MagnetarError, KeyError, TypeError):
@@ -263,7 +263,7 @@ def verify(
     Args:
         spark: a session.
         topic: any form of the name, without partition for all of its partitions.
-        addresses: `host:port` of each cluster to compare.
+        addresses: of each cluster to compare (`BrokerAddresses.parse`).
         links: (source, target) of the existing links: they decide which messages each cluster should hold.
         token_file: secret of the links.
         partitions: number of partitions; None: ask the clusters (`look_up`).
@@ -305,7 +305,7 @@ def verify(
 
 def addresses_of(config: Config) -> dict[str, str]:
     """The addresses of the clusters of a configuration for links."""
-    return {name: config.link_addresses(name)[0] for name in config.clusters}
+    return {name: str(BrokerAddresses(config.link_addresses(name))) for name in config.clusters}
 
 
 def verify_config(

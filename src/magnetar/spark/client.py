@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from magnetar.core.addresses import SILENT_S, BrokerAddresses
 from magnetar.core.errors import ErrorCode, MagnetarError, ProtocolError
 from magnetar.spark.connection import TIMEOUT_S, Access, Connection, Down, Refused
 from magnetar.spark.offsets import EARLIEST, MessagePosition
@@ -109,6 +110,7 @@ class Client:
     def __init__(self, access: Access, *, patience_s: float = TIMEOUT_S) -> None:
         self.access = access
         self.patience_s = patience_s
+        self._addresses = BrokerAddresses(access.addresses())
         self._connections: dict[tuple[str, str], Connection] = {}
 
     def close(self) -> None:
@@ -121,24 +123,25 @@ class Client:
         """The connection to a broker; to any of the service URL's when none is named.
 
         Raises:
-            Down: no broker answers there.
+            Down: no broker answers there; names every address that was tried.
         """
         kept = self._connections.get((url, proxied))
         if kept is not None and not kept.dead:
             with contextlib.suppress(Down):
                 kept.idle()
                 return kept
-        failure: Down | None = None
-        for address in [url] if url else self.access.addresses():
+        tries = (BrokerAddresses([url]) if url else self._addresses).round()
+        while True:
+            patience_s = TIMEOUT_S if tries.last else SILENT_S
             try:
-                made = Connection(address, self.access, proxied=proxied)
+                made = Connection(tries.address, self.access, proxied=proxied, patience_s=patience_s)
             except Down as down:
-                failure = down
-                continue
-            self._connections[url, proxied] = made
-            return made
-        assert failure is not None
-        raise failure
+                if not tries.failed(str(down)):
+                    raise Down(tries.reason) from None
+            else:
+                tries.answered()
+                self._connections[url, proxied] = made
+                return made
 
     def broker_of(self, topic: str) -> Connection:
         """A connection to the broker that serves a topic.

@@ -123,13 +123,28 @@ Handler = Callable[[pb.BaseCommand, memoryview], None]
 class Connection:
     """An open connection. Producers and readers register a handler under their id; answers are waited for by `request`.
 
+    Args:
+        url: of the broker.
+        access: the credentials.
+        proxied: the broker behind a proxy.
+        patience_s: for connecting, and then for the answer to CONNECT.
+        timeout_s: for each later answer.
+
     Attributes:
         message_bytes_max: the largest entry that the broker accepts.
         handlers: by ("consumer" or "producer", id).
         dead: why it ended; "" while it is open.
     """
 
-    def __init__(self, url: str, access: Access, *, proxied: str = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        access: Access,
+        *,
+        proxied: str = "",
+        patience_s: float = TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         self.url = url
         self.message_bytes_max = 5 << 20
         self.handlers: dict[tuple[str, int], Handler] = {}
@@ -139,10 +154,10 @@ class Connection:
         self._responses: dict[int, Response] = {}
         self._awaited: set[int] = set()
         self._client = ClientConnection(FRAME_BYTES_MAX)
-        self._socket = _open(url, access, timeout_s)
-        self._shake_hands(access.token, proxied)
+        self._socket = _open(url, access, patience_s)
+        self._shake_hands(access.token, proxied, patience_s)
 
-    def _shake_hands(self, token: str, proxied: str) -> None:
+    def _shake_hands(self, token: str, proxied: str, patience_s: float) -> None:
         connect = pb.CommandConnect(client_version="magnetar-spark", protocol_version=PROTOCOL_VERSION)
         connect.feature_flags.SetInParent()
         if token:
@@ -151,8 +166,10 @@ class Connection:
             connect.proxy_to_broker_url = proxied
         self._client.connect(connect)
         self._flush()
-        until = time.monotonic() + self._timeout_s
+        until = time.monotonic() + patience_s
         while self._client.greeting is None:
+            if time.monotonic() >= until:
+                raise self._die(f"no answer within {patience_s:g} s")
             self.turn(until)
         self.message_bytes_max = self._client.greeting.max_message_size or self.message_bytes_max
 

@@ -7,9 +7,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from magnetar.core.addresses import SILENT_S, BrokerAddresses
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.core.tls import client_context
@@ -25,6 +27,10 @@ LATEST: Final = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 """The start position of a subscription that shall receive nothing."""
 
 ADMIN_S: Final = 10.0
+
+_NOT_HERE: Final = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE})
+"""Answers of a broker that does not serve its cluster."""
+
 T = TypeVar("T")
 _PARTITION: Final = re.compile(r"-partition-\d+$")
 
@@ -183,21 +189,40 @@ def _none_else(option: str, named: Positions, topics: list[str]) -> None:
         )
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer: the request has the token, and goes only to addresses that the user named."""
+
+    def redirect_request(self, *_arguments: Any) -> None:
+        """Make no further request."""
+
+
 def admin_get(options: ReadOptions, topic: str, what: str) -> Any:
-    """One answer of the admin interface about a topic; None when it has none."""
+    """One answer of the admin interface about a topic; None when it has none. Of several brokers the first that serves answers.
+
+    Raises:
+        MagnetarError: no broker answers; names every address that was tried.
+    """
     name = TopicName.parse(topic)
-    url = f"{options.admin_url}/admin/v2/persistent/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}/{what}"
+    path = f"/admin/v2/persistent/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}/{what}"
     headers = {"Authorization": f"Bearer {options.access.token}"} if options.access.token else {}
-    try:
-        context = client_context(options.access.trust) if url.startswith("https:") else None
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked to be http
-        with urllib.request.urlopen(request, timeout=ADMIN_S, context=context) as answer:  # noqa: S310
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        logger.warning("%s: %s", url, error)
-        return None
-    except (OSError, ValueError) as error:
-        raise MagnetarError(f"admin.url: {url} does not answer: {error}") from None
+    scheme, _, rest = options.admin_url.partition("://")
+    tries = BrokerAddresses([f"{scheme}://{part}" for part in rest.split(",")]).round()
+    context = client_context(options.access.trust) if scheme == "https" else None
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+    while True:
+        url = tries.address + path
+        try:
+            request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked to be http
+            with opener.open(request, timeout=ADMIN_S if tries.last else SILENT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code not in _NOT_HERE or tries.last:
+                logger.warning("%s: %s", url, error)
+                return None
+            tries.failed(f"{url}: {error}")
+        except (OSError, ValueError) as error:
+            if not tries.failed(f"{url} does not answer: {error}"):
+                raise MagnetarError(f"admin.url: {tries.reason}") from None
 
 
 def spans(options: ReadOptions, topic: str) -> list[Span] | None:

@@ -11,7 +11,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,6 +28,7 @@ from magnetar.cli.shared.common import (
     read_config,
     table,
 )
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -74,7 +75,7 @@ def drain(
 ) -> None:
     """Wait until a cluster can be switched off: everything published there is on the other clusters' disks."""
     chosen = read_config(config)
-    url = chosen.cluster(cluster).admin_url
+    urls = chosen.cluster(cluster).admin_urls
     if chosen.links:
         read_link_token(chosen.replication.token_file)  # refused at once, not when all is delivered
     news = threading.Event()
@@ -94,7 +95,7 @@ def drain(
     try:
         while True:
             news.clear()
-            state = look(url, chosen, cluster, time_left)
+            state = look(urls, chosen, cluster, time_left)
             show(state)
             if state["safe"] or stopped.is_set() or time_left.over:
                 break
@@ -148,21 +149,22 @@ class _TimeLeft:
         return self.over and not self._one_look
 
 
-def look(url: str, config: Config, cluster: str, time_left: _TimeLeft) -> dict[str, Any]:
+def look(urls: Sequence[str], config: Config, cluster: str, time_left: _TimeLeft) -> dict[str, Any]:
     """The reasons why the cluster cannot be switched off, with `unconfirmed`: entries that destinations do not have on
     disk although the link says so.
 
     Raises:
         MagnetarError: the cluster itself does not answer, or another cluster answers.
     """
+    client = AdminClient(urls, timeout_s=time_left.patience_s)
 
     def ask() -> dict[str, Any]:
-        answer: dict[str, Any] = AdminClient(url, timeout_s=time_left.patience_s).get("/geo/v1/drain")
+        answer: dict[str, Any] = client.get("/geo/v1/drain")
         return answer
 
     state = ask()
     if state["cluster"] != cluster:
-        raise MagnetarError(f"{url} is {state['cluster']}, not {cluster}: check the configuration")
+        raise MagnetarError(f"{client.base_url} is {state['cluster']}, not {cluster}: check the configuration")
     state["unconfirmed"] = []
     if state["safe"]:
         state["unconfirmed"] = unconfirmed(config, cluster, state["links"], time_left)
@@ -184,8 +186,12 @@ def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_
             token = read_link_token(config.replication.token_file)
             timeout_ms = math.ceil(time_left.patience_s * 1000)
             with (
-                LinkClient.connect(config.link_addresses(cluster)[0], token, timeout_ms=timeout_ms) as here,
-                LinkClient.connect(config.link_addresses(target)[0], token, timeout_ms=timeout_ms) as there,
+                LinkClient.connect(
+                    BrokerAddresses(config.link_addresses(cluster)), token, timeout_ms=timeout_ms
+                ) as here,
+                LinkClient.connect(
+                    BrokerAddresses(config.link_addresses(target)), token, timeout_ms=timeout_ms
+                ) as there,
             ):
                 lines += _compare(here, there, cluster, target, link.get("topics_linked", 0), time_left)
         except MagnetarError as error:
@@ -245,10 +251,11 @@ def _listen(config: Config, cluster: str, target: str, news: threading.Event) ->
     def run() -> None:
         from magnetar.runtime.network.link_client import LinkClient
 
+        addresses = BrokerAddresses(config.link_addresses(cluster))
         while True:
             try:
                 token = read_link_token(config.replication.token_file)
-                with LinkClient.connect(config.link_addresses(cluster)[0], token) as client:
+                with LinkClient.connect(addresses, token) as client:
                     listed = client.topics(target)
                     while True:
                         listed = client.topics(target, listed.counter, boot=listed.boot, wait_ms=POLL_MS)

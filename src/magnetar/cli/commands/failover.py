@@ -34,7 +34,7 @@ REQUEST_S: Final = 10.0
 """The timeout of a request that waits only for a disk."""
 
 RECONNECT_S: Final = 0.25
-"""Between two attempts to reach a broker that is down; there is no event to wait for."""
+"""Between two attempts to reach a broker that is down, or a cluster of which no broker serves; there is no event to wait for."""
 
 _T = TypeVar("_T")
 Row = dict[str, Any]
@@ -107,7 +107,7 @@ def failover(
         raise MagnetarError(f"{name} is not persistent: it has no subscriptions that could be moved")
     if source == target:
         raise MagnetarError(f"--from and --to are both {source}: name two clusters")
-    clients = [AdminClient(chosen.cluster(cluster).admin_url, timeout_s=REQUEST_S) for cluster in (source, target)]
+    clients = [AdminClient(chosen.cluster(cluster).admin_urls, timeout_s=REQUEST_S) for cluster in (source, target)]
     move = Move(name, sub, source, target, clients[0], clients[1], say=_silent if as_json else print_line)
     plan = move.plan(force=force or dry_run)
     if dry_run:
@@ -602,15 +602,21 @@ class Move:
             raise Stuck(f"{why} in time")
         return min(POLL_MS, left_ms)
 
-    @staticmethod
-    def _ask(client: AdminClient, cluster: str, request: Callable[[], _T]) -> _T:
-        """A request whose failure names the cluster."""
-        try:
-            return request()
-        except AdminError as error:
-            raise AdminError(error.status, f"{cluster}: {error.reason}") from None
-        except MagnetarError as error:
-            raise MagnetarError(f"{cluster} does not answer: {error}") from None
+    def _ask(self, client: AdminClient, cluster: str, request: Callable[[], _T]) -> _T:
+        """A request whose failure names the cluster.
+
+        A cluster of several brokers may be in the middle of a takeover. It gets the time that is left, because each step may be
+        repeated.
+        """
+        while True:
+            try:
+                return request()
+            except AdminError as error:
+                raise AdminError(error.status, f"{cluster}: {error.reason}") from None
+            except MagnetarError as error:
+                if client.brokers == 1 or time.monotonic() >= self._deadline:
+                    raise MagnetarError(f"{cluster} does not answer: {error}") from None
+                threading.Event().wait(RECONNECT_S)
 
 
 def _phase(row: Row) -> str:

@@ -60,7 +60,7 @@ def _at_source(path: Any, text: str) -> tuple[AdminClient, str]:
     """
     config: Config = read_config(path)
     link = config.link(text)
-    return AdminClient(config.cluster(link.source).admin_url), f"/geo/v1/links/{link.target}"
+    return AdminClient(config.cluster(link.source).admin_urls), f"/geo/v1/links/{link.target}"
 
 
 def _topic(text: str | None) -> str | None:

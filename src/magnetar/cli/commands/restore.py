@@ -24,6 +24,7 @@ from magnetar.cli.shared.common import (
     size,
     with_spark,
 )
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
@@ -103,8 +104,8 @@ class Sides:
     def __init__(self, config: Config, cluster: str, peer: str, topics: Sequence[str]) -> None:
         self.config, self.cluster, self.peer, self.topics = config, cluster, peer, topics
         self.token = read_link_token(config.replication.token_file)
-        self._here = AdminClient(config.cluster(cluster).admin_url, timeout_s=TIMEOUT_S)
-        self._there = AdminClient(config.cluster(peer).admin_url, timeout_s=TIMEOUT_S)
+        self._here = AdminClient(config.cluster(cluster).admin_urls, timeout_s=TIMEOUT_S)
+        self._there = AdminClient(config.cluster(peer).admin_urls, timeout_s=TIMEOUT_S)
 
     def plan(self) -> "list[PlannedTopic]":
         """Compare what both hold now.
@@ -159,7 +160,7 @@ class Sides:
         if behind:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
-            with LinkClient.connect(self.config.link_addresses(self.peer)[0], self.token) as client:
+            with LinkClient.connect(BrokerAddresses(self.config.link_addresses(self.peer)), self.token) as client:
                 answer = client.topics(self.cluster)
                 while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # A poll does not report entries that a link skips without its pipeline: so the state is checked now
@@ -237,9 +238,9 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
                 spark,
                 [one for one in plan if one.missing],
                 cluster=sides.cluster,
-                address=config.link_addresses(sides.cluster)[0],
+                address=str(BrokerAddresses(config.link_addresses(sides.cluster))),
                 peer=sides.peer,
-                peer_address=config.link_addresses(sides.peer)[0],
+                peer_address=str(BrokerAddresses(config.link_addresses(sides.peer))),
                 token_file=config.replication.token_file,
             )
         finally:

@@ -259,7 +259,7 @@ def unfence(
     name, sub = TopicName.parse(topic), check_subscription(subscription)
     if not name.persistent:
         raise MagnetarError(f"{name} is not persistent: its subscriptions are never fenced")
-    client = AdminClient(read_config(config).cluster(cluster).admin_url)
+    client = AdminClient(read_config(config).cluster(cluster).admin_urls)
     parts = ["persistent", name.tenant, name.namespace, name.local, sub]
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
     rows = client.get(path)

@@ -35,7 +35,7 @@ EverywhereOption = Annotated[
 
 
 class Target(NamedTuple):
-    """A broker to speak to; `cluster` is "" when only its URL is known."""
+    """A broker, or the brokers of a cluster, to speak to; `cluster` is "" when only its URL is known."""
 
     cluster: str
     client: AdminClient
@@ -62,14 +62,14 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
             raise ConfigError(f"{where}{error}") from None
     chosen = read_config(config)
     first = (chosen.local_clusters() or list(chosen.clusters.values()))[0]
-    return [Target(first.name, AdminClient(first.admin_url))]
+    return [Target(first.name, AdminClient(first.admin_urls))]
 
 
 def of_config(config: Config, *, timeout_s: float | None = None) -> list[Target]:
     """Every cluster of a configuration."""
     return [
         Target(
-            name, AdminClient(cluster.admin_url, timeout_s=timeout_s) if timeout_s else AdminClient(cluster.admin_url)
+            name, AdminClient(cluster.admin_urls, timeout_s=timeout_s) if timeout_s else AdminClient(cluster.admin_urls)
         )
         for name, cluster in config.clusters.items()
     ]

@@ -8,6 +8,7 @@ from typing import Any, Self
 import pytest
 
 from magnetar.cli.commands import drain
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ErrorCode
 from magnetar.runtime.network.link_client import LinkDown, LinkRefused
 from magnetar.wire import pulsar_pb2 as pb
@@ -157,7 +158,10 @@ class FakeLinks:
         self.asked: list[tuple[str, str, int]] = []
         self.refused: Callable[[], object] = lambda: None
 
-    def connect(self, address: str, token: str, *, timeout_ms: int = drain.TIMEOUT_S * 1000) -> "FakeLinks":
+    def connect(
+        self, addresses: BrokerAddresses, token: str, *, timeout_ms: int = drain.TIMEOUT_S * 1000
+    ) -> "FakeLinks":
+        address = str(addresses)
         self.asked.append((address, token, timeout_ms))
         if address.endswith(":2"):
             if self.silent:

@@ -1,0 +1,176 @@
+"""The REST client against a cluster of several brokers: it finds the one that serves, and its token stays in the cluster."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+import pytest
+
+from magnetar.admin import client as module
+from magnetar.admin.client import AdminClient, AdminError, Presented
+from magnetar.core.errors import MagnetarError
+
+GONE = "http://127.0.0.1:1"
+"""A URL at which no broker listens."""
+
+
+class Answer(NamedTuple):
+    """What a broker answers: status, reason or value, and where it redirects to. No status: it closes the connection."""
+
+    status: int
+    value: object = None
+    location: str = ""
+
+
+class Broker:
+    """An HTTP server that notes its requests, with their credentials."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, str]] = []
+        self.answers: Callable[[], Answer] = lambda: Answer(200, "served")
+        broker = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                token = self.headers.get("Authorization", "")
+                broker.requests.append((self.command, self.path, token))
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                answer = broker.answers()
+                if not answer.status:
+                    self.close_connection = True
+                    return
+                body = json.dumps({"reason": answer.value} if answer.status >= 400 else answer.value).encode()
+                self.send_response(answer.status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                if answer.location:
+                    self.send_header("Location", answer.location)
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_PUT = do_POST = do_GET  # noqa: N815 - the names that the base class looks for
+
+            def log_message(self, *_arguments: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def says(self, *answer: object) -> None:
+        self.answers = lambda: Answer(*answer)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[Broker]]:
+    found = [Broker() for _ in range(3)]
+    yield found
+    for broker in found:
+        broker.close()
+
+
+def client(*urls: str) -> AdminClient:
+    return AdminClient(urls, timeout_s=10, presented=Presented(lambda: "secret"))
+
+
+def test_a_broker_that_is_down_is_left_out_from_then_on(brokers):
+    a = brokers[0]
+    admin = client(GONE, a.url)
+    assert [admin.get("/x"), admin.base_url, admin.post("/y")] == ["served", a.url, "served"]
+
+
+def test_a_redirect_within_the_cluster_is_followed_with_the_token(brokers):
+    a, b, c = brokers
+    a.says(307, None, f"{c.url}/x?y=1")
+    assert client(a.url, b.url, c.url).put("/x", {"k": 1}, {"y": 1}) == "served"
+    assert c.requests == [("PUT", "/x?y=1", "Bearer secret")]
+    assert not b.requests
+
+
+@pytest.mark.parametrize("urls", [1, 2])
+def test_a_redirect_to_elsewhere_is_not_followed(brokers, urls):
+    a, b, elsewhere = brokers
+    for one in (a, b):
+        one.says(307, None, f"{elsewhere.url}/x")
+    with pytest.raises(MagnetarError) as caught:
+        client(*[a.url, b.url][:urls]).get("/x")
+    assert f"{a.url} does not serve this cluster; '{elsewhere.url}/x' does, which was not named" in str(caught.value)
+    assert not elsewhere.requests
+    assert "\n" not in str(caught.value)
+
+
+def test_a_redirect_that_is_no_url_is_no_address(brokers):
+    brokers[0].says(307, None, "http://[/x")
+    with pytest.raises(MagnetarError, match="does not serve this cluster"):
+        client(brokers[0].url).get("/x")
+
+
+def test_no_broker_serves_names_every_url(brokers):
+    a = brokers[0]
+    a.says(503, "no broker serves cluster us-west now")
+    with pytest.raises(MagnetarError) as caught:
+        client(a.url, GONE).get("/x")
+    assert not isinstance(caught.value, AdminError)
+    assert str(caught.value) == (
+        f"{a.url}: no broker serves cluster us-west now; cannot reach {GONE}: connection refused"
+    )
+
+
+def test_the_owner_is_not_ready_itself(brokers):
+    a, b = brokers[:2]
+    a.says(503, "topic t is being deleted; try again")
+    b.says(307, None, f"{a.url}/x")
+    with pytest.raises(AdminError, match="being deleted") as caught:
+        client(a.url, b.url).put("/x")
+    assert (caught.value.status, len(a.requests)) == (503, 1)
+
+
+def test_brokers_that_name_each_other_end_the_round(brokers):
+    a, b = brokers[:2]
+    a.says(307, None, f"{b.url}/x")
+    b.says(307, None, f"{a.url}/x")
+    with pytest.raises(MagnetarError, match="does not serve"):
+        client(a.url, b.url).get("/x")
+    assert (len(a.requests), len(b.requests)) == (1, 1)
+
+
+def test_a_question_whose_answer_did_not_come_is_asked_elsewhere(brokers):
+    a, b = brokers[:2]
+    a.says(0)
+    assert client(a.url, b.url).get("/x") == "served"
+
+
+def test_a_change_whose_answer_did_not_come_is_not_made_twice(brokers):
+    a, b = brokers[:2]
+    a.says(0)
+    with pytest.raises(MagnetarError, match="cannot reach"):
+        client(a.url, b.url).post("/x")
+    assert not b.requests
+
+
+def test_a_refusal_is_the_answer(brokers):
+    a, b = brokers[:2]
+    a.says(404, "there is no topic t")
+    with pytest.raises(AdminError, match="there is no topic t"):
+        client(a.url, b.url).get("/x")
+    assert not b.requests
+
+
+def test_a_machine_that_is_gone_costs_a_limit(brokers, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        fillers = [socket.socket() for _ in range(4)]  # the queue is full: the next connection gets no answer
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert client(gone, brokers[0].url).post("/x") == "served"
+        for filler in fillers:
+            filler.close()
