@@ -126,7 +126,7 @@ class Connection:
     Args:
         url: of the broker.
         access: the credentials.
-        proxied: the broker behind a proxy.
+        proxied: the broker that a proxy leads to; "" without one.
         patience_s: for connecting, and then for the answer to CONNECT.
         timeout_s: for each later answer.
 
