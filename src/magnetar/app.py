@@ -241,7 +241,12 @@ class BrokerApp:
             raise
         self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=lambda _brokers: None)
         await asyncio.to_thread(self._opening.register)
-        await asyncio.to_thread(self._opening.wait)
+        await asyncio.to_thread(self._opening.wait, self._say_that_it_waits)
+
+    def _say_that_it_waits(self) -> None:
+        """`magnetar up` reads this line, as the one that says that the broker is ready."""
+        sys.stdout.write(f"magnetar broker {self.cluster.title(self.endpoints)} waits {self.endpoints.service_url}\n")
+        sys.stdout.flush()
 
     def give_up(self) -> None:
         """Make `start` end if it waits for another broker of the cluster to go. It raises `GivenUp` then."""

@@ -112,6 +112,7 @@ class BrokerProcess:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
+                bufsize=0,  # `await_ready` waits for the pipe: no line may be in a buffer
                 env=os.environ | self.environment,
             )
 
@@ -119,8 +120,10 @@ class BrokerProcess:
         """Wait for the ready line."""
         assert self.process is not None
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
-        line = self.process.stdout.readline() if ready else b""
+        line = b" waits "
+        while b" waits " in line:
+            ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+            line = self.process.stdout.readline() if ready else b""
         if b" ready " not in line:
             self.kill()
             raise AssertionError(f"broker {self.cluster} did not start: {line!r}\n{self.log.read_text()[-3000:]}")

@@ -47,6 +47,7 @@ def broker(
 ) -> None:
     """Run one broker in the foreground, until Ctrl-C or SIGTERM."""
     chosen = choose(config, name, data_dir, pulsar_port, http_port)
+    chosen.named_broker(name)
     if fsync is not None:
         chosen = msgspec.structs.replace(chosen, broker=msgspec.structs.replace(chosen.broker, fsync=fsync))
     from magnetar.app import run_broker
@@ -60,7 +61,7 @@ def choose(
     """The configuration of one broker from its file or its options.
 
     Raises:
-        ConfigError: options in addition to a file, an unknown cluster or broker, or a mistake in the file.
+        ConfigError: options in addition to a file, or a mistake in the file.
     """
     options = {"--data-dir": data_dir, "--pulsar-port": pulsar_port, "--http-port": http_port}
     given = [name for name, value in options.items() if value is not None]
@@ -68,9 +69,7 @@ def choose(
     if path is not None:
         if given:
             raise ConfigError(f"{given[0]} is for a broker without a file; {path} says it: leave the option or -c out")
-        config = load(path)
-        config.named_broker(name)
-        return config
+        return load(path)
     return _without_file(name, data_dir or Path("data"), pulsar_port, http_port)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from magnetar.cli.commands.broker import choose
 from magnetar.cli.shared.common import ConfigOption, JsonOption, print_json, print_line
+from magnetar.core.errors import ConfigError
 
 EXAMPLE = "magnetar recover us-west --keep persistent://public/default/orders"
 
@@ -46,6 +47,11 @@ def recover(
     Without options it only checks. Exit code 1: a decision is needed.
     """
     chosen = choose(config, cluster, data_dir, None, None)
+    if chosen.cluster(cluster).storage != "local":
+        raise ConfigError(
+            f"{chosen.source}: the log of cluster {cluster} is on BookKeeper, whose own tools repair it; "
+            '`magnetar recover` is for data folders (storage = "local")'
+        )
     from magnetar.runtime.log.folder_check import Recovering
 
     done: list[str] = []

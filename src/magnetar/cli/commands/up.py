@@ -26,7 +26,11 @@ from magnetar.core.errors import ConfigError
 EXAMPLE = "magnetar up -c clusters.toml"
 
 BROKER_READY: Final = " ready pulsar://"
+BROKER_WAITS: Final = " waits pulsar://"
 PIPELINE_READY: Final = "replicating "
+
+STATES: Final = {"ready": "serves", "standby": "waits"}
+"""States of a broker in words of its cluster."""
 
 FILE_HEAD: Final = """\
 # The clusters of a Magnetar installation; docs/configuration.md explains every key.
@@ -56,7 +60,7 @@ def up(
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart a process that dies.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run every cluster of this machine and the pipeline between them, until Ctrl-C."""
+    """Run the brokers of this machine and the pipeline between the clusters, until Ctrl-C."""
     path = config or found_file()
     say = _aside if as_json else print_line
     if init:
@@ -101,7 +105,7 @@ def write_default(path: Path) -> Path:
 
 
 def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = print_line) -> list[Spec]:
-    """The children: a broker for each cluster of this machine, and the pipeline where there is one to run.
+    """The children: the brokers of this machine, and the pipeline where there is one to run.
 
     Args:
         config: which clusters there are.
@@ -117,7 +121,10 @@ def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = pri
     program = [sys.executable, "-m", "magnetar"]
     file = ["-c", str(path)] if path else []
     titles = [cluster.title(broker) for cluster in local for broker in cluster.local_brokers()]
-    specs = [Spec(f"broker {title}", [*program, "broker", title, *file], BROKER_READY) for title in titles]
+    specs = [
+        Spec(f"broker {title}", [*program, "broker", title, *file], BROKER_READY, standby=BROKER_WAITS)
+        for title in titles
+    ]
     if not config.links:
         return specs
     if importlib.util.find_spec("pyspark") is None:
@@ -131,15 +138,21 @@ def specs_of(config: Config, path: Path | None, say: Callable[[str], None] = pri
 
 def show(config: Config, children: list[Child], as_json: bool) -> None:
     """Print where everything is."""
-    rows: list[dict[str, Any]] = [
-        {"cluster": cluster.title(broker), "pulsar": broker.service_url, "http": broker.admin_url}
-        for cluster in config.local_clusters()
-        for broker in cluster.local_brokers()
-    ]
+    states = {child.spec.name: STATES.get(child.state, child.state) for child in children}
+    rows: list[dict[str, Any]] = []
+    for cluster in config.local_clusters():
+        for broker in cluster.local_brokers():
+            row = {"cluster": cluster.name, "pulsar": broker.service_url, "http": broker.admin_url}
+            if len(cluster.brokers) > 1:
+                row |= {"broker": broker.name, "state": states.get(f"broker {cluster.title(broker)}", "")}
+            rows.append(row)
     if as_json:
         print_json(rows)
     else:
-        console().print(table(rows, ("cluster", "pulsar", "http")))
+        several = any("broker" in row for row in rows)
+        console().print(
+            table(rows, ("cluster", "broker", "state", "pulsar", "http") if several else ("cluster", "pulsar", "http"))
+        )
         pipeline = any(child.spec.group for child in children)
         print_line("ready" + ("; the pipeline is starting" if pipeline else "") + "; Ctrl-C stops everything")
     sys.stdout.flush()

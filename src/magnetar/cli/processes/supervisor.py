@@ -5,12 +5,14 @@ time of the next restart; it never polls.
 
 Rules:
 
-- A child has one of four states: `waiting` (for its turn or for its restart), `starting` (its ready line has not come),
-  `ready`, `ended` (not started again).
-- A child of the first group that ends before it was ever ready makes the whole start fail: the cause (a port in use, a
+- A child has one of five states: `waiting` (for its turn or for its restart), `starting` (its ready line has not come),
+  `standby` (it waits until another process ends, and is ready then: a broker while another one of its cluster serves), `ready`,
+  `ended` (not started again). A child on standby has started, so others do not wait for its ready line.
+- A child of the first group that ends before it has started once makes the whole start fail: the cause (a port in use, a
   folder of another version) does not disappear without a user's action, and its own line reports it.
 - A child that ends later is started again after `Backoff.delay`, unless restarts are switched off.
-- The end goes in groups, last group first: the pipeline before the brokers that it writes to.
+- The end goes in groups, last group first: the pipeline before the brokers that it writes to. In a group, those that are not
+  ready end first: a broker on standby would take over when the one that serves ends.
 """
 
 import ctypes
@@ -70,9 +72,10 @@ class Spec:
         name: for lines about it.
         command: argument list.
         ready: text in the stdout line that says it is ready.
+        standby: text in the stdout line that says it waits until another process ends; "": it never does.
         group: started when the group before it is ready; ended before it.
         prefix: put before each of its lines.
-        essential: whether everything fails when it ends before it was ever ready.
+        essential: whether everything fails when it ends before it has started once.
     """
 
     name: str
@@ -81,11 +84,15 @@ class Spec:
     group: int = 0
     prefix: str = ""
     essential: bool = True
+    standby: str = ""
 
 
 @dataclass(slots=True)
 class Child:
-    """One child process and what is known of it; see the module for its states."""
+    """One child process and what is known of it; see the module for its states.
+
+    `has_started`: it was ready or on standby once.
+    """
 
     spec: Spec
     state: str = "waiting"
@@ -93,7 +100,7 @@ class Child:
     ready_line: str = ""
     last_error: str = ""
     ends: int = 0
-    was_ready: bool = False
+    has_started: bool = False
     started_at: float = 0.0
     start_at: float | None = None
     buffers: dict[int, bytes] = field(default_factory=dict)
@@ -105,7 +112,7 @@ class Supervisor:
     Args:
         specs: the children.
         say: gets one line for the user at a time.
-        on_ready: called once, when every essential child is ready (and again never).
+        on_ready: called once, when every essential child has started (and again never).
         restart: whether a child that ends is started again.
         backoff: the waits before restarts.
         random: for the jitter.
@@ -166,8 +173,8 @@ class Supervisor:
                 self._start(child, now)
 
     def _group_ready(self, group: int) -> bool:
-        """Whether every child of the groups before has been ready once (later ends delay no group)."""
-        return all(other.was_ready or other.state == "ended" for other in self.children if other.spec.group < group)
+        """Whether every child of the groups before has started once (later ends delay no group)."""
+        return all(other.has_started or other.state == "ended" for other in self.children if other.spec.group < group)
 
     def _start(self, child: Child, now: float) -> None:
         child.started_at, child.start_at, child.last_error = now, None, ""
@@ -232,19 +239,26 @@ class Supervisor:
                 sys.stderr.write(f"{child.spec.prefix}{line}\n")
                 sys.stderr.flush()
             return
-        if child.state == "starting" and child.spec.ready in line:
-            child.state, child.ready_line = "ready", line
-            if child.was_ready:
+        if child.state == "starting" and child.spec.standby and child.spec.standby in line:
+            child.state = "standby"
+            self._say(f"{child.spec.name} waits")
+            self._note_start(child)
+            return
+        if child.state in {"starting", "standby"} and child.spec.ready in line:
+            if child.state == "standby":
+                self._say(f"{child.spec.name} serves")
+            elif child.has_started:
                 self._say(f"{child.spec.name} is back")
             elif not child.spec.essential:
                 self._say(f"{child.spec.prefix}{line}")
-            child.was_ready = True
-            self._tell_ready()
+            child.state, child.ready_line = "ready", line
+            self._note_start(child)
             return
         self._say(f"{child.spec.prefix}{line}")
 
-    def _tell_ready(self) -> None:
-        if not self._said_ready and all(child.was_ready for child in self.children if child.spec.essential):
+    def _note_start(self, child: Child) -> None:
+        child.has_started = True
+        if not self._said_ready and all(child.has_started for child in self.children if child.spec.essential):
             self._said_ready = True
             self._on_ready(self.children)
 
@@ -273,7 +287,7 @@ class Supervisor:
             child.state = "ended"
             return
         why = _why(child, code)
-        if child.spec.essential and not child.was_ready:
+        if child.spec.essential and not child.has_started:
             child.state = "ended"
             raise MagnetarError(f"{child.spec.name} did not start: {why}")
         if not self._restart:
@@ -292,11 +306,13 @@ class Supervisor:
         """End all children, the last group first."""
         self._signals = max(1, self._signals)
         for group in sorted({child.spec.group for child in self.children}, reverse=True):
-            self._stop_group([child for child in self.children if child.spec.group == group])
+            members = [child for child in self.children if child.spec.group == group]
+            self._stop_all([child for child in members if child.state != "ready"])
+            self._stop_all(members)
         for child in self.children:
             child.state = "ended"
 
-    def _stop_group(self, children: list[Child]) -> None:
+    def _stop_all(self, children: list[Child]) -> None:
         asked = self._signals
         for child in children:
             if child.process is not None:

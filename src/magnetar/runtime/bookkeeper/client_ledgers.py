@@ -84,6 +84,11 @@ class ClientLedgers:
         self._loop.call(self._client.close())
         self._loop.close()
 
+    @property
+    def bookies(self) -> int:
+        """Bookies that take entries."""
+        return len(self._client.bookies.writable)
+
     def create(self, name: str) -> Writable:
         """See `Ledgers`."""
         made = self._client.create(ensemble=self._ensemble, ack_quorum=self._ack_quorum, custom={FILE: name.encode()})

@@ -2,6 +2,7 @@
 
 <store>/uuid     the identity of the cluster
 <store>/brokers  the brokers, each with its addresses (`runtime.bookkeeper.registry`)
+<store>/cluster  its name (`runtime.bookkeeper.connecting`)
 <store>/owner    ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
 <store>/chain    which ledgers hold the files of the log (`storage.bookkeeper.chain`)
 """
@@ -15,7 +16,6 @@ from typing import Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError
-from kazoo.handlers.threading import KazooTimeoutError
 from msgspec.structs import replace
 
 from magnetar.broker.waiting.registration import Brokers, registration_of
@@ -23,6 +23,7 @@ from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
+from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
 from magnetar.runtime.bookkeeper.kazoo_errors import reason
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
@@ -33,9 +34,6 @@ from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.stores.file_store import FileStore
 
 logger = logging.getLogger("magnetar.broker")
-
-START_S: Final = 30.0
-"""How long a start waits for ZooKeeper."""
 
 ROOT: Final = Path("/")
 """The root of the file system of ledgers: the log is in a folder of it, the states of the broker are a file."""
@@ -66,7 +64,8 @@ class Opening:
         self._reports = reports
         self._stack = stack
         self._hosts, self._path = parse_zookeeper(cluster.store)
-        self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=logging.getLogger("magnetar.kazoo"))
+        self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=KAZOO)
+        self._connecting = Connecting(self._zookeeper, cluster)
         own = registration_of(endpoints)
         self._ownership = Ownership(self._zookeeper, f"{self._path}/owner", own)
         self._registry = Registry(
@@ -75,31 +74,29 @@ class Opening:
 
     def give_up(self) -> None:
         """Make `register` or `wait` raise `GivenUp`. May be called on any thread."""
+        self._connecting.give_up()
         self._registry.give_up()
         self._ownership.give_up()
 
     def register(self) -> None:
-        """Make this broker known to the others.
+        """Connect to ZooKeeper, and make this broker known to the others.
 
         Raises:
-            StorageError: ZooKeeper does not answer, or another broker has this one's name.
+            StorageError: see `Connecting.connect`; or another broker has this one's name.
             GivenUp: `give_up` was called.
         """
         self._stack.callback(self._zookeeper.close)
         self._stack.callback(self._zookeeper.stop)
         self._stack.callback(self._registry.close)
         self._stack.callback(self._ownership.close)
-        try:
-            self._zookeeper.start(timeout=START_S)
-            self._zookeeper.ensure_path(self._path)
-        except KazooTimeoutError:
-            raise StorageError(f"{self._cluster.store}: ZooKeeper does not answer within {START_S:g} s") from None
-        except (KazooException, ValueError) as error:
-            raise self._explained(error) from error
+        self._connecting.connect()
         self._registry.register()
 
-    def wait(self) -> None:
+    def wait(self, waits: Callable[[], None]) -> None:
         """Wait until this broker is the owner.
+
+        Args:
+            waits: called once if another broker is the owner.
 
         Raises:
             StorageError: ZooKeeper does not answer, or another broker has got this one's name.
@@ -113,7 +110,7 @@ class Opening:
                 self._name,
             )
         try:
-            self._ownership.take()
+            self._ownership.take(waits)
         except GivenUp:
             if reason_why := self._registry.lost():
                 raise StorageError(f"{self._cluster.store}: {reason_why}") from None
@@ -145,6 +142,12 @@ class Opening:
             self._hosts, root=cluster.ledgers, ensemble=cluster.ensemble, ack_quorum=cluster.ack_quorum
         )
         self._stack.callback(ledgers.close)
+        if ledgers.bookies < cluster.ensemble:
+            raise StorageError(
+                f"zookeeper://{self._hosts}{cluster.ledgers}: {ledgers.bookies} bookies take entries, and cluster "
+                f"{cluster.name} needs {cluster.ensemble}: start more, or write a smaller ensemble in "
+                f"[clusters.{cluster.name}]"
+            )
         record = ZooKeeperRecord(self._zookeeper, f"{self._path}/chain")
         files = LedgerFiles.take(ledgers, record, ROOT, self._name)
 

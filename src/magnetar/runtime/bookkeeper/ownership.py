@@ -6,6 +6,7 @@ stopped.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from kazoo.client import KazooClient
@@ -63,19 +64,26 @@ class Ownership:
             raise self._explained(error) from error
         return read_registration(bytes(data))
 
-    def take(self) -> None:
+    def take(self, waits: Callable[[], None]) -> None:
         """Wait until this broker is the owner.
+
+        Args:
+            waits: called once if another broker is the owner.
 
         Raises:
             GivenUp: `give_up` was called meanwhile.
             StorageError: ZooKeeper refuses it.
         """
+        waiting = False
         while not self._given_up.is_set():
             asked_s = now_s()
             self._changed.clear()
             try:
                 self._client.create(self._path, self._own.encode(), ephemeral=True)
             except NodeExistsError:
+                if not waiting:
+                    waiting = True
+                    waits()
                 self._wait_for_change()
             except UNANSWERED as error:
                 raise self._explained(error) from error

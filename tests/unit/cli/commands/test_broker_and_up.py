@@ -1,5 +1,6 @@
 """`broker` and `up`: which configuration they choose and which children they start."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from magnetar.cli.commands import broker as broker_module
 from magnetar.cli.commands import up as up_module
 from magnetar.cli.commands.broker import choose
 from magnetar.cli.commands.up import specs_of, write_default
-from magnetar.cli.processes.supervisor import Spec
+from magnetar.cli.processes.supervisor import Child, Spec
 from magnetar.core import config
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError, MagnetarError
@@ -21,6 +22,15 @@ from tests.unit.cli.conftest import Answer
 Run = Callable[..., Answer]
 
 FILE = '[clusters.solo]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\n'
+BROKERS = """\
+[clusters.west]
+storage = "bookkeeper"
+store = "zookeeper://z:2181/west"
+[clusters.west.brokers]
+a = {pulsar = "h:1", http = "h:2"}
+b = {pulsar = "h:3", http = "h:4"}
+c = {pulsar = "other:1", http = "other:2", here = false}
+"""
 
 
 @pytest.fixture
@@ -113,6 +123,39 @@ def test_children_of_up(tmp_path: Path) -> None:
         specs_of(config.load(path), path)
 
 
+def test_children_of_a_cluster_of_several_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of this machine, and the table says which one serves."""
+    path = tmp_path / "c.toml"
+    path.write_text(BROKERS + FILE)
+    found = config.load(path)
+    specs = [spec for spec in specs_of(found, path) if not spec.group]
+    assert [spec.name for spec in specs] == ["broker west/a", "broker west/b", "broker solo"]
+    assert list(specs[1].command[-4:]) == ["broker", "west/b", "-c", str(path)]
+    children = [Child(spec, state=state) for spec, state in zip(specs, ("standby", "ready", "ready"), strict=True)]
+    up_module.show(found, children, as_json=True)
+    west, other, solo = json.loads(capsys.readouterr().out)
+    assert west == {"cluster": "west", "broker": "a", "state": "waits", "pulsar": "pulsar://h:1", "http": "http://h:2"}
+    assert (other["broker"], other["state"]) == ("b", "serves")
+    assert set(solo) == {"cluster", "pulsar", "http"}
+    up_module.show(found, children, as_json=False)
+    assert "serves" in capsys.readouterr().out
+
+
+def test_one_of_several_brokers(run: Run, ran: list[tuple[Config, str, bool]], tmp_path: Path) -> None:
+    (tmp_path / "clusters.toml").write_text(BROKERS)
+    assert run("broker", "west/b").code == 0
+    assert ran[0][1] == "west/b"
+    assert "cluster west has 3 brokers: name one of them: west/a, west/b, west/c" in one_line(run("broker", "west"))
+    assert "cluster west has no broker 'd': there is a, b, c" in one_line(run("broker", "west/d"))
+
+
+def test_a_log_on_bookkeeper_is_not_recovered_here(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "clusters.toml").write_text(BROKERS)
+    line = one_line(run("recover", "west"))
+    assert "the log of cluster west is on BookKeeper" in line
+    assert "`magnetar recover` is for data folders" in line
+
+
 def test_up_without_spark_still_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(up_module.importlib.util, "find_spec", lambda _name: None)
     said: list[str] = []
@@ -141,5 +184,7 @@ def test_the_ready_line_is_the_one_the_broker_prints() -> None:
     import magnetar.app
 
     assert "ready {app.broker.service_url}" in inspect.getsource(magnetar.app)
+    assert "waits {self.endpoints.service_url}" in inspect.getsource(magnetar.app)
+    assert up_module.BROKER_WAITS == " waits pulsar://"
     assert up_module.BROKER_READY == " ready pulsar://"
     assert broker_module.EXAMPLE.startswith("magnetar broker")

@@ -131,6 +131,61 @@ def test_groups_end_in_reverse_order(tmp_path: Path) -> None:
     assert log.read_text() == "pipeline broker "
 
 
+def standby(name: str, code: str) -> Spec:
+    return spec(name, code, standby="I wait")
+
+
+def test_a_child_on_standby_has_started(tmp_path: Path) -> None:
+    """The next group does not wait until it is ready. When it is, that is a line."""
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    waits = f"print('I wait', flush=True)\nopen({str(go)!r}).read()\n{RUNS}"
+    world = World(lambda lines: "b serves" in lines)
+
+    def ready(children: list[Child]) -> None:
+        world.ready(children)
+        assert {child.spec.name: child.state for child in children} == {"a": "ready", "b": "standby", "next": "waiting"}
+
+    def say(line: str) -> None:
+        world.say(line)
+        if line == "I am ready":
+            go.write_text("go")
+
+    specs = [standby("a", RUNS), standby("b", waits), spec("next", RUNS, group=1, essential=False)]
+    assert Supervisor(specs, say, on_ready=ready).run() == 0
+    assert world.lines == ["b waits", "all ready", "I am ready", "b serves"]
+
+
+def test_a_child_that_loses_its_role_waits_when_it_is_back(tmp_path: Path) -> None:
+    """A broker that may no longer serve ends with exit code 1."""
+    mark = tmp_path / "mark"
+    code = (
+        f"import pathlib, signal, sys\nmark = pathlib.Path({str(mark)!r})\n"
+        "if mark.exists():\n    print('I wait', flush=True)\n    signal.pause()\n"
+        "mark.touch()\nprint('ready', flush=True)\nsys.exit(1)"
+    )
+    world = World(lambda lines: "a waits" in lines)
+    assert Supervisor([standby("a", code)], world.say, backoff=AT_ONCE).run() == 0
+    assert world.lines == ["a ended: exit code 1; restarting in 0.0 s", "a waits"]
+
+
+def test_who_waits_ends_before_who_serves(tmp_path: Path) -> None:
+    """Else it would take over for a moment."""
+    log = tmp_path / "log"
+
+    def code(name: str, line: str) -> str:
+        return (
+            "import signal, sys\n"
+            f"def end(*_):\n    open({str(log)!r}, 'a').write('{name} ')\n    sys.exit(0)\n"
+            f"signal.signal(signal.SIGTERM, end)\nprint('{line}', flush=True)\nsignal.pause()"
+        )
+
+    world = World(lambda lines: "all ready" in lines)
+    specs = [standby("serves", code("serves", "ready")), standby("waits", code("waits", "I wait"))]
+    assert Supervisor(specs, world.say, on_ready=world.ready).run() == 0
+    assert log.read_text() == "waits serves "
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_goes_ends_them_unless_told_otherwise(ignored: bool) -> None:
     """As Ctrl-C does; not under nohup."""

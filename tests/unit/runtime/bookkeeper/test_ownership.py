@@ -23,6 +23,11 @@ SHORT_S = 1.0
 """For a test that waits for the end of a lease: an owner may take its session for shorter than it is."""
 
 
+def not_expected() -> None:
+    """No other broker is the owner."""
+    raise AssertionError("it waits")
+
+
 def named(name: str) -> Registration:
     """The record of a broker."""
     return Registration(broker=name, pulsar=f"pulsar://{name}:6650")
@@ -61,11 +66,12 @@ class Waiting:
         self.ownership = ownership
         self.ended = threading.Event()
         self.failure: BaseException | None = None
+        self.waits: list[bool] = []
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self.ownership.take()
+            self.ownership.take(lambda: self.waits.append(True))
         except BaseException as error:  # noqa: BLE001 - reported by the test
             self.failure = error
         self.ended.set()
@@ -76,7 +82,7 @@ def test_one_after_the_other(connect: Connect) -> None:
     first, second = Ownership(first_client, "/owner", named("a")), Ownership(second_client, "/owner", named("b"))
     assert first.lost() == "it has not become the owner"
     assert first.owner() is None
-    first.take()
+    first.take(not_expected)
     assert first.lost() == ""
     assert second.owner() == named("a")
     waiting = Waiting(second)
@@ -87,13 +93,14 @@ def test_one_after_the_other(connect: Connect) -> None:
     # The end of the session is enough: nothing waits until it expires.
     assert waiting.ended.wait(SESSION_S / 2)
     assert waiting.failure is None
+    assert waiting.waits == [True]
     assert second.lost() == ""
     second.close()
 
 
 def test_who_waits_can_give_up(connect: Connect) -> None:
     first = Ownership(connect(), "/owner", named("a"))
-    first.take()
+    first.take(not_expected)
     waiting = Waiting(Ownership(connect(), "/owner", named("b")))
     waiting.ownership.give_up()
     assert waiting.ended.wait(20)
@@ -104,7 +111,7 @@ def test_who_waits_can_give_up(connect: Connect) -> None:
 
 def test_an_owner_without_zookeeper_ends_before_its_session(server: servers.ZooKeeper, connect: Connect) -> None:
     owner = Ownership(connect(), "/owner", named("a"), SHORT_S)
-    owner.take()
+    owner.take(not_expected)
     server.kill()
     eventually(owner.lost, what="the lease is over")
     assert owner.lost() == f"ZooKeeper has not confirmed for {LEASE_PART * SHORT_S:.1f} s that /owner is its own"
@@ -116,7 +123,7 @@ def test_an_owner_without_zookeeper_ends_before_its_session(server: servers.ZooK
 def test_an_owner_whose_node_is_gone_ends_at_once(connect: Connect) -> None:
     client = connect()
     owner = Ownership(client, "/owner", named("a"))
-    owner.take()
+    owner.take(not_expected)
     client.delete("/owner")
     eventually(owner.lost, what="the owner has noticed")
     assert owner.lost() == "its session of ZooKeeper is over, and another broker may own the log"

@@ -1,0 +1,134 @@
+"""Connects a broker to ZooKeeper at its start, and says what is missing: an answer, BookKeeper's metadata, a node of its own.
+
+<store>/cluster    the name of the cluster that has its log there; written at the first start
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+from typing import Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
+from kazoo.hosts import collect_hosts
+
+from magnetar.core.addresses import parse_zookeeper
+from magnetar.core.errors import StorageError
+from magnetar.core.settings import ClusterConfig
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.broker_storage import GivenUp
+
+logger = logging.getLogger("magnetar.broker")
+
+KAZOO: Final = logging.getLogger("magnetar.kazoo")
+"""Gets kazoo's own lines."""
+
+START_S: Final = 30.0
+"""How long a start waits for ZooKeeper."""
+
+PATIENCE_S: Final = 2.0
+"""After this time without an answer, a start says what it waits for."""
+
+PROBE_S: Final = 1.0
+"""How long each server is tried, to say why it does not answer."""
+
+
+class Connecting:
+    """The connection of a broker to ZooKeeper, until it is there.
+
+    Args:
+        client: not started.
+        cluster: whose.
+        start_s, patience_s: see `START_S`, `PATIENCE_S`.
+    """
+
+    def __init__(
+        self, client: KazooClient, cluster: ClusterConfig, start_s: float = START_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._hosts, self._path = parse_zookeeper(cluster.store)
+        self._start_s = start_s
+        self._patience_s = patience_s
+        self._woken = threading.Event()
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Make `connect` end. May be called on any thread."""
+        self._given_up = True
+        self._woken.set()
+
+    def connect(self) -> None:
+        """Connect, and check the cluster's nodes.
+
+        Raises:
+            StorageError: ZooKeeper does not answer; there is no BookKeeper; the node is another cluster's. One line.
+            GivenUp: `give_up` was called.
+        """
+        # Its lines come with each attempt, and do not say what they mean for this broker.
+        KAZOO.setLevel(logging.ERROR)
+        try:
+            self._connect()
+        finally:
+            for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
+                logging.getLogger(name).setLevel(logging.WARNING)
+        try:
+            self._client.ensure_path(self._path)
+            self._check_name()
+            self._check_ledgers()
+        except (*UNANSWERED, ValueError) as error:
+            raise StorageError(f"{self._cluster.store}: {reason(error)}") from error
+
+    def _connect(self) -> None:
+        self._client.add_listener(self._state_changed)
+        try:
+            self._client.start_async()
+            if not self._woken.wait(self._patience_s):
+                logger.warning(
+                    "ZooKeeper does not answer: %s; the broker tries for %g s", self._silence(), self._start_s
+                )
+                self._woken.wait(self._start_s - self._patience_s)
+        finally:
+            self._client.remove_listener(self._state_changed)
+        if self._given_up:
+            raise GivenUp
+        if not self._client.connected:
+            raise StorageError(
+                f"{self._cluster.store}: ZooKeeper does not answer within {self._start_s:g} s: {self._silence()}"
+            )
+
+    def _state_changed(self, _state: object) -> None:
+        self._woken.set()
+
+    def _silence(self) -> str:
+        """Which servers do not answer, and why."""
+        found = []
+        for host, port in collect_hosts(self._hosts)[0]:
+            try:
+                with socket.create_connection((host, port), PROBE_S):
+                    why = "accepts connections, but does not answer as a server of ZooKeeper that serves"
+            except (OSError, UnicodeError) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            found.append(f"{host}:{port}: {why}")
+        return ", ".join(found)
+
+    def _check_name(self) -> None:
+        """Two files with the same store and different names of the cluster must not share one log."""
+        path = f"{self._path}/cluster"
+        with contextlib.suppress(NodeExistsError):
+            self._client.create(path, self._cluster.name.encode())
+        name = bytes(self._client.get(path)[0]).decode(errors="replace")
+        if name != self._cluster.name:
+            raise StorageError(
+                f"{self._cluster.store}: cluster {name[:64]!a} has its log there: write another path in "
+                f"[clusters.{self._cluster.name}] store"
+            )
+
+    def _check_ledgers(self) -> None:
+        root = self._cluster.ledgers
+        if self._client.exists(f"{root}/LAYOUT") is None:
+            raise StorageError(
+                f"zookeeper://{self._hosts}{root}: there is no metadata of BookKeeper: `bookkeeper shell initnewcluster` "
+                f"makes them; [clusters.{self._cluster.name}] ledgers names the node"
+            )

@@ -1,0 +1,119 @@
+"""The start of a broker on BookKeeper: what ZooKeeper lacks is one line, by a real ZooKeeper."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from magnetar.core import config
+from magnetar.core.errors import StorageError
+from magnetar.core.settings import ClusterConfig
+from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
+from magnetar.runtime.broker_storage import GivenUp
+from tests.support import zookeeper as servers
+from tests.support.brokers import free_port
+
+SESSION_S = 4.0
+
+
+def cluster(hosts: str, name: str = "west", more: str = "") -> ClusterConfig:
+    """A cluster with its log below /one."""
+    text = (
+        f'[clusters.{name}]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nstorage = "bookkeeper"\n'
+        f'store = "zookeeper://{hosts}/one"\n{more}'
+    )
+    return config.parse(text, Path("/x/clusters.toml")).cluster(name)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ZooKeeper]:
+    made = servers.ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    client = KazooClient(hosts=made.hosts)
+    client.start(20)
+    servers.make_bookkeeper(client, "/ledgers")
+    client.stop()
+    client.close()
+    yield made
+    made.kill()
+
+
+Connect = Callable[..., Connecting]
+
+
+@pytest.fixture
+def connecting() -> Iterator[Connect]:
+    clients: list[KazooClient] = []
+
+    def made(cluster: ClusterConfig, **times: float) -> Connecting:
+        client = KazooClient(
+            hosts=cluster.store[len("zookeeper://") :].partition("/")[0], timeout=SESSION_S, logger=KAZOO
+        )
+        clients.append(client)
+        return Connecting(client, cluster, **times)
+
+    yield made
+    for client in clients:
+        client.stop()
+        client.close()
+
+
+def line_of(connecting: Connecting) -> str:
+    with pytest.raises(StorageError) as caught:
+        connecting.connect()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_name_is_recorded_and_compared(server: servers.ZooKeeper, connecting: Connect) -> None:
+    for _ in range(2):
+        connecting(cluster(server.hosts)).connect()
+    assert line_of(connecting(cluster(server.hosts, "east"))) == (
+        f"zookeeper://{server.hosts}/one: cluster 'west' has its log there: write another path in [clusters.east] store"
+    )
+
+
+def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: Connect) -> None:
+    line = line_of(connecting(cluster(server.hosts, more='ledgers = "/book/ledgers"')))
+    assert line.startswith(f"zookeeper://{server.hosts}/book/ledgers: there is no metadata of BookKeeper: ")
+    assert "`bookkeeper shell initnewcluster`" in line
+    assert "[clusters.west] ledgers" in line
+
+
+def test_a_zookeeper_that_is_away(connecting: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """Said soon, and the reason at the end; kazoo is silent."""
+    caplog.set_level(logging.INFO)
+    away = f"127.0.0.1:{free_port()}"
+    line = line_of(connecting(cluster(away), start_s=0.5, patience_s=0.1))
+    assert line == f"zookeeper://{away}/one: ZooKeeper does not answer within 0.5 s: {away}: Connection refused"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ZooKeeper does not answer: {away}: Connection refused; the broker tries for 0.5 s"
+    ]
+
+
+def test_a_server_that_does_not_answer_is_named_too(connecting: Connect) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        open_port = f"127.0.0.1:{silent.getsockname()[1]}"
+        line = line_of(connecting(cluster(f"{away},{open_port}"), start_s=0.4, patience_s=0.1))
+    assert f": {away}: Connection refused, {open_port}: accepts connections, but does not answer" in line
+
+
+def test_a_start_that_waits_for_zookeeper_can_be_given_up(connecting: Connect) -> None:
+    waiting = connecting(cluster(f"127.0.0.1:{free_port()}"), start_s=600, patience_s=500)
+    ends: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            waiting.connect()
+        except GivenUp as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    waiting.give_up()
+    thread.join(20)
+    assert len(ends) == 1
