@@ -189,7 +189,7 @@ class _ReplicationTable(Struct, kw_only=True):
     token_file: str = ""
     tls: bool = False
     checkpoint_dir: str = ""
-    tail: Literal["long-batches", "short-batches"] = "short-batches"
+    tail: Literal["long-batches", "short-batches"] = "long-batches"
     spark: dict[str, str | bool | int | float] = {}
     limits: dict[str, Any] = {}
 

@@ -317,7 +317,7 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
     spark: dict[str, str]
     limits: ReplicationLimits = ReplicationLimits()
     tls: bool = False
-    tail: Literal["long-batches", "short-batches"] = "short-batches"
+    tail: Literal["long-batches", "short-batches"] = "long-batches"
 
 
 class SubscriptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
