@@ -5,9 +5,11 @@ What is checked is how much is under way, and in how many round trips a topic is
 
 import asyncio
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pulsar
@@ -20,12 +22,13 @@ from magnetar.core.settings import ReplicationLimits
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
-from magnetar.pipeline.long import fetch_read
-from magnetar.pipeline.long.fetch_write import fetch_write
+from magnetar.pipeline.long import fetch_read, fetch_write
 from magnetar.pipeline.long.hand_over import ReadyPort
 from magnetar.pipeline.planner import BULK, LONG, TAIL
 from magnetar.pipeline.shared_state import Pipeline
-from magnetar.pipeline.tasks import append_sender, task_read
+from magnetar.pipeline.tasks import append_sender, task_read, task_write
+from magnetar.pipeline.tasks.append_request import AppendRequest
+from magnetar.pipeline.tasks.append_sender import AppendSender
 from magnetar.pipeline.tasks.link_channel import LinkChannel
 from magnetar.pipeline.tasks.task_write import LinkSink
 from magnetar.wire import pulsar_pb2 as pb
@@ -118,7 +121,8 @@ class Runner:
         addresses = {
             name: f"127.0.0.1:{self.ways.ports.get(name, broker.pulsar_port)}" for name, broker in world.brokers.items()
         }
-        pipeline = Pipeline((Link(0, "a", "b"),), addresses, self._token, 4, "tests", limits, long=long)
+        links = tuple(Link(number, link.source, link.target) for number, link in enumerate(config.links))
+        pipeline = Pipeline(links, addresses, self._token, 4, "tests", limits, long=long)
         self.accepted: list[bool] = []
         self.coordinator = PipelineCoordinator(pipeline).start()
         self._over = threading.Event()
@@ -161,7 +165,7 @@ class Runner:
             rows.put(None)
 
         threading.Thread(target=read, daemon=True).start()
-        return fetch_write(iter(rows.get, None), self._token, connect=connect_to_write)
+        return fetch_write.fetch_write(iter(rows.get, None), self._token, connect=connect_to_write)
 
     def stop(self) -> None:
         self.coordinator.drain(20_000)
@@ -197,16 +201,26 @@ def numbers_there(broker: BrokerProcess, count: int, topic: str = T) -> list[int
     return found
 
 
+def lags(world: World) -> dict[str, int]:
+    """By target, the messages that a has and the target does not."""
+    return {link["target"]: int(link["lag_messages"]) for link in world["a"].rest("GET", "/geo/v1/links")}
+
+
 def arrived(world: World) -> bool:
-    return all(int(link["lag_messages"]) == 0 for link in world["a"].rest("GET", "/geo/v1/links"))
+    return not any(lags(world).values())
 
 
-@pytest.fixture(params=["planned", "long"])
-def runner(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    """A pipeline that is far from both clusters."""
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All windows begin small, so that it shows when they grow."""
     monkeypatch.setattr(task_read, "READ_BYTES_MAX", FORMER)
     monkeypatch.setattr(append_sender, "WINDOW_BYTES_MIN", FORMER)
     monkeypatch.setattr(fetch_read, "FETCH_BYTES_MAX", FORMER // fetch_read.FETCHES_AHEAD)
+
+
+@pytest.fixture(params=["planned", "long"])
+def runner(request: pytest.FixtureRequest, world: World, windows: None) -> Iterator[Runner]:
+    """A pipeline that is far from both clusters."""
     publish(world["a"], COUNT)
     made = Runner(world, "ab", long=request.param == "long")
     yield made
@@ -235,3 +249,51 @@ def test_a_batch_takes_over_when_its_connection_to_a_far_destination_is_open(
     finally:
         runner.stop()
     assert numbers_there(world["b"], 3) == [0, 0, 0]
+
+
+class Counted(AppendSender):
+    """A sender that notes how many bytes wait for each destination, or for its answers, at most."""
+
+    most: ClassVar[dict[str, int]]
+
+    def put(self, append: AppendRequest) -> None:
+        super().put(append)
+        for destination in self._destinations.values():
+            held, target = destination.queued_bytes + destination.under_way_bytes, destination.route.target
+            Counted.most[target] = max(Counted.most.get(target, 0), held)
+
+
+@pytest.mark.parametrize("mode", ["planned", "long"])
+def test_a_far_cluster_that_stands_still_costs_the_others_nothing_and_memory_is_bounded(
+    tmp_path: Path, mode: str, windows: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline is at a third place, far from all three clusters. b stops in the middle of what it gets, and goes on later."""
+    for module in (fetch_write, task_write):
+        monkeypatch.setattr(module, "AppendSender", Counted)
+    Counted.most = {}
+    world = World(tmp_path, ["a", "b", "c"], f'{LINKS}[[links]]\nfrom = "a"\nto = "c"\n').start()
+    # A planned batch ends when b is given up. A long one has b's share in memory for as long as b may be silent.
+    limits = LIMITS if mode == "long" else msgspec.structs.replace(LIMITS, progress_ms=4_000)
+    runner = Runner(world, "abc", long=mode == "long", limits=limits)
+    stopped = world["b"].process
+    assert stopped is not None
+    try:
+        publish(world["a"], 1)
+        eventually(lambda: arrived(world), within_s=100, what="a message to each")
+        publish(world["a"], COUNT // 4)
+        stopped.send_signal(signal.SIGSTOP)
+        publish(world["a"], COUNT)
+        eventually(lambda: lags(world)["c"] == 0, within_s=200, what="c has everything")
+        assert lags(world)["b"] > COUNT // 2
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda: arrived(world), within_s=200, what="b has everything too")
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+        runner.stop()
+        for name in "bc":
+            assert numbers_there(world[name], 1 + COUNT // 4 + COUNT) == [0, *range(COUNT // 4), *range(COUNT)]
+        world.close()
+    assert 4 * FORMER < runner.ways.most["c"] < CEILING, "its window grew as if it were alone"
+    ceiling = LIMITS.link_window_bytes_max if mode == "long" else LIMITS.window_bytes + LIMITS.buffer_bytes_max
+    assert Counted.most["b"] > FORMER
+    assert all(most < ceiling + (1 << 20) for most in Counted.most.values()), Counted.most
