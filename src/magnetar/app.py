@@ -7,31 +7,27 @@ import logging
 import os
 import secrets
 import signal
-import ssl
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from aiohttp import web
 
 from magnetar import __version__
 from magnetar.admin import make_app
 from magnetar.admin.http.answers import Answers
-from magnetar.admin.http.connection import Connection
 from magnetar.admin.http.gate import Gate
-from magnetar.admin.http.turns import Turns
 from magnetar.admin.metrics.runtime_settings import runtime_settings
+from magnetar.admin.ports import HttpPorts
+from magnetar.admin.waiting.role import WaitingRole
 from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
 from magnetar.broker.security.credentials import Keys
+from magnetar.broker.waiting.registration import NO_BROKERS
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
-from magnetar.core.secret_file import read_token
-from magnetar.core.settings import Address, BrokerEndpoints
+from magnetar.core.settings import BrokerEndpoints
 from magnetar.effects.outbox import Outbox
 from magnetar.metadata.policies.defaults import defaults_of
 from magnetar.metadata.resources import Resources
@@ -42,12 +38,11 @@ from magnetar.runtime.driver import Driver
 from magnetar.runtime.interpreter.garbage import Collector
 from magnetar.runtime.local_storage import open_local
 from magnetar.runtime.log.files import read_small
-from magnetar.runtime.network.connection_slots import ConnectionSlots, per_address
+from magnetar.runtime.network.connection_slots import per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
-from magnetar.runtime.network.listener import Listener
-from magnetar.runtime.network.protocol_sniffing import Urls, handshake_failed, malformed
+from magnetar.runtime.network.protocol_sniffing import Urls
 from magnetar.runtime.network.server import PulsarServer
-from magnetar.runtime.security.secrets import Watch, key_files, load_keys
+from magnetar.runtime.security.secrets import load_keys, watch_files
 from magnetar.runtime.security.tls import Listening
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds
@@ -118,19 +113,12 @@ class BrokerApp:
         self.config = config
         self.cluster, self.endpoints = config.named_broker(name)
         self._stack = contextlib.ExitStack()
-        self._http: list[Listener] = []
-        self._turns = Turns()
         self._answers = Answers(config.broker.http_answers_bytes_max, config.broker.http_answer_bytes_max)
         self._stack.callback(self._answers.close)
         broker = config.broker
-        self._connections_max, http_max = fitting(files, broker.connections_max, broker.http_connections_max)
-        self._room = ConnectionSlots(
-            http_max,
-            self._http_full,
-            per_address=per_address(http_max, broker.http_connections_per_address_max),
-            crowded=self._http_crowded,
-            made_room=self._http_made_room,
-        )
+        self._connections_max, self._http_max = fitting(files, broker.connections_max, broker.http_connections_max)
+        self._ports = HttpPorts(broker, self._http_max, self._answers, self._tell, lambda: self.server.urls)
+        self._waiting: WaitingRole | None = None
         self._opening: Opening | None = None
         self.pulsar_port = 0
         self.http_port = 0
@@ -143,7 +131,6 @@ class BrokerApp:
             GivenUp: see `give_up`.
         """
         if self.cluster.storage == "bookkeeper":
-            self._secrets()  # a fault in them is reported now, and not when the other broker has died
             await self._wait_for_storage()
         # Recovered objects stay: with ten thousand topics the collector's scans of them would take a third of the
         # start.
@@ -239,9 +226,32 @@ class BrokerApp:
             if error.name == "kazoo":
                 raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
             raise
-        self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=lambda _brokers: None)
+        # Faults in files, and ports in use, are reported now, and not when the other broker has died.
+        keys, token, tls = self._secrets()
+        waiting = self._waiting = WaitingRole(
+            self.config,
+            self.cluster.name,
+            self.endpoints,
+            keys,
+            token,
+            tls,
+            connections_max=self._connections_max,
+            http_connections_max=self._http_max,
+            answers=self._answers,
+        )
+        self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=waiting.seen)
+        await waiting.start()
         await asyncio.to_thread(self._opening.register)
-        await asyncio.to_thread(self._opening.wait, self._say_that_it_waits)
+        taking = asyncio.ensure_future(asyncio.to_thread(self._opening.wait, self._say_that_it_waits))
+        failed = asyncio.ensure_future(waiting.driver.stopped.wait())
+        await asyncio.wait({taking, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            self._opening.give_up()
+            with contextlib.suppress(GivenUp):
+                await taking
+            raise MagnetarError("the broker stops because of an error of its own, which its log describes")
+        failed.cancel()
+        await taking
 
     def _say_that_it_waits(self) -> None:
         """`magnetar up` reads this line, as the one that says that the broker is ready."""
@@ -273,18 +283,13 @@ class BrokerApp:
 
     def _watch_files(self) -> None:
         """Keys and certificates that change are read again."""
-        config = self.config.security.authentication
-        watches = [
-            Watch(
-                key_files(config),
-                lambda: self.driver.run(self.broker.access.new_keys, load_keys(config)),
-                "keys of [authentication]",
-            )
-        ]
-        if not config.enabled:
-            watches.append(Watch([str(self.config.replication.token_file)], self._new_link_token, "the links' secret"))
-        if self.tls is not None:
-            watches.append(Watch(self.tls.files, self.tls.reload, "certificates of [tls]"))
+        watches = watch_files(
+            self.config.security.authentication,
+            self.config.replication.token_file,
+            self.tls,
+            new_keys=lambda keys: self.driver.run(self.broker.access.new_keys, keys),
+            new_link_token=self._new_link_token,
+        )
         for watch in watches:
             watch.start()
             self._stack.callback(watch.stop)
@@ -309,11 +314,13 @@ class BrokerApp:
 
         self._stack.callback(stop)
 
-    def _new_link_token(self) -> None:
+    def _new_link_token(self, token: bytes) -> None:
         """Links that come from now on present another secret; those that are there stay."""
-        self.broker.link_token = read_token(self.config.replication.token_file, "link token").encode()
+        self.broker.link_token = token
 
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
+        if self._waiting is not None:
+            await self._waiting.stop()  # as late as possible: until then clients get an answer
         self.pulsar_port = await self.server.start(self.endpoints.pulsar.host, self.endpoints.pulsar.port)
         if self.endpoints.pulsar.port == 0:
             host = self.endpoints.service_url.removeprefix("pulsar://").rpartition(":")[0]
@@ -343,12 +350,12 @@ class BrokerApp:
             answers=self._answers,
             entry_bytes_max=self.broker.frame_bytes_max,
             gateway=self._gateway(clock) if self.config.broker.websocket else None,
+            brokers=(lambda: NO_BROKERS) if self._opening is None else self._opening.seen,
         )
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        self.http_port = await self._serve_http("http", self.endpoints.http, None)
+        await self._ports.start(application)
+        self.http_port = await self._ports.listen("http", self.endpoints.http, None)
         if self.tls is not None and self.endpoints.https is not None:
-            await self._serve_http("https", self.endpoints.https, self.tls.context)
+            await self._ports.listen("https", self.endpoints.https, self.tls.context)
 
     def _gateway(self, clock: SystemClock) -> Gateway:
         config, security = self.config.broker, self.config.security.authentication
@@ -371,55 +378,15 @@ class BrokerApp:
         if self.driver.quiet.allows(line):
             logger.warning("%s", line)
 
-    def _http_full(self, peer: str) -> None:
-        self._tell(f"refused a connection from {peer}: {self._room.most} are open (http_connections_max)")
-
-    def _http_crowded(self, peer: str) -> None:
-        most = self._room.per_address
-        self._tell(
-            f"refused a connection from {peer}: {most} of its address are open (http_connections_per_address_max)"
-        )
-
-    def _http_made_room(self, peer: str) -> None:
-        self._tell(
-            f"closed the connection of {peer}: it sent no request, and another connection needed its slot (http_connections_max)"
-        )
-
-    async def _serve_http(self, key: str, address: Address, tls: ssl.SSLContext | None) -> int:
-        def tell(peer: str, wrong: str) -> None:
-            self._tell(f"closed the connection of {peer}: {wrong}")
-
-        def no_http(peer: str, head: bytes, fault: str) -> None:
-            tell(peer, malformed(key, head, f"malformed HTTP: {fault}", self.server.urls))
-
-        def no_tls(peer: str, reason: str) -> None:
-            tell(peer, handshake_failed(key, reason, self.server.urls))
-
-        assert self._runner.server is not None
-        make = partial(
-            Connection,
-            self._runner.server,
-            no_http,
-            room=self._room,
-            turns=self._turns,
-            answers=self._answers,
-            dropped=tell,
-        )
-        listener = await Listener.open(
-            make, address.host, address.port, key=key, tls=tls, failed=no_tls, handshakes=self._room
-        )
-        self._http.append(listener)
-        return listener.port
-
     async def stop(self) -> None:
         """Stop taking work, make everything durable, let go of the folder."""
-        for listener in self._http:
-            listener.close()
+        if self._waiting is not None:
+            await self._waiting.stop()
+        self._ports.close()
         if hasattr(self, "driver") and self.driver.ended:
             # Another broker may serve: what waits in the sockets' buffers must not reach clients while requests are finished.
             await self.server.stop()
-        if hasattr(self, "_runner"):
-            await self._runner.cleanup()
+        await self._ports.stop()
         if hasattr(self, "server"):
             await self.server.stop()
         if hasattr(self, "driver"):

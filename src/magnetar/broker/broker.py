@@ -4,7 +4,6 @@ The driver calls one event at a time; every event may put effects into the outbo
 become durable first is continued by a later event.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,6 +35,8 @@ from magnetar.broker.replicated_subscriptions.machine_factory import Machines
 from magnetar.broker.replicated_subscriptions.registry import MakeMachines, ReplicatedSubscriptions
 from magnetar.broker.security.access import NO_SECURITY, Access
 from magnetar.broker.security.credentials import Keys
+from magnetar.broker.session.connect_deadlines import ConnectDeadlines
+from magnetar.broker.session.frame_limits import frame_limits
 from magnetar.broker.session.nonpersistent import NonPersistentDomain
 from magnetar.broker.session.persistent import PersistentDomain
 from magnetar.broker.session.services import SessionServices
@@ -59,15 +60,7 @@ from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import BYTES_STORED_MAX
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
-from magnetar.wire.frames import FRAME_PADDING_BYTES, Frame
-
-LINK_FRAME_EXTRA_BYTES: Final = 8 * 1024 * 1024
-"""Links carry many entries in a frame: in addition to their bytes, the command with some 40 bytes for each."""
-
-LOGIN_FRAME_EXTRA_BYTES: Final = 64 * 1024
-"""A ceiling on a frame before CONNECT is answered, in addition to the tokens in it: names, addresses, a certificate's.
-Unknown clients must not be able to make ten thousand connections hold the largest message each.
-"""
+from magnetar.wire.frames import Frame
 
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()
@@ -151,11 +144,9 @@ class Broker:
         self.service_url_tls = service_url_tls
         self._listeners = listeners or {}
         self.link_token = link_token
-        # A proxy's CONNECT has two tokens: its own, and that of whom it speaks for.
-        self.login_frame_bytes_max = LOGIN_FRAME_EXTRA_BYTES + 2 * security.authentication.token_bytes_max
-        self.frame_bytes_max = config.message_bytes_max + FRAME_PADDING_BYTES
-        self.command_bytes_max = max(config.command_bytes_max, 2 * security.authentication.token_bytes_max)
-        self.link_frame_bytes_max = config.link_read_bytes_max + config.message_bytes_max + LINK_FRAME_EXTRA_BYTES
+        limits = frame_limits(config, security)
+        self.login_frame_bytes_max, self.frame_bytes_max = limits.login, limits.client
+        self.command_bytes_max, self.link_frame_bytes_max = limits.command, limits.link
         self.resources = resources
         self.ledger_ids = ledger_ids
         self.cache = cache
@@ -167,7 +158,7 @@ class Broker:
         self.connections = Connections()
         self.publish_latency = PublishLatency()
         self.series = Series()
-        self._handshakes: deque[tuple[int, int]] = deque()
+        self._connect_deadlines = ConnectDeadlines(self.context, self.connections, self._client)
         self.access = Access(outbox, security, keys, resources, self.sessions)
         self.topics: dict[str, Topic] = {}
         self.lost_entries = lost_entries
@@ -410,21 +401,11 @@ class Broker:
             link_token=self.link_token,
         )
         self.sessions[connection] = Session(client, self._services)
-        # One timer for all: thousands may come and go in the time that each has.
-        self._handshakes.append((self.outbox.now_ms + self.config.handshake_ms_max, connection))
-        if len(self._handshakes) == 1:
-            self.context.timer(self._handshakes[0][0], self._handshakes_due)
+        self._connect_deadlines.began(connection)
 
-    def _handshakes_due(self, now_ms: int) -> None:
-        waiting = self._handshakes
-        while waiting and waiting[0][0] <= now_ms:
-            session = self.sessions.get(waiting.popleft()[1])
-            client = session.connection if session is not None else None
-            if client is not None and not client.handshake.connected and not client.closed:
-                self.connections.failed += 1
-                client.close(f"no CONNECT within {self.config.handshake_ms_max} ms")
-        if waiting:
-            self.context.timer(waiting[0][0], self._handshakes_due)
+    def _client(self, connection: int) -> Connection | None:
+        session = self.sessions.get(connection)
+        return session.connection if session is not None else None
 
     def frames(self, connection: int, frames: list[Frame]) -> None:
         """A client sent commands."""

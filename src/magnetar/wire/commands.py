@@ -240,6 +240,22 @@ def lookup_response(request_id: int, url: str, url_tls: str = "") -> bytes:
     )
 
 
+def lookup_redirect(request_id: int, url: str, url_tls: str = "") -> bytes:
+    """LOOKUP_RESPONSE: look up at another broker, which serves the topic; the addresses are as those of `lookup_response`."""
+    return encode(
+        pb.BaseCommand(
+            type=pb.LOOKUP_RESPONSE,
+            lookupTopicResponse=pb.CommandLookupTopicResponse(
+                request_id=request_id,
+                response=0,
+                brokerServiceUrl=url or None,
+                brokerServiceUrlTls=url_tls or None,
+                authoritative=True,
+            ),
+        )
+    )
+
+
 def lookup_failed(request_id: int, code: ErrorCode, message: str) -> bytes:
     """LOOKUP_RESPONSE: refused."""
     return encode(

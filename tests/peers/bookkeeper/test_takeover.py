@@ -1,10 +1,8 @@
 """Brokers of one cluster whose log is on real bookies: one serves, another takes over. Official clients follow."""
 
-import logging
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,53 +10,10 @@ import pulsar
 import pytest
 
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
-from tests.support.brokers import BrokerProcess, eventually, free_port
+from tests.support.bookkeeper_brokers import TOPIC, Brokers, Publisher, connect, numbers
+from tests.support.brokers import eventually
 
 pytestmark = pytest.mark.timeout(300)
-
-TOPIC = "persistent://public/default/moved"
-
-
-def connect(url: str) -> pulsar.Client:
-    """An official client."""
-    logger = logging.getLogger("pulsar-client")
-    logger.setLevel(logging.CRITICAL)
-    return pulsar.Client(url, operation_timeout_seconds=30, logger=logger)
-
-
-class Brokers:
-    """The brokers of one cluster: one file, of which each has a copy, and a folder for each."""
-
-    def __init__(self, folder: Path, cluster: BookKeeperCluster, store: str) -> None:
-        ports = {name: (free_port(), free_port()) for name in "ab"}
-        text = (
-            f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
-            f'store = "zookeeper://{cluster.hosts}{store}"\n[deduplication]\nenabled = true\n'
-            '[namespaces."public/default"]\nclusters = ["one"]\n'
-        )
-        for name, (pulsar_port, http_port) in ports.items():
-            text += (
-                f'[clusters.one.brokers.{name}]\npulsar = "127.0.0.1:{pulsar_port}"\nhttp = "127.0.0.1:{http_port}"\n'
-            )
-        self.brokers: dict[str, BrokerProcess] = {}
-        for name, (pulsar_port, http_port) in ports.items():
-            home = folder / name
-            home.mkdir()
-            (home / "clusters.toml").write_text(text)
-            self.brokers[name] = BrokerProcess(home / "clusters.toml", f"one/{name}", pulsar_port, http_port)
-
-    def __getitem__(self, name: str) -> BrokerProcess:
-        return self.brokers[name]
-
-    @property
-    def url(self) -> str:
-        """All of them, as clients are told."""
-        return "pulsar://" + ",".join(f"127.0.0.1:{one.pulsar_port}" for one in self.brokers.values())
-
-    def wait_in_line(self, name: str) -> None:
-        """A broker that starts while another one serves."""
-        self[name].launch()
-        eventually(lambda: "waits to take over" in self[name].log.read_text(), what=f"{name} waits")
 
 
 @pytest.fixture
@@ -69,57 +24,6 @@ def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureR
         if broker.process is not None:
             broker.process.send_signal(signal.SIGCONT)
         broker.kill()
-
-
-def numbers(url: str) -> list[int]:
-    """Everything that is stored."""
-    client = connect(url)
-    try:
-        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(int(reader.read_next(20_000).data()))
-        return found
-    finally:
-        client.close()
-
-
-class Publisher:
-    """Sends numbers one after the other, until it is stopped; counts those that are confirmed."""
-
-    def __init__(self, url: str) -> None:
-        self.confirmed: list[int] = []
-        self.failed: list[str] = []
-        self._stop = threading.Event()
-        self._client = connect(url)
-        self._producer = self._client.create_producer(
-            TOPIC, producer_name="p", batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            try:
-                self._producer.send(b"%d" % number)
-            except pulsar.PulsarException as error:
-                self.failed.append(str(error))
-                return
-            self.confirmed.append(number)
-            number += 1
-
-    def after(self, count: int) -> None:
-        """Wait until so many more are confirmed."""
-        wanted = len(self.confirmed) + count
-        eventually(lambda: self.failed or len(self.confirmed) >= wanted, within_s=60, what=f"{count} more messages")
-        assert not self.failed
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        self._client.close()
 
 
 def test_a_folder_can_be_deleted_between_two_starts(brokers: Brokers) -> None:

@@ -15,6 +15,7 @@ from magnetar.admin.http.replies import LateError
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.context import Done
+from magnetar.broker.waiting.registration import NO_BROKERS, Brokers
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, check_subscription, looked_up
@@ -69,6 +70,7 @@ class Services(NamedTuple):
         answers: the memory of answers.
         superuser: whether the sender of a request is one; without authentication every sender is.
         entry_bytes_max: approximate size of the largest stored message.
+        brokers: the brokers of the cluster that are registered; none where a broker is alone.
     """
 
     control: Controller
@@ -80,6 +82,7 @@ class Services(NamedTuple):
     answers: Answers
     superuser: Callable[[web.Request], bool] = lambda _request: True
     entry_bytes_max: int = 5 << 20
+    brokers: Callable[[], Brokers] = lambda: NO_BROKERS
 
 
 class Call:

@@ -126,6 +126,14 @@ class Gate:
                 names_of(request, route).get("subscription", ""),
             )
 
+    def require(self, request: web.Request, operation: Operation) -> None:
+        """Refuse a request to a path that is no route, as of a broker that does not serve.
+
+        Raises:
+            BrokerError: AuthorizationError.
+        """
+        self._access.check(request[IDENTITY], operation)
+
     def superuser(self, request: web.Request) -> bool:
         """Whether the sender may do everything."""
         return not self._access.enabled or self._access.authorizer.allowed(request[IDENTITY], Operation.SUPER)

@@ -53,6 +53,7 @@ from magnetar.admin.unsupported.no_io import no_io
 from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
+from magnetar.broker.waiting.registration import NO_BROKERS, Brokers
 from magnetar.metadata.errors import PreconditionFailed
 from magnetar.metadata.resources import Resources
 
@@ -201,6 +202,7 @@ def make_app(
     answers: Answers | None = None,
     entry_bytes_max: int = ENTRY_BYTES_MAX,
     gateway: Gateway | None = None,
+    brokers: Callable[[], Brokers] = lambda: NO_BROKERS,
 ) -> web.Application:
     """The application; run it in the loop that owns the broker. Its runner decides where it listens.
 
@@ -214,6 +216,7 @@ def make_app(
         answers: the memory of answers.
         entry_bytes_max: approximate size of the largest stored message.
         gateway: the gateway of WebSockets; None: there are none.
+        brokers: the brokers of the cluster that are registered.
     """
     application = web.Application(
         middlewares=[
@@ -225,7 +228,7 @@ def make_app(
         client_max_size=body_bytes_max,
     )
     services = Services(control, resources, info, body_bytes_max, now_ms, asyncio.Lock(), answers or Answers())
-    services = services._replace(entry_bytes_max=entry_bytes_max)
+    services = services._replace(entry_bytes_max=entry_bytes_max, brokers=brokers)
     if gate is not None:
         services = services._replace(superuser=gate.superuser)
     for route in ROUTES:

@@ -165,6 +165,12 @@ CONNECTIONS: Final = _of(
     ("pulsar_connection_closed_total_count", "gauge", "Connections closed since the start.", "ended"),
 )
 
+SERVING: Final = Family(
+    "magnetar_cluster_broker_serving",
+    "gauge",
+    '1 for the broker of the cluster that serves, 0 for those that wait to take over; only with `storage = "bookkeeper"`.',
+    ("broker",),
+)
 TOPICS_LEFT_OUT: Final = Family("magnetar_metrics_topics_left_out", "gauge", "Topics in (other).")
 PUBLISH_SUMMARY: Final = Family(
     "pulsar_broker_publish_latency",
@@ -555,6 +561,7 @@ SECTIONS: Final = (
         (
             BUILD,
             *BROKER,
+            SERVING,
             *BROKER_FIGURES,
             TOPICS_COUNT,
             *BROKER_TOTALS,

@@ -27,6 +27,7 @@ from magnetar.broker.admin.statistics import BrokerFigures, TopicFigures
 from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import LATENCY_BOUNDS_MS, Interval
+from magnetar.broker.waiting.registration import NO_BROKERS, Brokers
 
 METRIC_TOPICS_MAX: Final = 1_000
 """A ceiling on topics with rows of their own: some twenty each, and twice as many where something is written. This
@@ -69,6 +70,13 @@ class Snapshot:
     now_ms: int = 0
     process: Process | None = None
     usage: Usage | None = None
+    brokers: Brokers = NO_BROKERS
+
+
+def serving_rows(brokers: Brokers) -> list[Row]:
+    """The rows of `families.SERVING`."""
+    serving = brokers.serving.broker if brokers.serving is not None else ""
+    return [((one.broker,), int(one.broker == serving)) for one in brokers.all]
 
 
 async def collect_topics(call: Call, most: int) -> dict[str, dict[str, Any]]:
@@ -112,6 +120,7 @@ async def metrics(call: Call) -> web.Response:
     seen.metadata = control.metadata.state()
     seen.process = await asyncio.to_thread(HOST.process)  # a list of thousands of descriptors takes milliseconds
     seen.usage = HOST.usage(seen.process)
+    seen.brokers = call.services.brokers()
     parts = []
     for part in Figures(seen, call.info.cluster, call.info.version).page():
         parts.append(part)
@@ -156,6 +165,7 @@ class Figures:
     def _broker(self) -> Iterable[str]:
         for family in table.BROKER:
             yield self._family(family, [((), self._seen.broker.get(family.key, 0))])
+        yield self._family(table.SERVING, serving_rows(self._seen.brokers))
         yield self._family(table.TOPICS_LEFT_OUT, [((), self._seen.topic_rows.left_out)])
         logins = [((end,), count) for end, count in self._seen.broker.get("security", {}).items()]
         yield self._family(table.LOGINS, logins)

@@ -7,6 +7,7 @@ from aiohttp import web
 from magnetar.admin.http.call import Call
 from magnetar.admin.http.routing import Routes
 from magnetar.admin.unsupported.not_built import WHOLE_RANGE
+from magnetar.broker.waiting.registration import Brokers
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.metadata.errors import NotFound, PreconditionFailed
 
@@ -56,24 +57,39 @@ async def version(call: Call) -> web.Response:
     return web.Response(text=call.info.version)
 
 
-def _address(call: Call) -> list[str]:
-    return [call.info.web_url.partition("://")[2]]
+def _address(call: Call) -> str:
+    return call.info.web_url.partition("://")[2]
 
 
-@brokers.add("GET", "", "The brokers of this cluster: one, so far.", reply='["127.0.0.1:8080"]')
+def _addresses(call: Call) -> list[str]:
+    return web_addresses(call.services.brokers()) or [_address(call)]
+
+
+def web_addresses(brokers: Brokers) -> list[str]:
+    """`host:port` of the admin interfaces of brokers, in the order of their names."""
+    urls = (one.web or one.web_tls for one in brokers.all)
+    return [url.partition("://")[2] for url in urls if url]
+
+
+@brokers.add("GET", "", "The brokers of this cluster; one of them serves.", reply='["127.0.0.1:8080"]')
 async def list_brokers(call: Call) -> Any:
     """`host:port` of the admin interface."""
-    return _address(call)
+    return _addresses(call)
+
+
+def leader_answer(web_url: str) -> dict[str, str]:
+    """The broker that leads, by the URL of its admin interface."""
+    return {"brokerId": web_url.partition("://")[2], "serviceUrl": web_url}
 
 
 def _leader(call: Call) -> dict[str, str]:
-    return {"brokerId": _address(call)[0], "serviceUrl": call.info.web_url}
+    return leader_answer(call.info.web_url)
 
 
 LEADER: Final = '{"brokerId": "127.0.0.1:8080", "serviceUrl": "http://127.0.0.1:8080"}'
 
 
-@brokers.add("GET", "/leaderBroker", "The broker that leads this cluster: its one broker.", reply=LEADER)
+@brokers.add("GET", "/leaderBroker", "The broker that leads this cluster: the one that serves.", reply=LEADER)
 async def leader(call: Call) -> Any:
     """The leader of the own cluster."""
     return _leader(call)
@@ -158,16 +174,18 @@ async def leader_of(call: Call) -> Any:
 @brokers.add(
     "GET",
     "/{cluster}/{broker}/ownedNamespaces",
-    "The namespaces of a broker: all, each with one bundle.",
+    "The namespaces of a broker: all, each with one bundle; none of a broker that waits.",
     errors=(404,),
     reply=f'{{"public/default/{WHOLE_RANGE}": {{"broker_assignment": "shared", "is_controlled": false, "is_active": true}}}}',
 )
 async def owned(call: Call) -> Any:
     """`broker` is what the list of brokers says."""
     _own(call)
-    if call.name("broker") not in _address(call):
-        raise NotFound(f"{call.name('broker')} is not the broker of this cluster: {_address(call)[0]} is")
     served: dict[str, Any] = {}
+    if call.name("broker") != _address(call):
+        if call.name("broker") not in (known := _addresses(call)):
+            raise NotFound(f"{call.name('broker')} is no broker of this cluster: {', '.join(known)}")
+        return served  # it waits to take over
     for tenant in call.resources.tenants():
         await call.others()
         for namespace in call.resources.namespaces(tenant):
@@ -186,7 +204,7 @@ async def cluster_brokers(call: Call) -> Any:
     if name in NO_CLUSTERS and name not in call.resources.clusters():
         raise web.HTTPNotFound  # of Pulsar's interface and not built: answered as all such paths are
     _own(call)
-    return _address(call)
+    return _addresses(call)
 
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"

@@ -1,4 +1,4 @@
-"""Authentication of one client, and its repetition before the client's token expires.
+"""CONNECT of one client, its authentication, and the repetition of this before the client's token expires.
 
     state      event                                  becomes
     ---------  -------------------------------------  -------------------------------------------------------------
@@ -16,23 +16,56 @@ challenge ends the connection: a client cannot change its role in this way.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.broker.connection import Connection
-from magnetar.broker.security.access import Then
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.security.access import Access, Then
 from magnetar.broker.security.credentials import Identity, denied
-from magnetar.broker.session.services import SessionServices
+from magnetar.broker.session.refusals import over_limit
+from magnetar.broker.statistics.latency import Connections
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST
+from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST, State
+from magnetar.wire.frames import Frame, Refused
 
 ANSWER_MS_MIN: Final = 5_000
 """The least time that a client has to authenticate again: a round trip, and a request to the issuer of its token."""
 
 
-LetIn = Callable[[BrokerError | None, bool], None]
-"""Called with the outcome of CONNECT: None, the client is in; or why it is refused, and whether that is in the log already."""
+LetIn = Callable[[bool], None]
+"""Called when CONNECT is accepted, with whether the client is a link: it answers CONNECT."""
+
+
+class Ending(Protocol):
+    """A broker that ends connections."""
+
+    def disconnected(self, connection: int) -> None:
+        """A client is gone."""
+
+
+class LoginServices(Protocol):
+    """The part of a broker, which serves or waits to take over, that a login uses."""
+
+    @property
+    def context(self) -> BrokerContext:
+        """The broker's context."""
+
+    @property
+    def access(self) -> Access:
+        """Checks credentials."""
+
+    @property
+    def counters(self) -> Connections:
+        """Counts connections that are refused."""
+
+    @property
+    def broker(self) -> Ending:
+        """The broker itself."""
+
+    def may_link(self, identity: Identity) -> bool:
+        """Whether this role may be a link at all."""
 
 
 class SessionLogin:
@@ -40,10 +73,10 @@ class SessionLogin:
 
     Args:
         connection: the connection.
-        services: the services of sessions.
+        services: of the broker.
     """
 
-    def __init__(self, connection: Connection, services: SessionServices) -> None:
+    def __init__(self, connection: Connection, services: LoginServices) -> None:
         self._connection = connection
         self._access = services.access
         self._services = services
@@ -53,14 +86,43 @@ class SessionLogin:
         self._asked = False
         self._round = 0  # a timer of an earlier round has nothing to say
 
-    def connect(self, command: pb.CommandConnect, *, link: bool, let_in: LetIn) -> None:
-        """Check what CONNECT presents; `let_in` is called with the outcome, unless the connection ends before.
+    def connect(self, frame: Frame, let_in: LetIn) -> None:
+        """The first frame of the connection: CONNECT is checked, and refused here if it cannot be accepted.
 
         Args:
-            command: CONNECT.
-            link: whether the client says that it is a link.
-            let_in: answers CONNECT.
+            frame: what came.
+            let_in: called if the client may come in, unless the connection ends before.
+
+        Raises:
+            ProtocolError: it is not CONNECT, or not the first.
         """
+        connection = self._connection
+        if type(frame) is Refused and connection.handshake.state is State.NEW:
+            self.refuse(over_limit(frame))
+            return
+        command = frame.command.connect
+        connection.client_version = command.client_version
+        connection.partial_producers = command.feature_flags.supports_partial_producer
+        try:
+            accepted = connection.handshake.connect(frame.command)
+        except BrokerError as error:
+            self.refuse(error)
+            return
+        if accepted.proving:
+            self._authenticate(command, link=accepted.link, let_in=let_in)
+        else:
+            let_in(accepted.link)
+
+    def refuse(self, error: BrokerError, *, logged: bool = False) -> None:
+        """Answer CONNECT with an error, then end the connection; `logged`: why is in the log already."""
+        connection = self._connection
+        self._services.counters.failed += 1
+        connection.send(commands.error(NO_REQUEST, error.code, error.message))
+        connection.close("" if logged else error.message)
+        connection.closed = True
+        connection.handshake.close()
+
+    def _authenticate(self, command: pb.CommandConnect, *, link: bool, let_in: LetIn) -> None:
         self._link = link
         self._refreshes = command.feature_flags.supports_auth_refresh
         original = command.original_principal
@@ -69,15 +131,16 @@ class SessionLogin:
             if self._connection.closed:
                 return
             if identity is None:
-                let_in(error or denied("nobody"), True)
+                self.refuse(error or denied("nobody"), logged=True)
                 return
             try:
                 self._prove(self._access.speak_for(identity, original))
             except BrokerError as refused:
-                let_in(refused, False)
+                self.refuse(refused)
                 return
-            let_in(None, False)
-            self._watch(self._connection.identity)
+            let_in(link)
+            if not self._connection.closed:
+                self._watch(self._connection.identity)
 
         self._check(command.auth_method_name, command.auth_data, then)
 
@@ -93,7 +156,7 @@ class SessionLogin:
         )
 
     def _prove(self, identity: Identity) -> None:
-        if self._link and not self._access.authorizer.links_at_all(identity):
+        if self._link and not self._services.may_link(identity):
             raise BrokerError(
                 ErrorCode.AUTHORIZATION,
                 f"role {identity.shown} may not be a link: it is not in replicate_roles and has no replicate permission",

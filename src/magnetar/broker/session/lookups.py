@@ -3,6 +3,7 @@
 from magnetar.broker.connection import Connection
 from magnetar.broker.security.authorization import Operation
 from magnetar.broker.session.names import looked_up_name, namespace_name, topic_name
+from magnetar.broker.session.refusals import in_look_up
 from magnetar.broker.session.services import SessionServices
 from magnetar.broker.topics.schemas import SchemaTopic, schema_message
 from magnetar.core import names
@@ -31,7 +32,7 @@ class SessionLookups:
             if error is None:
                 self._connection.send(commands.partitions_response(request_id, count))
             else:
-                self._connection.send(commands.partitions_failed(request_id, _shown(error), error.message))
+                self._connection.send(commands.partitions_failed(request_id, in_look_up(error), error.message))
 
         try:
             name = topic_name(command.topic)
@@ -40,7 +41,7 @@ class SessionLookups:
             )  # first: clients take a missing namespace for that, as with Pulsar
             self._connection.check(Operation.LOOK, name, command.original_principal)
         except BrokerError as error:
-            self._connection.send(commands.partitions_failed(request_id, _shown(error), error.message))
+            self._connection.send(commands.partitions_failed(request_id, in_look_up(error), error.message))
             return
         self._services.auto_partitions.count_or_make(name, command.metadata_auto_creation_enabled, answer)
 
@@ -52,7 +53,7 @@ class SessionLookups:
             self._connection.check(Operation.LOOK, name, command.original_principal)
             urls = self._services.broker.urls(command.advertised_listener_name)
         except BrokerError as error:
-            self._connection.send(commands.lookup_failed(command.request_id, _shown(error), error.message))
+            self._connection.send(commands.lookup_failed(command.request_id, in_look_up(error), error.message))
             return
         self._connection.send(commands.lookup_response(command.request_id, *urls))
 
@@ -125,11 +126,3 @@ class SessionLookups:
             raise BrokerError(ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist")
         topic.check_writable()
         return topic
-
-
-def _shown(error: BrokerError) -> ErrorCode:
-    """A refusal as the answer to a lookup says it. When it says ServiceNotReady, Java's client and the C++ client close the
-    connection, with all that others have on it; after MetadataError, which Pulsar says here of what is on its way out, they try
-    again.
-    """
-    return ErrorCode.METADATA if error.code is ErrorCode.SERVICE_NOT_READY else error.code

@@ -15,6 +15,7 @@ from magnetar.broker.links.links import Links
 from magnetar.broker.nonpersistent.topics import NonPersistentTopics
 from magnetar.broker.publish.opening import Openings
 from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Identity
 from magnetar.broker.session.persistent import PersistentDomain
 from magnetar.broker.session.ports import TopicDomain
 from magnetar.broker.statistics.latency import Connections
@@ -80,3 +81,7 @@ class SessionServices:
     frame_bytes_max: int
     command_bytes_max: int
     link_frame_bytes_max: int
+
+    def may_link(self, identity: Identity) -> bool:
+        """Whether this role may be a link at all."""
+        return self.access.authorizer.links_at_all(identity)

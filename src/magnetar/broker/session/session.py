@@ -2,7 +2,7 @@
 
 `wire.connection` decides which commands a connection may send in which state. These modules handle the commands:
 
-    login      CONNECT with authentication, AUTH_RESPONSE
+    login      CONNECT, AUTH_RESPONSE
     lookups    partitions, lookup, topics of a namespace, schemas
     watchers   WATCH_TOPIC_LIST and its end
     producers  PRODUCER, SEND, CLOSE_PRODUCER
@@ -18,7 +18,7 @@ event that completes it sends the answer as an effect.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from magnetar.broker.connection import Connection
 from magnetar.broker.publish.publishing import NO_TRANSACTIONS, in_transaction
@@ -26,31 +26,20 @@ from magnetar.broker.session.consumers import SessionConsumers
 from magnetar.broker.session.links import LinkSession
 from magnetar.broker.session.login import SessionLogin
 from magnetar.broker.session.lookups import SessionLookups
-from magnetar.broker.session.over_limit import over_limit, refusal
 from magnetar.broker.session.producers import SessionProducers
+from magnetar.broker.session.refusals import TRANSACTIONS, refusal, transaction_refused
 from magnetar.broker.session.services import SessionServices
 from magnetar.broker.session.watchers import SessionWatchers
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.effects.outbox import FrameLimit
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.connection import GEO_REQUESTS, NO_REQUEST, State, request_id_of
-from magnetar.wire.frames import Frame, PlainSend, Refused, encode
+from magnetar.wire.connection import GEO_REQUESTS, request_id_of
+from magnetar.wire.frames import Frame, PlainSend, Refused
 from magnetar.wire.limits import LINK_COMMAND_BYTES_MAX
 
 _SEND: Final = pb.SEND
 _ACK: Final = pb.ACK
-_TRANSACTIONS: Final = (
-    pb.NEW_TXN,
-    pb.ADD_PARTITION_TO_TXN,
-    pb.ADD_SUBSCRIPTION_TO_TXN,
-    pb.END_TXN,
-    pb.END_TXN_ON_PARTITION,
-    pb.END_TXN_ON_SUBSCRIPTION,
-    pb.TC_CLIENT_CONNECT_REQUEST,
-)
-_FIELDS: Final = pb.BaseCommand.DESCRIPTOR.fields_by_number
-
 PROBE_MS: Final = 3000
 """The time that a client has to answer a probe before a new one gets its producer's name, or its access as the
 exclusive consumer. Longer than a round trip across the world and a garbage collection; shorter than a client's
@@ -115,7 +104,7 @@ class Session:
                     f"requests whose answers have {connection.answered_bytes} bytes at once, over {ANSWERS_BYTES_MAX}"
                 )
             if not handshake.connected:
-                self._connect(frame)
+                self.login.connect(frame, self._connected)
                 continue
             if type(frame) is Refused:
                 self._refuse_over_limit(frame)
@@ -166,32 +155,7 @@ class Session:
         for then in waiting:
             then()
 
-    def _connect(self, frame: Frame) -> None:
-        connection = self.connection
-        if type(frame) is Refused and self._handshake.state is State.NEW:
-            self._refuse_connection(over_limit(frame))
-            return
-        connection.client_version = frame.command.connect.client_version
-        connection.partial_producers = frame.command.connect.feature_flags.supports_partial_producer
-        try:
-            accepted = self._handshake.connect(frame.command)
-        except BrokerError as error:
-            self._refuse_connection(error)
-            return
-        link = accepted.link
-
-        def let_in(error: BrokerError | None, logged: bool) -> None:
-            if error is None:
-                self._connected(link=link)
-            else:
-                self._refuse_connection(error, logged=logged)
-
-        if accepted.proving:
-            self.login.connect(frame.command.connect, link=link, let_in=let_in)
-        else:
-            self._connected(link=link)
-
-    def _connected(self, *, link: bool) -> None:
+    def _connected(self, link: bool) -> None:
         """CONNECT is answered; create the link side for a link peer."""
         services, connection = self._services, self.connection
         services.counters.let_in += 1
@@ -206,15 +170,6 @@ class Session:
         connection.outbox.put(FrameLimit(connection.number, limit, most, link))
         version = self._handshake.protocol_version
         connection.send(commands.connected(version, services.context.config.message_bytes_max, hello))
-
-    def _refuse_connection(self, error: BrokerError, *, logged: bool = False) -> None:
-        """Answer with an error, then end the connection; `logged`: why is in the log already."""
-        connection = self.connection
-        self._services.counters.failed += 1
-        connection.send(commands.error(NO_REQUEST, error.code, error.message))
-        connection.close("" if logged else error.message)
-        connection.closed = True
-        self._handshake.close()
 
     # ----------------------------------------------------------------------------------------------- the broker's events
 
@@ -257,28 +212,14 @@ class Session:
         except BrokerError as error:
             self.connection.refuse(request_id_of(frame.command), error)
             return
-        if frame.command.type in _TRANSACTIONS:
+        if frame.command.type in TRANSACTIONS:
             self.refuse_transaction(frame.command)
         else:
             self.connection.send(refusal(frame))
 
     def refuse_transaction(self, command: pb.BaseCommand) -> None:
-        """Refuse a request about transactions; the type of its answer is the next one."""
-        answer = pb.BaseCommand(type=command.type + 1)
-        asked: Any = getattr(command, _FIELDS[command.type].name)
-        response: Any = getattr(answer, _FIELDS[answer.type].name)
-        response.request_id, response.error, response.message = (
-            asked.request_id,
-            ErrorCode.NOT_ALLOWED,
-            NO_TRANSACTIONS,
-        )
-        # Java's client finds the waiting caller by the coordinator's number, which is the upper half of a transaction's
-        # id, and closes the connection if it finds none.
-        if command.type == pb.NEW_TXN:
-            response.txnid_most_bits = asked.tc_id
-        elif command.type != pb.TC_CLIENT_CONNECT_REQUEST:
-            response.txnid_most_bits, response.txnid_least_bits = asked.txnid_most_bits, asked.txnid_least_bits
-        self.connection.send(encode(answer))
+        """Refuse a request about transactions."""
+        self.connection.send(transaction_refused(command))
 
     def _refuse_ack(self, ack: pb.CommandAck) -> None:
         """Acknowledge nothing: the client counts on it that an abort takes it back."""
@@ -327,6 +268,6 @@ _HANDLERS: Final[dict[int, Callable[[Session, pb.BaseCommand], None]]] = {
     pb.GET_LAST_MESSAGE_ID: lambda session, command: session.consumers.last_message_id(command.getLastMessageId),
     pb.WATCH_TOPIC_LIST: lambda session, command: session.watchers.watch(command.watchTopicList),
     pb.WATCH_TOPIC_LIST_CLOSE: lambda session, command: session.watchers.close(command.watchTopicListClose),
-    **dict.fromkeys(_TRANSACTIONS, Session.refuse_transaction),
+    **dict.fromkeys(TRANSACTIONS, Session.refuse_transaction),
 }
 """Command -> what answers it. SEND is not among them: it comes in runs, to `SessionProducers.publish`."""

@@ -8,7 +8,6 @@
 """
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +31,6 @@ from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import BrokerStorage, GivenUp, LogReports, prove_deletions
 from magnetar.runtime.log.lanes import Lanes
 from magnetar.runtime.stores.file_store import FileStore
-
-logger = logging.getLogger("magnetar.broker")
 
 ROOT: Final = Path("/")
 """The root of the file system of ledgers: the log is in a folder of it, the states of the broker are a file."""
@@ -102,13 +99,6 @@ class Opening:
             StorageError: ZooKeeper does not answer, or another broker has got this one's name.
             GivenUp: `give_up` was called.
         """
-        if other := self._ownership.owner():
-            logger.info(
-                "broker %s serves cluster %s; broker %s waits to take over",
-                other.broker,
-                self._cluster.name,
-                self._name,
-            )
         try:
             self._ownership.take(waits)
         except GivenUp:
@@ -116,8 +106,7 @@ class Opening:
                 raise StorageError(f"{self._cluster.store}: {reason_why}") from None
             raise
 
-    @property
-    def brokers(self) -> Brokers:
+    def seen(self) -> Brokers:
         """The brokers of the cluster as they were seen last. May be asked on any thread."""
         return self._registry.brokers
 

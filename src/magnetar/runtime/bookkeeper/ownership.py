@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NodeExistsError
 
-from magnetar.broker.waiting.registration import Registration, read_registration
+from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
 from magnetar.runtime.broker_storage import GivenUp
@@ -49,20 +49,6 @@ class Ownership:
         self._closed = threading.Event()
         self.lease = Lease(session_s, path)
         self._thread = threading.Thread(target=self._watch, name="ownership", daemon=True)
-
-    def owner(self) -> Registration | None:
-        """The present owner; None: there is none.
-
-        Raises:
-            StorageError: ZooKeeper does not answer.
-        """
-        try:
-            data, _ = self._client.get_async(self._path).get(timeout=self._session_s)
-        except NoNodeError:
-            return None
-        except UNANSWERED as error:
-            raise self._explained(error) from error
-        return read_registration(bytes(data))
 
     def take(self, waits: Callable[[], None]) -> None:
         """Wait until this broker is the owner.

@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.broker.broker import Broker
-from magnetar.runtime.driver import Driver
+from magnetar.runtime.network.events import Events, Served
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import Frame, FrameDecoder
 
@@ -37,7 +36,7 @@ class InsideConnection:
     """
 
     def __init__(
-        self, driver: Driver, broker: Broker, number: int, heard: Heard, closed: Callable[[str], None]
+        self, driver: Events, broker: Served, number: int, heard: Heard, closed: Callable[[str], None]
     ) -> None:
         self._driver, self._broker, self._number = driver, broker, number
         self._heard, self._closed = heard, closed

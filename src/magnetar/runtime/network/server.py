@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from magnetar.broker.broker import Broker
-from magnetar.runtime.driver import Driver
 from magnetar.runtime.network.competition import Competition
 from magnetar.runtime.network.connection_slots import ConnectionSlots
+from magnetar.runtime.network.events import Events, Served
 from magnetar.runtime.network.frame_slices import Portions
 from magnetar.runtime.network.in_process import Heard, InsideConnection
 from magnetar.runtime.network.listener import Listener, shown
@@ -339,8 +338,8 @@ class PulsarServer:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        driver: Driver,
-        broker: Broker,
+        driver: Events,
+        broker: Served,
         *,
         frame_bytes_max: int,
         connections_max: int,

@@ -11,12 +11,14 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.security.credentials import SECRET_BYTES_MIN, Keys, parse_passwords
 from magnetar.core.errors import ConfigError, MagnetarError
-from magnetar.core.secret_file import file_state, read_file
+from magnetar.core.secret_file import file_state, read_file, read_token
 from magnetar.core.security import AuthenticationConfig
+from magnetar.runtime.security.tls import Listening
 
 if TYPE_CHECKING:
     from magnetar.broker.security.tokens import PublicKey
@@ -135,3 +137,34 @@ class Watch:
 
     def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(file_state(path) for path in self._files)
+
+
+def watch_files(
+    config: AuthenticationConfig,
+    token_file: Path,
+    tls: Listening | None,
+    *,
+    new_keys: Callable[[Keys], None],
+    new_link_token: Callable[[bytes], None],
+) -> list[Watch]:
+    """Watches of the files that a broker reads again when they change; start them.
+
+    Args:
+        config: the `[authentication]` table.
+        token_file: the links' secret, which counts only without authentication.
+        tls: of the listeners; None: there is none.
+        new_keys: gets the keys that check credentials.
+        new_link_token: gets the links' secret. Links that are there stay.
+    """
+    watches = [Watch(key_files(config), lambda: new_keys(load_keys(config)), "keys of [authentication]")]
+    if not config.enabled:
+        watches.append(
+            Watch(
+                [str(token_file)],
+                lambda: new_link_token(read_token(token_file, "link token").encode()),
+                "the links' secret",
+            )
+        )
+    if tls is not None:
+        watches.append(Watch(tls.files, tls.reload, "certificates of [tls]"))
+    return watches

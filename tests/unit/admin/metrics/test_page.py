@@ -18,6 +18,7 @@ from magnetar.broker.catalog.maintenance import Totals
 from magnetar.broker.links.states import LinkState
 from magnetar.broker.statistics.cardinality import Rows, Series, Shown, Traffic
 from magnetar.broker.statistics.latency import Connections, PublishLatency, Writes
+from magnetar.broker.waiting.registration import Brokers, Registration
 from magnetar.core.ids import NONE
 from magnetar.storage.entries import StoredEntry
 from tests.support.tools import tool
@@ -123,6 +124,7 @@ def full() -> Snapshot:
         subscriptions,
         process=Process(1.5, 2, 3, 4.0, 5, 6),
         usage=Usage(1.0, 2.0, 3.0, 4.0),
+        brokers=Brokers(Registration(broker="a"), (Registration(broker="a"), Registration(broker="b"))),
     )
 
 

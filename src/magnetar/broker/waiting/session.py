@@ -1,0 +1,271 @@
+"""One connection of a client to a broker that waits to take over.
+
+    CONNECT                                   as at a broker that serves; a link is refused, so that it tries another address
+    LOOKUP                                    a redirect to the broker that serves
+    PARTITIONED_METADATA,                     relayed: a client sends these to the address that it was given, and follows
+      GET_TOPICS_OF_NAMESPACE, GET_SCHEMA     no redirect there. Without the relay a client that has only this address
+                                              could open nothing
+    PING                                      PONG
+    other requests                            ServiceNotReady
+    what has no answer                        ignored, as late commands about producers and consumers are; SEND ends the
+                                              connection, because there is no producer
+
+Authorization is the serving broker's: permissions are in its log. What is relayed carries the credentials of the client, so the
+serving broker checks them, and the permissions of the role.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from magnetar.broker.connection import Connection
+from magnetar.broker.context import BrokerContext
+from magnetar.broker.security.access import Access
+from magnetar.broker.security.credentials import Identity
+from magnetar.broker.session.frame_limits import FrameLimits
+from magnetar.broker.session.login import Ending, SessionLogin
+from magnetar.broker.session.names import looked_up_name
+from magnetar.broker.session.refusals import (
+    TRANSACTIONS,
+    in_look_up,
+    refusal,
+    refused,
+    transaction_refused,
+)
+from magnetar.broker.statistics.latency import Connections
+from magnetar.broker.waiting.registration import Registration
+from magnetar.broker.waiting.takeover import Takeover
+from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
+from magnetar.effects.outbox import FrameLimit
+from magnetar.wire import commands
+from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.client import RESPONSE_OF
+from magnetar.wire.connection import request_id_of
+from magnetar.wire.frames import Frame, PlainSend, Refused, encode
+
+RELAYED: Final = frozenset({pb.PARTITIONED_METADATA, pb.GET_TOPICS_OF_NAMESPACE, pb.GET_SCHEMA})
+"""Requests that the broker that serves is asked on behalf of the client."""
+
+RELAYED_MAX: Final = 1_000
+"""Relayed requests of one connection that wait for an answer; above it the socket is not read. Java's client asks for 5,000
+topics at once by default."""
+
+RELAYED_BYTES_MAX: Final = 1 << 20
+"""The same in bytes of the requests: a thousand have some 200 KB."""
+
+_FIELDS: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
+
+Answered = Callable[[pb.BaseCommand | BrokerError], None]
+"""Called with the answer to a relayed request, or with why there is none."""
+
+
+class Relay(Protocol):
+    """Connections to the broker that serves (`runtime.network.relay`)."""
+
+    def ask(
+        self,
+        connection: int,
+        serving: Registration,
+        connect: pb.CommandConnect,
+        command: pb.BaseCommand,
+        answered: Answered,
+        *,
+        tls: bool,
+    ) -> None:
+        """Send a request of a client to the broker that serves.
+
+        Args:
+            connection: of the client.
+            serving: the broker that serves.
+            connect: the credentials of the client.
+            command: the request; its id is changed.
+            answered: called once, unless the connection is forgotten before.
+            tls: whether the client came by TLS, so that its credentials are sent by TLS if that broker has it.
+        """
+
+    def forget(self, connection: int) -> None:
+        """A client is gone."""
+
+    def hold(self, connection: int, hold: bool) -> None:
+        """A client takes no more answers, or takes more again."""
+
+
+@dataclass(frozen=True)
+class WaitingServices:
+    """The services of sessions of a waiting broker; for `SessionLogin`, too.
+
+    Attributes:
+        context: the broker's context.
+        broker: the waiting broker.
+        access: checks credentials; it knows no permissions.
+        counters: counts connections.
+        takeover: which broker serves.
+        relay: asks that broker.
+        limits: of frames.
+    """
+
+    context: BrokerContext
+    broker: Ending
+    access: Access
+    counters: Connections
+    takeover: Takeover
+    relay: Relay
+    limits: FrameLimits
+
+    def may_link(self, identity: Identity) -> bool:
+        """Every role: permissions are known to the broker that serves, and a link is sent there."""
+        return True
+
+
+class WaitingSession:
+    """The session of one connection.
+
+    Args:
+        connection: the client's connection.
+        services: of the waiting broker.
+    """
+
+    def __init__(self, connection: Connection, services: WaitingServices) -> None:
+        self.connection = connection
+        self._services = services
+        self._login = SessionLogin(connection, services)
+        self._connect = pb.CommandConnect()
+        self._asked = 0
+        self._asked_bytes = 0
+
+    def frames(self, frames: list[Frame]) -> None:
+        """Handle what came, in order.
+
+        Raises:
+            ProtocolError: the peer broke the protocol; the caller closes the connection.
+        """
+        for frame in frames:
+            if self.connection.closed:
+                return
+            if self.connection.handshake.connected:
+                self._frame(frame)
+            else:
+                if type(frame) is Frame:
+                    self._keep_credentials(frame.command.connect)
+                self._login.connect(frame, self._let_in)
+
+    def permissions_changed(self) -> None:
+        """Nothing changes: permissions are the serving broker's."""
+
+    def disconnected(self) -> None:
+        """The socket is gone."""
+        self.connection.closed = True
+        self._login.disconnected()
+        self._services.relay.forget(self.connection.number)
+
+    def set_writable(self, writable: bool) -> None:
+        """A client that does not read the answers is not heard either."""
+        self.connection.writable = writable
+        self.connection.hold(not writable, "unread")
+        self._services.relay.hold(self.connection.number, not writable)
+
+    # ---------------------------------------------------------------------------------------------------------- CONNECT
+
+    def _keep_credentials(self, connect: pb.CommandConnect) -> None:
+        """Keep what the serving broker is shown for relayed requests."""
+        self._connect.CopyFrom(connect)
+        self._connect.ClearField("proxy_to_broker_url")
+        # A new token is not asked for there: that connection ends with the token, and another one is made with the next.
+        self._connect.feature_flags.supports_auth_refresh = False
+
+    def _let_in(self, link: bool) -> None:
+        services, connection = self._services, self.connection
+        if link:
+            self._login.refuse(services.takeover.not_ready(), logged=True)
+            return
+        services.counters.let_in += 1
+        limits = services.limits
+        # Nothing larger than a command is accepted: there is no producer.
+        connection.outbox.put(FrameLimit(connection.number, limits.login + limits.command, limits.command))
+        version = connection.handshake.protocol_version
+        connection.send(commands.connected(version, services.context.config.message_bytes_max))
+
+    # --------------------------------------------------------------------------------------------------------- requests
+
+    def _frame(self, frame: Frame) -> None:
+        connection = self.connection
+        if type(frame) is PlainSend:
+            raise ProtocolError(f"SEND for producer {frame.producer_id}, which is not open on this connection")
+        command = frame.command
+        kind = command.type
+        try:
+            connection.handshake.check(command)
+        except BrokerError as error:
+            connection.refuse(request_id_of(command), error)
+            return
+        if kind in TRANSACTIONS:
+            connection.send(transaction_refused(command))
+        elif type(frame) is Refused:
+            connection.send(refusal(frame))
+        elif kind == pb.PING:
+            connection.send(commands.pong())
+        elif kind == pb.LOOKUP:
+            self._look_up(command.lookupTopic)
+        elif kind in RELAYED:
+            self._relay(command)
+        elif kind == pb.AUTH_RESPONSE:
+            self._connect.auth_method_name = command.authResponse.response.auth_method_name
+            self._connect.auth_data = command.authResponse.response.auth_data
+            self._login.response(command.authResponse)
+        elif kind == pb.SEND:
+            raise ProtocolError(f"SEND for producer {command.send.producer_id}, which is not open on this connection")
+        elif kind in (pb.CLOSE_PRODUCER, pb.CLOSE_CONSUMER, pb.WATCH_TOPIC_LIST_CLOSE):
+            connection.send(commands.success(request_id_of(command)))
+        elif kind in RESPONSE_OF and not (kind == pb.ACK and not command.ack.HasField("request_id")):
+            connection.send(refused(command, self._services.takeover.not_ready()))
+
+    def _look_up(self, command: pb.CommandLookupTopic) -> None:
+        try:
+            looked_up_name(command.topic)
+            urls = self._services.takeover.urls(command.advertised_listener_name)
+        except BrokerError as error:
+            self.connection.send(commands.lookup_failed(command.request_id, in_look_up(error), error.message))
+            return
+        self.connection.send(commands.lookup_redirect(command.request_id, *urls))
+
+    def _relay(self, command: pb.BaseCommand) -> None:
+        takeover, connection = self._services.takeover, self.connection
+        serving = takeover.serving
+        if serving is None:
+            self._relay_refused(command, takeover.not_ready())
+            return
+        if connection.certificate and not self._connect.auth_data and self._services.access.enabled:
+            # Only the client can prove that the certificate is its own.
+            self._relay_refused(
+                command,
+                BrokerError(
+                    ErrorCode.SERVICE_NOT_READY,
+                    f"{takeover.state}; a client that is authenticated by its certificate has to connect there",
+                ),
+            )
+            return
+        asked, size = pb.BaseCommand(), command.ByteSize()
+        asked.CopyFrom(command)
+        self._count(1, size)
+
+        def answered(answer: pb.BaseCommand | BrokerError) -> None:
+            self._count(-1, -size)
+            if isinstance(answer, BrokerError):
+                self._relay_refused(command, answer)
+            else:
+                getattr(answer, _FIELDS[answer.type]).request_id = request_id_of(command)
+                connection.send(encode(answer))
+
+        self._services.relay.ask(connection.number, serving, self._connect, asked, answered, tls=connection.tls)
+
+    def _count(self, requests: int, size: int) -> None:
+        """Relayed requests begin, or are answered: too many of them stop reading the socket."""
+        self._asked += requests
+        self._asked_bytes += size
+        full = self._asked > RELAYED_MAX or self._asked_bytes > RELAYED_BYTES_MAX
+        self.connection.hold(full, "relay")
+
+    def _relay_refused(self, command: pb.BaseCommand, error: BrokerError) -> None:
+        if command.type == pb.PARTITIONED_METADATA:
+            error = BrokerError(in_look_up(error), error.message)
+        self.connection.send(refused(command, error))
