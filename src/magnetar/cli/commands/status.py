@@ -10,6 +10,7 @@ import typer
 from magnetar.cli.commands.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.commands.links import rows_of
 from magnetar.cli.commands.metadata import compare, differing, remarks, unequal, word
+from magnetar.cli.shared.brokers import BROKER_COLUMNS, OneBroker, broker_rows, look_at_brokers, several
 from magnetar.cli.shared.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
 from magnetar.cli.shared.output import unread
 from magnetar.cli.shared.targets import Target, at_once, of_config
@@ -54,9 +55,10 @@ def status(
     """Show which clusters are up, the lag of every link, and what is blocked and why."""
     chosen = read_config(config)
     found = of_config(chosen, timeout_s=TIMEOUT_S)
+    brokers = several(chosen, TIMEOUT_S)
     urls = {name: cluster.service_url for name, cluster in chosen.clusters.items()}
     if not watch:
-        seen = look(found)
+        seen = look(found, brokers)
         if as_json:
             print_json(seen)
         else:
@@ -66,31 +68,33 @@ def status(
         return
     if as_json:
         raise MagnetarError("--watch shows a table: leave --json out, or call it again and again")
-    _watch(found, urls, every)
+    _watch(found, brokers, urls, every)
 
 
-def _watch(found: list[Target], urls: dict[str, str], every_s: float) -> None:
+def _watch(found: list[Target], brokers: list[OneBroker], urls: dict[str, str], every_s: float) -> None:
     from rich.live import Live
 
     stop = threading.Event()
     kept = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        with Live(picture(look(found), urls), console=console(), auto_refresh=False, screen=False) as live:
+        with Live(picture(look(found, brokers), urls), console=console(), auto_refresh=False, screen=False) as live:
             while not stop.wait(every_s) and not unread():
-                live.update(picture(look(found), urls), refresh=True)
+                live.update(picture(look(found, brokers), urls), refresh=True)
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGTERM, kept)
 
 
-def look(found: list[Target]) -> dict[str, dict[str, Any]]:
-    """The state of each cluster; `error` if it does not answer."""
+def look(found: list[Target], brokers: list[OneBroker]) -> dict[str, dict[str, Any]]:
+    """The state of each cluster; `error` if it does not answer; `brokers` if it has several."""
     answers = at_once(found, lambda client: client.get("/geo/v1/status"))
     seen: dict[str, dict[str, Any]] = {
         target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
         for target, answer in zip(found, answers, strict=True)
     }
+    for name, rows in look_at_brokers(brokers).items():
+        seen[name] = seen[name] | {"brokers": rows}
     compare(found, {name: one["metadata"] for name, one in seen.items() if "metadata" in one})
     return seen
 
@@ -104,6 +108,8 @@ def picture(seen: dict[str, dict[str, Any]], urls: dict[str, str]) -> Any:
     synchronised = any(one.get("metadata", {}).get("enabled") for one in seen.values())
     columns = (*CLUSTER_COLUMNS[:-1], "metadata", "detail") if synchronised else CLUSTER_COLUMNS
     parts: list[Any] = [table(cluster_rows(seen, urls), columns)]
+    if brokers := broker_rows(seen):
+        parts.append(table(brokers, BROKER_COLUMNS))
     if links:
         parts.append(table(rows_of(links), LINK_COLUMNS))
     replicated = subscription_rows(seen)

@@ -1,0 +1,90 @@
+"""The brokers of clusters that have several, for `magnetar status`: which one serves, and which ones wait."""
+
+import http
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from magnetar.admin.client import AdminClient, AdminError
+from magnetar.cli.shared.targets import Target, at_once
+from magnetar.core.config import Config
+from magnetar.core.errors import MagnetarError
+
+BROKER_COLUMNS: Final = ("cluster", "broker", "state", "service", "detail")
+
+
+class OneBroker(NamedTuple):
+    """A broker of a cluster with several.
+
+    Attributes:
+        cluster, name: as in the configuration.
+        service_url: its address for clients.
+        web_url: its address in answers to `leaderBroker`.
+        client: speaks to it alone.
+    """
+
+    cluster: str
+    name: str
+    service_url: str
+    web_url: str
+    client: AdminClient
+
+
+def several(config: Config, timeout_s: float) -> list[OneBroker]:
+    """The brokers of clusters that have several."""
+    return [
+        OneBroker(
+            cluster.name,
+            broker.name,
+            broker.service_url,
+            broker.web_url,
+            AdminClient(broker.admin_url, timeout_s=timeout_s),
+        )
+        for cluster in config.clusters.values()
+        if len(cluster.brokers) > 1
+        for broker in cluster.brokers
+    ]
+
+
+def look_at_brokers(brokers: list[OneBroker]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of `BROKER_COLUMNS` by cluster."""
+    web_urls = {broker.client: broker.web_url for broker in brokers}
+
+    def ask(client: AdminClient) -> tuple[str, str]:
+        return _state(client, web_urls[client])
+
+    answers = at_once([Target(broker.cluster, broker.client) for broker in brokers], ask)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for broker, answer in zip(brokers, answers, strict=True):
+        state, detail = ("down", str(answer)) if isinstance(answer, MagnetarError) else answer
+        row = {"broker": broker.name, "state": state, "service": broker.service_url, "detail": detail}
+        rows.setdefault(broker.cluster, []).append(row)
+    return rows
+
+
+def broker_rows(seen: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of all clusters for a table."""
+    return [{"cluster": name, **row} for name, one in seen.items() for row in one.get("brokers", ())]
+
+
+def _state(client: AdminClient, web_url: str) -> tuple[str, str]:
+    """The state of a broker, and the reason if it does not serve.
+
+    Raises:
+        MagnetarError: it does not answer, or refuses.
+    """
+    try:
+        client.get("/admin/v2/brokers/ready")
+    except AdminError as error:
+        if error.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        return ("not ready" if _leads(client, web_url) else "waits"), error.reason
+    return "serves", ""
+
+
+def _leads(client: AdminClient, web_url: str) -> bool:
+    """Whether it owns the log of its cluster."""
+    try:
+        answer = client.get("/admin/v2/brokers/leaderBroker")
+    except AdminError:
+        return False
+    return isinstance(answer, dict) and answer.get("serviceUrl") == web_url

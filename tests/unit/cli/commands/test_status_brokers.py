@@ -1,0 +1,89 @@
+"""`magnetar status` of a cluster of several brokers: which one serves, which ones wait, which ones are down."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_status import status
+from tests.unit.cli.conftest import Answer, FakeBroker
+
+Run = Callable[..., Answer]
+
+READY = "GET /admin/v2/brokers/ready"
+LEADER = "GET /admin/v2/brokers/leaderBroker"
+STATUS = "GET /geo/v1/status"
+
+HEAD = '[clusters.west]\nstorage = "bookkeeper"\nstore = "zookeeper://z:2181/west"\n'
+
+
+@pytest.fixture
+def three(make_broker: Callable[[], FakeBroker], tmp_path: Path) -> dict[str, FakeBroker]:
+    """The brokers of one cluster, and a clusters.toml."""
+    brokers = {name: make_broker() for name in "abc"}
+    text = HEAD
+    for number, (name, broker) in enumerate(brokers.items(), 1):
+        address = broker.url.removeprefix("http://")
+        text += f'[clusters.west.brokers.{name}]\npulsar = "127.0.0.1:{number}"\nhttp = "{address}"\n'
+    (tmp_path / "clusters.toml").write_text(text)
+    return brokers
+
+
+def waits(broker: FakeBroker, serving: FakeBroker) -> None:
+    """As a broker that waits answers."""
+    broker.answer(READY, {"reason": "broker x of cluster west waits to take over"}, 503)
+    broker.answer(LEADER, {"brokerId": "x", "serviceUrl": serving.url})
+    broker.answer(STATUS, {"reason": "another one serves"}, 503)
+
+
+def serves(broker: FakeBroker) -> None:
+    broker.answer(READY, "ok")
+    broker.answer(STATUS, status())
+
+
+def test_one_serves(three: dict[str, FakeBroker], run: Run) -> None:
+    waits(three["a"], three["b"])
+    serves(three["b"])
+    three["c"].answer(READY, {"reason": "token expired"}, 401)
+    found = run("status", "--json").json["west"]
+    assert found["broker"]["topics"] == 3
+    assert [(row["broker"], row["state"], row["detail"]) for row in found["brokers"]] == [
+        ("a", "waits", "broker x of cluster west waits to take over"),
+        ("b", "serves", ""),
+        ("c", "down", "token expired"),
+    ]
+    assert found["brokers"][0]["service"] == "pulsar://127.0.0.1:1"
+    shown = [line.split()[:3] for line in run("status").out.splitlines()]
+    assert ["west", "a", "waits"] in shown
+    assert ["west", "b", "serves"] in shown
+    assert ["west", "c", "down"] in shown
+
+
+def test_the_owner_of_the_log_that_does_not_serve_does_not_wait(three: dict[str, FakeBroker], run: Run) -> None:
+    for broker in three.values():
+        waits(broker, three["c"])
+    answer = run("status", "--json")
+    assert "no cluster answers" in answer.err
+    assert [row["state"] for row in answer.json["west"]["brokers"]] == ["waits", "waits", "not ready"]
+
+
+def test_a_broker_that_does_not_answer(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "clusters.toml").write_text(
+        HEAD
+        + "".join(
+            f'[clusters.west.brokers.{name}]\npulsar = "127.0.0.1:{port}"\nhttp = "127.0.0.1:{port + 1}"\n'
+            for name, port in (("a", 1), ("b", 3))
+        )
+    )
+    rows = run("status", "--json").json["west"]["brokers"]
+    assert [row["state"] for row in rows] == ["down", "down"]
+    assert rows[1]["detail"] == "cannot reach http://127.0.0.1:4: connection refused"
+
+
+def test_a_cluster_of_one_broker_has_no_rows(fake: FakeBroker, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "clusters.toml").write_text(
+        f'[clusters.solo]\npulsar = "127.0.0.1:1"\nhttp = "{fake.url.removeprefix("http://")}"\n'
+    )
+    fake.answer(STATUS, status())
+    assert "brokers" not in run("status", "--json").json["solo"]
+    assert [what for what, _ in fake.requests if "brokers" in what] == []
