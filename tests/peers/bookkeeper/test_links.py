@@ -1,0 +1,241 @@
+"""Links between a cluster of two brokers on real bookies and a cluster of one broker: they continue over a takeover."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.support.apache_bookkeeper.kit import BookKeeperCluster
+from tests.support.brokers import BrokerProcess, eventually, free_port
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.spark]
+
+TOPIC = "persistent://public/default/both-ways"
+PATH = "/admin/v2/persistent/public/default/both-ways"
+RETENTION = "/admin/v2/namespaces/public/default/retention"
+PAUSE_S = 0.01
+"""Between two messages of a publisher: the test is about a takeover, and not about load."""
+
+FILE = """\
+[magnetar]
+data_dir = "data"
+
+[clusters.west]
+storage = "bookkeeper"
+store = "zookeeper://{hosts}/magnetar/links"
+[clusters.west.brokers.a]
+pulsar = "127.0.0.1:{a.pulsar_port}"
+http = "127.0.0.1:{a.http_port}"
+[clusters.west.brokers.b]
+pulsar = "127.0.0.1:{b.pulsar_port}"
+http = "127.0.0.1:{b.http_port}"
+
+[clusters.east]
+pulsar = "127.0.0.1:{east.pulsar_port}"
+http = "127.0.0.1:{east.http_port}"
+
+[deduplication]
+enabled = true
+
+[metadata]
+metadata_sync_topic = "persistent://pulsar/system/metadata-sync"
+
+[replication]
+token_file = "{token}"
+{tail}
+"""
+
+
+class Clusters:
+    """West with brokers a and b, east with one broker, and the pipeline between them. Each has a folder of its own."""
+
+    def __init__(self, folder: Path, hosts: str) -> None:
+        names = {"a": "west/a", "b": "west/b", "east": "east"}
+        self.brokers = {
+            key: BrokerProcess(folder / key / "clusters.toml", name, free_port(), free_port())
+            for key, name in names.items()
+        }
+        token = folder / "link.token"
+        token.write_text("a-link-token-of-the-test-0123456789\n")
+        token.chmod(0o600)
+        tail = os.environ.get("MAGNETAR_TAIL", "")
+        tail = f'tail = "{tail}"' if tail else ""
+        self.config = folder / "clusters.toml"
+        for config in (self.config, *(broker.config for broker in self.brokers.values())):
+            config.parent.mkdir(exist_ok=True)
+            config.write_text(FILE.format(hosts=hosts, token=token, tail=tail, **self.brokers))
+        self.pipeline = Pipeline(self.config)
+
+    def __getitem__(self, name: str) -> BrokerProcess:
+        return self.brokers[name]
+
+    @property
+    def west(self) -> str:
+        """Both brokers of west, as its clients name them."""
+        return f"{self['a'].url},127.0.0.1:{self['b'].pulsar_port}"
+
+    def start(self) -> None:
+        """Start everything; a serves west."""
+        self["a"].start()
+        self["b"].launch()
+        self["east"].start()
+        eventually(lambda: "waits to take over" in self["b"].log.read_text(), what="b waits")
+        self.pipeline.start()
+
+    def close(self) -> None:
+        """End everything."""
+        self.pipeline.kill()
+        for broker in self.brokers.values():
+            broker.kill()
+
+    def command(self, *words: str) -> str:
+        """What `magnetar` prints with the file of the pipeline."""
+        done = subprocess.run(
+            [sys.executable, "-m", "magnetar", *words, "-c", str(self.config)],
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+
+@pytest.fixture
+def clusters(cluster: BookKeeperCluster, tmp_path: Path) -> Iterator[Clusters]:
+    made = Clusters(tmp_path, cluster.hosts)
+    yield made
+    made.close()
+
+
+def connect(url: str) -> pulsar.Client:
+    """An official client."""
+    logger = logging.getLogger("pulsar-client")
+    logger.setLevel(logging.CRITICAL)
+    return pulsar.Client(url, operation_timeout_seconds=30, logger=logger)
+
+
+class Publisher:
+    """Sends `NAME-0`, `NAME-1` and so on, until it is stopped; counts those that are confirmed."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.confirmed = 0
+        self.failed = ""
+        self._name = name
+        self._stop = threading.Event()
+        self._client = connect(url)
+        self._producer = self._client.create_producer(
+            TOPIC, producer_name=name, batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(PAUSE_S):
+            try:
+                self._producer.send(f"{self._name}-{self.confirmed}".encode())
+            except pulsar.PulsarException as error:
+                self.failed = str(error)
+                return
+            self.confirmed += 1
+
+    def after(self, count: int) -> None:
+        """Wait until so many more are confirmed."""
+        wanted = self.confirmed + count
+        eventually(lambda: self.failed or self.confirmed >= wanted, within_s=120, what=f"{count} more of {self._name}")
+        assert not self.failed
+
+    def close(self) -> list[str]:
+        """End; what was confirmed, in order."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive() and not self.failed
+        self._client.close()
+        return [f"{self._name}-{number}" for number in range(self.confirmed)]
+
+
+def stored(url: str) -> list[str]:
+    """Everything in the topic of a cluster."""
+    client = connect(url)
+    try:
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(20_000).data().decode())
+        return found
+    finally:
+        client.close()
+
+
+def backlog(broker: BrokerProcess) -> int:
+    """Messages that the subscription has still to get."""
+    stats: dict[str, Any] = broker.rest("GET", f"{PATH}/stats")
+    return int(stats["subscriptions"].get("s", {"msgBacklog": -1})["msgBacklog"])
+
+
+def acknowledged_all(consumer: pulsar.Consumer, broker: BrokerProcess) -> bool:
+    """Acknowledge what comes; whether nothing is left. What was on its way when the broker died comes again."""
+    try:
+        while True:
+            consumer.acknowledge(consumer.receive(1_000))
+    except pulsar.Timeout:
+        return backlog(broker) == 0
+
+
+def acknowledge(consumer: pulsar.Consumer, count: int) -> None:
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive(60_000))
+
+
+def test_links_in_both_directions_continue_over_a_takeover(clusters: Clusters) -> None:
+    clusters.start()
+    publishers = [Publisher(clusters.west, "from-west"), Publisher(clusters["east"].url, "from-east")]
+    for publisher in publishers:
+        publisher.after(50)
+    client = connect(clusters.west)
+    consumer = client.subscribe(
+        TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True
+    )
+    acknowledge(consumer, 40)
+    eventually(lambda: backlog(clusters["east"]) >= 0, within_s=60, what="the subscription is in east")
+
+    clusters["a"].kill()  # SIGKILL, while messages travel in both directions
+    clusters["east"].rest("POST", RETENTION, {"retentionTimeInMinutes": 77, "retentionSizeInMB": 7})
+    for publisher in publishers:
+        publisher.after(50)
+    clusters["b"].await_ready()
+    for publisher in publishers:
+        publisher.after(20)
+
+    confirmed = {
+        name: publisher.close() for name, publisher in zip(("from-west", "from-east"), publishers, strict=True)
+    }
+    expected = sum(map(len, confirmed.values()))
+    for url in (clusters["b"].url, clusters["east"].url):
+        found = eventually(
+            lambda url=url: (all_ := stored(url)) and len(all_) >= expected and all_, within_s=120, every_s=1
+        )
+        for name, sent in confirmed.items():
+            assert [one for one in found if one.startswith(name)] == sent, f"{name} at {url}"
+        assert len(found) == expected
+
+    eventually(lambda: acknowledged_all(consumer, clusters["b"]), within_s=120, what="all is acknowledged in west")
+    eventually(lambda: backlog(clusters["east"]) == 0, within_s=60, what="the position came to east")
+    arrived = {"retentionTimeInMinutes": 77, "retentionSizeInMB": 7}
+    eventually(lambda: clusters["b"].rest("GET", RETENTION) == arrived, within_s=60, what="the policy came to west")
+    client.close()
+
+    # The file names the broker that was killed first: each command finds the other one.
+    state = json.loads(clusters.command("status", "--json"))
+    assert {name: one.get("error") for name, one in state.items()} == {"west": None, "east": None}
+    assert "west:east" in clusters.command("links", "list")
+    assert "can be switched off now" in clusters.command("drain", "west", "--timeout", "60")
+    clusters.command("verify", TOPIC)
+    assert clusters.pipeline.process is not None
+    assert clusters.pipeline.process.poll() is None
