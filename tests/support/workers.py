@@ -13,8 +13,13 @@ from tests.support.pipelines import Pipeline
 def below(pipeline: Pipeline, wanted: Callable[[list[str]], Any]) -> list[psutil.Process]:
     """Processes that a driver started, by their command lines."""
     assert pipeline.process is not None
+    return descendants(psutil.Process(pipeline.process.pid), wanted)
+
+
+def descendants(process: psutil.Process, wanted: Callable[[list[str]], Any]) -> list[psutil.Process]:
+    """Processes that a process started, or that these started, by their command lines."""
     found = []
-    for one in psutil.Process(pipeline.process.pid).children(recursive=True):
+    for one in process.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             if one.status() != psutil.STATUS_ZOMBIE and wanted(one.cmdline()):
                 found.append(one)
@@ -23,7 +28,17 @@ def below(pipeline: Pipeline, wanted: Callable[[list[str]], Any]) -> list[psutil
 
 def workers(pipeline: Pipeline) -> list[psutil.Process]:
     """Python processes of Spark: workers of tasks, those of the driver that plan and commit, and the daemons that fork them."""
-    return below(pipeline, lambda words: any(word.startswith("pyspark.") for word in words))
+    return below(pipeline, is_python)
+
+
+def is_python(words: list[str]) -> bool:
+    """A Python process of Spark, by its command line."""
+    return any(word.startswith("pyspark.") for word in words)
+
+
+def is_executor(words: list[str]) -> bool:
+    """The JVM of an executor, likewise."""
+    return any("CoarseGrainedExecutorBackend" in word for word in words)
 
 
 def connections(process: psutil.Process, ports: Collection[int]) -> Counter[int]:

@@ -13,14 +13,9 @@ from tests.support.brokers import eventually
 from tests.support.pipelines import Pipeline
 from tests.support.random_kills import MARKS, ROUNDS, a_moment, all_arrive, kill_one
 from tests.support.traffic import Flow
-from tests.support.workers import below
+from tests.support.workers import below, is_executor
 
 pytestmark = MARKS
-
-
-def is_executor(words: list[str]) -> bool:
-    """The JVM of an executor."""
-    return any("CoarseGrainedExecutorBackend" in word for word in words)
 
 
 class First(Record):
