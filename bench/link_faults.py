@@ -38,6 +38,7 @@ TOPIC: Final = "persistent://public/default/faults"
 STATS: Final = "/admin/v2/persistent/public/default/faults/internalStats"
 STOPPED_S: Final = 3.0
 STILL_S: Final = 30.0
+SEND_MS: Final = 120_000
 DOWN_S: Final = 2.0
 QUIET_S: Final = 3.0
 """Before each fault: nothing of the last one is left."""
@@ -48,7 +49,8 @@ class Flow:
 
     def __init__(self, world: World, rate: int) -> None:
         self._client = client_of(world["a"])
-        self._producer = self._client.create_producer(TOPIC, batching_enabled=False)
+        # A broker that stands still for 30 s must not end the flow.
+        self._producer = self._client.create_producer(TOPIC, batching_enabled=False, send_timeout_millis=SEND_MS)
         self._admin = Admin(world["b"])
         self.sent: list[float] = []
         self.arrived: list[float] = []
@@ -129,8 +131,11 @@ class Faults:
         assert process is not None
         process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
+        before = len(self._flow.sent)
         process.send_signal(signal.SIGCONT)
         back = time.perf_counter()
+        # A source that stood still took nothing: the message that it takes first counts.
+        eventually(lambda: len(self._flow.sent) > before, within_s=60, every_s=0.001, what="a message is taken")
         return self._flow.caught_up() - back
 
     def stopped(self) -> float:

@@ -1,7 +1,8 @@
-"""Spark's speculative execution: a copy of a slow task runs on another executor, and both attempts believe that they are the task.
+"""Spark's speculative execution: a copy of a slow task runs on another executor. Both attempts believe that they are the task.
 
 Spark starts a copy on another host only, and never with a local master. So the cluster here has two workers with addresses of
-their own. A task is slow because the Python processes of one executor are stopped. They go on later, when the copies have done the work.
+their own. A task is slow because the Python processes of one executor are stopped. They continue when the copies have done the
+work.
 """
 
 import json

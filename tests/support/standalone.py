@@ -25,9 +25,7 @@ class Standalone:
         hosts: addresses on loopback, with a worker on each.
     """
 
-    def __init__(
-        self, folder: Path, cores: int = 2, memory: str = "2g", hosts: Sequence[str] = ("127.0.0.1",)
-    ) -> None:
+    def __init__(self, folder: Path, cores: int = 2, memory: str = "2g", hosts: Sequence[str] = ("127.0.0.1",)) -> None:
         self._folder = folder
         self._web = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -104,6 +104,14 @@ class TopicLog:
         read_entries: entries that were read from the disk since the broker's start.
     """
 
+    __slots__ = (
+        "_age_ms_max", "_bytes_max", "_cache", "_doomed", "_entries_max", "_fresh", "_here", "_ids", "_in_flight",
+        "_large", "_ledger_ids", "_ledgers", "_opening", "_opening_ms", "_staged_bytes", "_staged_entries",
+        "_staged_in", "_staged_index", "_staged_marks", "_watermarks", "_write_epoch", "bytes_retained",
+        "cached_bytes", "incarnation", "last", "name", "next_index", "read_entries", "staged_last", "unsynced",
+    )  # fmt: skip
+    """As in `broker.topics.topic.Topic`: less memory for each idle topic."""
+
     def __init__(
         self,
         name: str,

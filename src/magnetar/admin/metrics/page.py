@@ -113,10 +113,11 @@ async def metrics(call: Call) -> web.Response:
     now_ms = int(time.time() * 1000)
     seen = Snapshot(broker, whole=whole, topic_rows=topic_rows, subscription_rows=subscription_rows, now_ms=now_ms)
     await _read_rows(call, seen.topic_rows.rows, seen)
-    seen.links = control.links.states()
-    seen.replicated = await collect(call, control.replicated.topics(), METRIC_SUBSCRIPTIONS_MAX)
+    seen.links = await call.building.steps(control.links.figures(seen.topic_rows.rows))
+    replicated = await call.building.names(await call.building.steps(control.replicated.topic_steps()))
+    seen.replicated = await collect(call, replicated, METRIC_SUBSCRIPTIONS_MAX)
     seen.counters = control.replicated.metrics()["counters"]
-    seen.incoming = control.links.status().get("incoming", {})
+    seen.incoming = control.links.incoming()
     seen.metadata = control.metadata.state()
     seen.process = await asyncio.to_thread(HOST.process)  # a list of thousands of descriptors takes milliseconds
     seen.usage = HOST.usage(seen.process)
@@ -327,7 +328,9 @@ class Figures:
     def _replication(self) -> Iterable[str]:
         found: list[tuple[tuple[str, ...], tuple[float, ...]]] = []
         for link in self._seen.links:
-            for topic in link["topics"][:METRIC_TOPICS_MAX]:
+            for topic in link["topics"]:
+                if topic["topic"] not in self._seen.topic_rows.rows:
+                    continue  # it is blocked, and counted below
                 going = link["state"] == "up" and not topic["paused"] and not topic["blocked"]
                 values = (topic["lag_messages"], topic["lag_ms"] / 1000, going, not going)
                 found.append(((*_of(topic["topic"]), link["target"]), values))

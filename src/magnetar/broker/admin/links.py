@@ -1,5 +1,6 @@
 """Outgoing links for administration; the rules are those of `broker.admin.controller`."""
 
+from collections.abc import Container, Generator
 from typing import Any
 
 from magnetar.broker.admin.draining import Drain, DrainState
@@ -40,6 +41,14 @@ class LinkControl:
     def states(self) -> list[LinkState]:
         """Every outgoing link, by target name; topics by name."""
         return self._links.reports.states()
+
+    def figures(self, shown: Container[str]) -> Generator[None, None, list[LinkState]]:
+        """The same for `/metrics`, in steps; `topics` has only those of `shown`, and those that are blocked."""
+        return self._links.reports.figures(shown)
+
+    def incoming(self) -> dict[str, Any]:
+        """`incoming` of `status` alone, which does not walk over the topics."""
+        return self._links.reports.incoming()
 
     def status(self) -> dict[str, Any]:
         """The additions of `GET /geo/v1/status` to cluster, uuid and links: `incoming` (per source: uuid, since, last

@@ -8,6 +8,8 @@ from magnetar.broker.admin.events import AdminEvents
 from magnetar.broker.broker import Broker
 from magnetar.broker.catalog.maintenance import CacheRates, Totals
 from magnetar.broker.nonpersistent.topic import NonPersistentTopic
+from magnetar.broker.publish.deduplication import TopicDeduplication
+from magnetar.broker.publish.idempotency.topic import TopicIdempotency
 from magnetar.broker.statistics.cardinality import Shown, SubscriptionKey
 from magnetar.broker.statistics.latency import Connections, Interval, PublishLatency
 from magnetar.broker.statistics.topic_stats import Steps, TopicStatistics, at_once, compacted_entries
@@ -163,8 +165,8 @@ class StatisticsControl:
             "unknownTopics": len(broker.proofs.unknown),
             "lostEntries": broker.lost_entries,
             "damagedGivenUp": broker.damage.given_up,
-            "deduplication": broker.deduplications.stats(),
-            "idempotency": broker.idempotencies.stats(),
+            "deduplication": broker.deduplications.stats(counts.deduplications),
+            "idempotency": broker.idempotencies.stats(counts.idempotencies),
             "schemas": broker.schemas.stats(),
             "security": broker.access.stats(),
             "ready": broker.healthy,
@@ -278,6 +280,8 @@ class _Counts:
     def __init__(self) -> None:
         self.topics = self.subscriptions = self.producers = self.consumers = 0
         self.by_namespace: Counter[str] = Counter()
+        self.deduplications: list[TopicDeduplication] = []
+        self.idempotencies: list[TopicIdempotency] = []
         self.stored = dict.fromkeys(
             (
                 "producers", "consumers", "topics", "subscriptions",
@@ -294,6 +298,10 @@ class _Counts:
         stored["msgInCounter"] += topic.messages_in
         stored["bytesInCounter"] += topic.bytes_in
         stored["storageSize"] += topic.log.bytes_retained
+        if topic.deduplication is not None:
+            self.deduplications.append(topic.deduplication)
+        if topic.idempotency is not None:
+            self.idempotencies.append(topic.idempotency)
         if topic.subscriptions:
             stored["subscriptions"] += len(topic.subscriptions)
             for subscription in topic.subscriptions.values():
@@ -304,7 +312,8 @@ class _Counts:
     def add(self, topic: Topic | NonPersistentTopic) -> None:
         """Count one."""
         self.topics += 1
-        self.subscriptions += len(topic.subscriptions)
         self.producers += len(topic.producers.live)
-        self.consumers += topic.consumer_count()
+        if topic.subscriptions:
+            self.subscriptions += len(topic.subscriptions)
+            self.consumers += topic.consumer_count()
         self.by_namespace[f"{topic.name.tenant}/{topic.name.namespace}"] += 1

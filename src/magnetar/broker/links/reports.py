@@ -1,7 +1,8 @@
 """Reports of a broker about its links: states, statistics, obstacles."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Container, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from magnetar.broker.clients import Clients
 from magnetar.broker.context import BrokerContext
@@ -20,6 +21,41 @@ from magnetar.replication.link.policy import unlinked
 from magnetar.replication.link.source import LinkSource
 
 LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
+
+
+TOPICS_A_STEP: Final = 200
+"""Topics that are read for the figures of a link before others get their turn: some 0.2 ms where they have no lag."""
+
+
+class Lag(NamedTuple):
+    """The messages that a topic has still to send."""
+
+    messages: int = 0
+    size: int = 0
+    age_ms: int = 0
+
+
+NO_LAG: Final = Lag()
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The figures of a link that are sums over its topics; `age_ms` is the largest."""
+
+    skipped: int = 0
+    gap: int = 0
+    messages: int = 0
+    size: int = 0
+    age_ms: int = 0
+
+    def add(self, state: LinkTopic, lag: Lag) -> None:
+        """Count one topic; the lag of an orphan is no lag of the link."""
+        self.skipped += state.skipped
+        self.gap += state.gap
+        if state.wanted and lag is not NO_LAG:
+            self.messages += lag.messages
+            self.size += lag.size
+            self.age_ms = max(self.age_ms, lag.age_ms)
 
 
 class LinkReporter:
@@ -55,21 +91,55 @@ class LinkReporter:
 
     def states(self) -> list[LinkState]:
         """Every outgoing link."""
-        return [
-            self._state(source, [self.topic_state(state, source.to) for _, state in sorted(source.topics.items())])
-            for source in self._sources.values()
-        ]
+        return [self._all_topics(source) for source in self._sources.values()]
+
+    def figures(self, shown: Container[str]) -> Generator[None, None, list[LinkState]]:
+        """`states` for `/metrics`, in steps of `TOPICS_A_STEP` topics.
+
+        Args:
+            shown: the topics that are described; so are those that are blocked. The others are in the sums alone.
+        """
+        found: list[LinkState] = []
+        for source in list(self._sources.values()):
+            found += [(yield from self._figures(source, shown))]
+        return found
+
+    def _figures(self, source: LinkSource, shown: Container[str]) -> Generator[None, None, LinkState]:
+        sums, topics, losers = _Sums(), [], []
+        now_ms, of = self._outbox.day_ms, source.topics
+        for number, state in enumerate(list(of.values()), 1):
+            if of.get(state.name) is state:  # it may have been deleted since
+                lag = self._lag(state, now_ms)
+                sums.add(state, lag)
+                if state.gap or state.skipped:
+                    losers.append(state)
+                if state.blocked is not None or state.name in shown:
+                    topics.append(self._topic_state(state, lag, source.to))
+            if number % TOPICS_A_STEP == 0:
+                yield
+        topics.sort(key=lambda topic: topic["topic"])
+        return self._state(source, topics, sums, source.lost_by(losers))
 
     def state_alone(self, source: LinkSource) -> LinkState:
-        """An outgoing link without its topics, and figures that are theirs."""
-        return self._state(source, [])
+        """An outgoing link without its topics, and without their lag."""
+        sums = _Sums()
+        for state in source.topics.values():
+            sums.add(state, NO_LAG)
+        return self._state(source, [], sums, source.lost)
 
     def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
         """One topic of the link to a target."""
-        return self._topic_state(state, self._outbox.day_ms, target)
+        return self._topic_state(state, self._lag(state, self._outbox.day_ms), target)
 
-    def _state(self, source: LinkSource, topics: list[LinkTopicState]) -> LinkState:
-        wanted = [topic for topic in topics if not topic["orphan"]]
+    def _all_topics(self, source: LinkSource) -> LinkState:
+        sums, topics, now_ms = _Sums(), [], self._outbox.day_ms
+        for _, state in sorted(source.topics.items()):
+            lag = self._lag(state, now_ms)
+            sums.add(state, lag)
+            topics.append(self._topic_state(state, lag, source.to))
+        return self._state(source, topics, sums, source.lost)
+
+    def _state(self, source: LinkSource, topics: list[LinkTopicState], sums: _Sums, lost: tuple[int, int]) -> LinkState:
         state, detail = "up", ""
         if not source.linked:
             state, detail = "idle", "the link is no longer configured; orphaned cursors hold data"
@@ -79,7 +149,7 @@ class LinkReporter:
             state, detail = "idle", LEASE_SILENT
         elif source.trouble:
             state, detail = ("blocked" if source.trouble == "identity" else "down"), source.trouble_reason
-        sent, lost = self._sent[source.to], source.lost
+        sent = self._sent[source.to]
         return LinkState(
             source=self._context.cluster,
             target=source.to,
@@ -91,27 +161,34 @@ class LinkReporter:
             throttled=source.throttled,
             messages_sent=sent[0],
             bytes_sent=sent[1],
-            skipped_messages=sum(one.skipped for one in source.topics.values()),
-            gap_messages=sum(one.gap for one in source.topics.values()),
+            skipped_messages=sums.skipped,
+            gap_messages=sums.gap,
             skipped_messages_total=lost[1],
             gap_messages_total=lost[0],
-            lag_messages=sum(topic["lag_messages"] for topic in wanted),
-            lag_bytes=sum(topic["lag_bytes"] for topic in wanted),
-            lag_ms=max((topic["lag_ms"] for topic in wanted), default=0),
+            lag_messages=sums.messages,
+            lag_bytes=sums.size,
+            lag_ms=sums.age_ms,
             topics=topics,
         )
 
-    def _topic_state(self, state: LinkTopic, now_ms: int, target: str) -> LinkTopicState:
-        here = self._context.cluster
+    @staticmethod
+    def _lag(state: LinkTopic, now_ms: int) -> Lag:
+        if state.cursor.c >= state.end:
+            return NO_LAG
         entries, size, oldest_ms = state.pending(state.end)
+        messages = state.lag_messages() if entries else 0
+        # Entries after C that no link has to send (they arrived over one) are not a lag.
+        return Lag(messages, size, max(0, now_ms - oldest_ms)) if messages else NO_LAG
+
+    def _topic_state(self, state: LinkTopic, lag: Lag, target: str) -> LinkTopicState:
         report = LinkTopicState(
             topic=state.name,
             c=str(state.cursor.c),
             s=str(state.cursor.s),
             gen=state.cursor.gen,
-            lag_messages=state.lag_messages() if entries else 0,
-            lag_bytes=size if entries else 0,
-            lag_ms=max(0, now_ms - oldest_ms) if entries else 0,
+            lag_messages=lag.messages,
+            lag_bytes=lag.size,
+            lag_ms=lag.age_ms,
             paused=state.paused,
             blocked=state.blocked.kind if state.blocked is not None else "",
             orphan=not state.wanted,
@@ -123,10 +200,7 @@ class LinkReporter:
             if state.blocked.position != NONE:
                 report["blocked_at"] = str(state.blocked.position)
             if state.blocked.conflict is not None:
-                report["schema_conflict"] = described_conflict(state.blocked.conflict, here, target)
-        if not report["lag_messages"]:
-            # Entries after C that no link has to send (they arrived over one) are not a lag.
-            report["lag_bytes"] = report["lag_ms"] = 0
+                report["schema_conflict"] = described_conflict(state.blocked.conflict, self._context.cluster, target)
         return report
 
     def why_not(self, source: LinkSource, state: LinkTopic) -> str:
@@ -139,10 +213,14 @@ class LinkReporter:
             return LEASE_SILENT
         return source.trouble_reason if source.trouble else ""
 
+    def incoming(self) -> dict[str, Any]:
+        """The destination's side: by source, plain values."""
+        return self._destination.status()
+
     def status(self) -> dict[str, Any]:
         """The destination's side, and what was lost."""
         return {
-            "incoming": self._destination.status(),
+            "incoming": self.incoming(),
             "gaps": {
                 f"{source.to} {state.name}": state.gap
                 for source in self._sources.values()
@@ -170,7 +248,7 @@ class LinkReporter:
         for target, source in self._sources.items():
             state = source.topics.get(topic.text)
             if state is not None and state.wanted:
-                report = self._topic_state(state, now_ms, target)
+                lag = self._lag(state, now_ms)
                 flow = topic.flows.get(target, NO_FLOW)
                 messages_in, bytes_in, messages_out, bytes_out = flow.meter.per_s
                 found[target] = {
@@ -185,9 +263,9 @@ class LinkReporter:
                     # Links do not expire messages: unsent ones would be lost.
                     "msgRateExpired": 0.0,
                     "msgExpiredCount": 0,
-                    "replicationBacklog": report["lag_messages"],
+                    "replicationBacklog": lag.messages,
                     "connected": source.lease.live and not source.trouble,
-                    "replicationDelayInSeconds": report["lag_ms"] // 1000,
+                    "replicationDelayInSeconds": lag.age_ms // 1000,
                     **self._connection("inbound", flow.inbound),
                     **self._connection("outbound", source.lease.connection if source.lease.live else None),
                 }

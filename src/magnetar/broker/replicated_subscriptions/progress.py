@@ -7,7 +7,6 @@ machine knows which acknowledgements an update reports (`ReplicatedTopic.untold`
 links in the same way.
 """
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -94,7 +93,7 @@ class Progress:
         self._log = log
         self._collected: dict[str, Lag] = {}
         self._under_way: list[Written] = []
-        self._written: deque[Written] = deque()
+        self._written: list[Written] = []
 
     def acknowledged(self, subscription: str, acked: Acked, now_ms: int) -> None:
         """A consumer or operator here acknowledged something."""
@@ -142,17 +141,17 @@ class Progress:
             self._halve()
 
     def _halve(self) -> None:
-        old, self._written = self._written, deque()
-        while old:
-            first = old.popleft()
-            if old:
-                first.join(old.popleft())
-            self._written.append(first)
+        for first, later in zip(self._written[::2], self._written[1::2], strict=False):
+            first.join(later)
+        self._written = self._written[::2]
 
     def carried(self, up_to: Position) -> None:
         """Every link is done with everything at or below."""
-        while self._written and self._written[0].position <= up_to:
-            self._written.popleft()
+        done = 0
+        while done < len(self._written) and self._written[done].position <= up_to:
+            done += 1
+        if done:
+            del self._written[:done]
 
     def waiting_since(self, carried: Position) -> int:
         """When the oldest marker was written that a link has not carried; 0 if it has carried all."""

@@ -50,19 +50,23 @@ class _Reading(Generic[Key]):
 
     Attributes:
         most: a ceiling on rows.
+        exists: whether a key is still there.
         rows: the rows so far.
-        without: keys without a row so far, with their counts.
-        rest: the sum of these.
+        idle: number of keys so far that have no row and counted nothing.
+        others: number of keys so far that have no row and counted something.
     """
 
     most: int
-    rest: Counted
+    exists: Callable[[Key], bool]
     rows: dict[Key, Counted] = field(default_factory=dict)
-    without: dict[Key, Counted] = field(default_factory=dict)
+    idle: int = 0
+    others: int = 0
 
 
 class Rows(Generic[Key]):
     """The keys with a row. They are read one by one between `begin` and `end`; between two keys anything may happen.
+
+    A key without a row that did not change since the last reading costs one comparison: the sum of these keys is kept.
 
     Args:
         counters: number of counters of each.
@@ -72,32 +76,46 @@ class Rows(Generic[Key]):
         self._zero: Counted = (0,) * counters
         self._since: dict[Key, Counted] = {}
         self._others: dict[Key, Counted] = {}
+        """Keys without a row that counted something, as they were read last."""
+        self._rest = self._zero
+        """The sum of these."""
+        self._idle = 0
+        """Keys without a row that counted nothing, in the last reading."""
         self._left: Counted | None = None
         self._reading: _Reading[Key] | None = None
 
     def gone(self, key: Key, counted: Counted) -> None:
         """One is gone, with its final counts. While all have rows, one that was never shown leaves nothing."""
         reading = self._reading
-        if self._since.pop(key, None) is None and (self._others or (reading is not None and reading.without)):
-            self._leave(counted)
-        self._others.pop(key, None)
+        without = self._others or self._idle or (reading is not None and reading.idle)
+        if self._since.pop(key, None) is None and without:
+            self._left = self._plus(self._left or self._zero, counted)
+        self._forget(key)
         if reading is not None:
             reading.rows.pop(key, None)
-            if (read := reading.without.pop(key, None)) is not None:
-                reading.rest = tuple(map(sub, reading.rest, read))
 
-    def _leave(self, counted: Counted) -> None:
-        self._left = tuple(map(add, self._left or self._zero, counted))
+    def _forget(self, key: Key) -> None:
+        """A key no longer counts among those without a row."""
+        if (read := self._others.pop(key, None)) is not None:
+            self._rest = self._minus(self._rest, read)
+
+    @staticmethod
+    def _plus(one: Counted, other: Counted) -> Counted:
+        return tuple(map(add, one, other))
+
+    @staticmethod
+    def _minus(one: Counted, other: Counted) -> Counted:
+        return tuple(map(sub, one, other))
 
     def begin(self, most: int, exists: Callable[[Key], bool]) -> None:
         """Begin to read; the one before has ended.
 
         Args:
             most: a ceiling on rows.
-            exists: whether a key with a row is still there.
+            exists: whether a key is still there.
         """
         self._since = {key: had for key, had in self._since.items() if exists(key)}
-        self._reading = _Reading(most, self._zero)
+        self._reading = _Reading(most, exists)
 
     def read(self, key: Key, now: Counted, *, may: bool = True) -> bool:
         """Read one of the existing keys, with its counts; a free row is assigned to it if it may have one.
@@ -109,28 +127,37 @@ class Rows(Generic[Key]):
         assert reading is not None, "not begun"
         had = since.get(key)
         if had is None:
+            before = self._others.get(key)
             if len(since) >= reading.most or not may:
-                reading.without[key] = now
-                reading.rest = tuple(map(add, reading.rest, now))
+                if before is None and now == self._zero:
+                    reading.idle += 1
+                    return False
+                reading.others += 1
+                if before != now:
+                    self._rest = self._plus(self._minus(self._rest, before or self._zero), now)
+                    self._others[key] = now
                 return False
-            if key in self._others:
+            if before is not None:
+                self._forget(key)
+                self._left = self._plus(self._left or self._zero, now)
                 had = now
-                self._leave(now)
             else:
                 had = self._zero
             since[key] = had
-        reading.rows[key] = tuple(map(sub, now, had))
+        reading.rows[key] = self._minus(now, had)
         return True
 
     def end(self) -> Shown[Key]:
         """Everything was read."""
         reading = self._reading
         assert reading is not None, "not begun"
-        self._others, self._reading = reading.without, None
-        rest = self._left
-        if reading.without:
-            rest = tuple(map(add, rest or self._zero, reading.rest))
-        return Shown(reading.rows, rest, len(reading.without))
+        self._reading, self._idle = None, reading.idle
+        if reading.others < len(self._others):
+            for key in [key for key in self._others if not reading.exists(key)]:
+                self._forget(key)
+        left_out = reading.idle + len(self._others)
+        rest = self._plus(self._left or self._zero, self._rest) if left_out else self._left
+        return Shown(reading.rows, rest, left_out)
 
     def give_up(self) -> None:
         """The reader does not want the rest."""

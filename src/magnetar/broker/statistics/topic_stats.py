@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyroaring import BitMap
 
@@ -30,6 +30,8 @@ NOTHING: Final = BitMap()
 NO_QUOTA: Final = BacklogQuota()
 
 
+_T = TypeVar("_T")
+
 Steps = Generator[None, None, dict[str, Any]]
 """Makes statistics, a few clients, subscriptions or ledgers per step, so that its caller can do other work in between.
 The values may change meanwhile.
@@ -39,8 +41,8 @@ CLIENTS_A_STEP: Final = 20
 """Producers or consumers: some 0.3 ms."""
 
 
-def at_once(steps: Steps) -> dict[str, Any]:
-    """Run all steps at once, for statistics with few clients."""
+def at_once(steps: Generator[None, None, _T]) -> _T:
+    """Run all steps at once, for statistics of few clients or topics."""
     while True:
         try:
             next(steps)

@@ -1,5 +1,6 @@
 """All topics of one outgoing link. Pipelines are notified here when one of them changes."""
 
+from collections.abc import Iterable
 from functools import partial
 
 from magnetar.core.errors import BrokerError, ErrorCode
@@ -89,7 +90,11 @@ class LinkTopics:
     @property
     def lost(self) -> tuple[int, int]:
         """Gap and skipped messages since the broker's start; neither ever falls."""
-        every = [self._lost_before, *(state.lost for state in self.by_name.values())]
+        return self.lost_by(self.by_name.values())
+
+    def lost_by(self, losers: Iterable[LinkTopic]) -> tuple[int, int]:
+        """The same, if these are all topics that have lost something; some may be gone since."""
+        every = [self._lost_before, *(state.lost for state in losers)]
         return sum(gap for gap, _ in every), sum(skipped for _, skipped in every)
 
     def note(self, level: str, text: str) -> None:

@@ -118,6 +118,10 @@ class LinkSource:
         """Gap and skipped messages since the broker's start; neither ever falls."""
         return self._topics.lost
 
+    def lost_by(self, losers: Iterable[LinkTopic]) -> tuple[int, int]:
+        """The same, if these are all topics that have lost something; some may be gone since."""
+        return self._topics.lost_by(losers)
+
     def _rebased(self, topic: str) -> None:
         self._host.rebased(topic, self.to)
 

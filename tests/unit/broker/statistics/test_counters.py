@@ -40,7 +40,7 @@ def test_a_scrape_looks_at_each_topic_once_and_a_step_at_few() -> None:
         ended = next(steps, "ended") == "ended"
         done = read
         reading = series.topics._reading
-        read = len(reading.rows) + len(reading.without) if reading is not None else len(names)
+        read = len(reading.rows) + reading.idle + reading.others if reading is not None else len(names)
         sizes.append(read - done)
         if ended:
             break

@@ -9,6 +9,7 @@ from magnetar.core.ids import EARLIEST, LATEST, NONE, Position
 from magnetar.metadata.topic_records import cursor_key
 from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import Cursor, Partial, bits_of
+from magnetar.storage.topiclog import TopicLog
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support import geoworld
 from tests.support.subscriptions import TOPIC, Limits, World, entry
@@ -329,13 +330,13 @@ def test_skip_goes_by_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     positions = [position for _ in range(4) for position in world.publish(*([entry()] * 499), entry(marker=True))]
     world.ack(consumer, *positions[700:900])
     steps: list[Position] = []
-    right = world.log.next_after
+    right = TopicLog.next_after
 
-    def next_after(position: Position) -> Position | None:
+    def next_after(log: TopicLog, position: Position) -> Position | None:
         steps.append(position)
-        return right(position)
+        return right(log, position)
 
-    monkeypatch.setattr(world.log, "next_after", next_after)
+    monkeypatch.setattr(TopicLog, "next_after", next_after)
     assert world.subscription.nth_unacknowledged(499 * 3) == positions[1_699]
     assert world.subscription.skip(499 + 400) == 499 + 400
     assert world.subscription.mark_delete == positions[1_100]
