@@ -106,8 +106,9 @@ class Options:
 def play(path: Path, options: Options) -> dict[str, Any]:
     """The whole demo in a folder; its result, already printed."""
     from examples.demo import flights, report
+    from examples.demo.cast import TOPIC
     from examples.demo.screen import screen
-    from examples.demo.script import TOPIC, Story
+    from examples.demo.script import Story
     from examples.demo.world import World
 
     shown = screen(as_json=options.as_json)

@@ -17,27 +17,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from examples.demo import schema
+from examples.demo.cast import SUBSCRIPTION, TOPIC, Cast
 from examples.demo.flights import Departures
 from examples.demo.outbox import BOOKINGS, NAMESPACE, Booked, Outbox
-from examples.demo.players import Consumer, Player, Publisher, Watcher
 from examples.demo.reasons import judge
 from examples.demo.screen import Screen
 from examples.demo.staleness import Staleness
-from examples.demo.tally import Board, Tally
+from examples.demo.tally import Tally
 from examples.demo.world import World
 from magnetar.admin.client import AdminClient
 from magnetar.core.errors import MagnetarError
-
-TOPIC: Final = "persistent://public/default/departures"
-SUBSCRIPTION: Final = "boarding"
-
-PATIENCE_S: Final = 90.0
-"""A deadline for anything at all to happen: a Spark driver that starts on a busy machine is the slowest part."""
 
 CONSUMER_AT: Final = "jfk"
 """Where the consumer begins, and which broker is killed under it."""
@@ -94,18 +88,7 @@ class Outcome:
         lines = []
         for tally in (*self.watchers.values(), self.consumer):
             where = f"the reader in {tally.name}" if tally is not self.consumer else "the consumer"
-            if tally.missing:
-                lines.append(f"{where} never got {tally.missing:,} flights")
-            if tally.unknown:
-                lines.append(f"{where} got {tally.unknown:,} messages that are no flights as published")
-            if tally.disorder:
-                lines.append(f"{where} got {tally.disorder:,} flights out of their origin's order")
-            if tally.again > tally.explained:
-                story = ", ".join(f"{count:,} {what}" for what, count in tally.strange.items())
-                lines.append(
-                    f"{where} got {tally.again - tally.explained:,} flights twice without a reason"
-                    + (f" ({story})" if story else "")
-                )
+            lines += tally.faults(where)
             if tally.undecoded:
                 lines.append(
                     f"{where} could not decode {tally.undecoded:,} flights with the schema they were written with"
@@ -139,37 +122,14 @@ class Story:
     def __init__(self, world: World, departures: Mapping[str, Departures], per_second: int, screen: Screen) -> None:
         self.world, self.screen = world, screen
         self._departures = departures
-        self.board = Board()
         self._began = time.monotonic()
-        flights = {airport: len(one) for airport, one in departures.items()}
-        numbers = {
-            payload: (airport, number)
-            for airport, one in departures.items()
-            for number, payload in enumerate(one.payloads)
-        }
-        self.publishers = {
-            airport: Publisher(one, per_second, world.urls[airport], TOPIC, self.board)
-            for airport, one in departures.items()
-        }
-        self.watchers = {
-            cluster: Watcher(Tally(cluster, flights, numbers, self.board), world.urls[cluster], TOPIC, self.board)
-            for cluster in departures
-        }
-        self.consumer = Consumer(
-            SUBSCRIPTION,
-            Tally("consumer", flights, numbers, self.board),
-            world.urls[CONSUMER_AT],
-            TOPIC,
-            self.board,
-            world.urls[ELSEWHERE],
-        )
-        self.staleness = Staleness(world.admin_urls, TOPIC, SUBSCRIPTION, self.board)
-        self.outbox = Outbox(world.urls, world.admin_urls, self._wait)
+        self.cast = Cast(departures, per_second, world.urls, (CONSUMER_AT, ELSEWHERE), screen)
+        self.staleness = Staleness(world.admin_urls, TOPIC, SUBSCRIPTION, self.cast.board)
+        self.outbox = Outbox(world.urls, world.admin_urls, self.cast.wait)
         self._evolves = {airport: len(one) - one.evolves_at for airport, one in departures.items() if one.evolves_at}
-        self.outcome = Outcome({}, {cluster: one.tally for cluster, one in self.watchers.items()}, self.consumer.tally)
-        self._total = sum(flights.values())
+        watchers = {cluster: one.tally for cluster, one in self.cast.watchers.items()}
+        self.outcome = Outcome({}, watchers, self.cast.consumer.tally)
         self._replicated: int | None = None
-        self._allowed = dict.fromkeys(flights, 0)
 
     def run(self) -> Outcome:
         """Run all parts; the brokers are left running, the pipeline is not.
@@ -201,65 +161,58 @@ class Story:
         """
         self.world.pipeline.await_ready(self.screen.look)
         self._mark("pipeline ready")
-        for publisher in self.publishers.values():
-            publisher.start()
-        # The topic's first schema is the publishers'. The readers bring the next one.
-        self._wait(lambda: all(one.opened.is_set() for one in self.publishers.values()), "the publishers to connect")
-        readers: list[Player] = [*self.watchers.values(), self.consumer]
-        for player in readers:
-            player.start()
+        self.cast.begin()
         self.staleness.start()
-        self.screen.bars(self._counts())
         self.screen.step(f"the pipeline is ready; the first {WARM:.0%} of the flights warm it up")
-        self._break()
-        self._allow(WARM, *self.publishers)
-        self._heal()
+        self.cast.trouble()
+        self.cast.allow(WARM, *self.cast.publishers)
+        self.cast.heal()
 
     def everybody_publishes(self, share: float, mood: str) -> None:
         """A calm part: nothing is broken."""
         self.screen.step(f"all airports publish up to {share:.0%}; {mood}")
-        self._allow(share, *self.publishers)
-        self._wait(self._published, "publishing")
-        self._wait(self._everywhere, "every cluster to have what was published")
+        self.cast.allow(share, *self.cast.publishers)
+        self.cast.wait(self.cast.published, "publishing")
+        self.cast.wait(self.cast.everywhere, "every cluster to have what was published")
 
     def the_consumers_broker_dies(self, share: float) -> None:
         """SIGKILL under the consumer, part of the way; it continues in another cluster while the others publish."""
-        others = [name for name in self.publishers if name != CONSUMER_AT]
-        enough = round(self._total * KILL_AT)
-        self._break()
-        self._allow(share, *others)
-        self._wait(lambda: self.consumer.tally.arrived >= enough, f"the consumer to have {enough:,} flights")
+        others = [name for name in self.cast.publishers if name != CONSUMER_AT]
+        enough = round(self.cast.total * KILL_AT)
+        self.cast.trouble()
+        self.cast.allow(share, *others)
+        self.cast.wait(lambda: self.cast.consumer.tally.arrived >= enough, f"the consumer to have {enough:,} flights")
         # An acknowledgement that has reached the other cluster by now cannot come twice.
         self._replicated = self.staleness.ask(ELSEWHERE) or 0
         self.world.brokers[CONSUMER_AT].kill()
-        had = self.consumer.tally.arrived
+        had = self.cast.consumer.tally.arrived
         self.screen.step(f"broker {CONSUMER_AT} is killed (SIGKILL) under the consumer, which has {had:,} flights")
-        self._wait(lambda: self._between(others), f"{' and '.join(others)} to continue without {CONSUMER_AT}")
-        self._wait(lambda: bool(self._consumers(ELSEWHERE)), f"the consumer to continue in {ELSEWHERE}")
+        self.cast.wait(lambda: self.cast.between(others), f"{' and '.join(others)} to continue without {CONSUMER_AT}")
+        self.cast.wait(lambda: bool(self._consumers(ELSEWHERE)), f"the consumer to continue in {ELSEWHERE}")
         self.screen.step(
             f"the consumer continued in {ELSEWHERE} by itself; {' and '.join(others)} have everything of each other; "
             f"{CONSUMER_AT} starts again"
         )
         self.world.brokers[CONSUMER_AT].start(self.screen.look)
-        self._allow(share, CONSUMER_AT)
-        self._heal()
+        self.cast.allow(share, CONSUMER_AT)
+        self.cast.heal()
 
     def the_consumer_comes_back(self, share: float) -> None:
         """A planned move of the subscription while all airports publish; it must not deliver anything twice."""
-        self._break()
-        before = self._arrived()
-        self._allow(share, *self.publishers)
-        some = self._total * (share - PARTS[1]) / 4
-        self._wait(lambda: self._arrived() - before >= some, "some flights of this part to arrive")
+        self.cast.trouble()
+        before = self.cast.arrived()
+        self.cast.allow(share, *self.cast.publishers)
+        some = self.cast.total * (share - PARTS[1]) / 4
+        self.cast.wait(lambda: self.cast.arrived() - before >= some, "some flights of this part to arrive")
         command = f"magnetar failover {TOPIC} {SUBSCRIPTION} --from {ELSEWHERE} --to {CONSUMER_AT}"
         self.screen.step(command)
         self.outcome.moved = self._run(command)
-        self._wait(lambda: bool(self._consumers(CONSUMER_AT)), f"the consumer to follow to {CONSUMER_AT}")
+        self.cast.wait(lambda: bool(self._consumers(CONSUMER_AT)), f"the consumer to follow to {CONSUMER_AT}")
         self.outcome.followed = not self._consumers(ELSEWHERE)
         self.screen.step(
             f"the subscription moved back to {CONSUMER_AT} in {self.outcome.moved['pause_ms']:,} ms, and the consumer with it"
         )
-        self._heal()
+        self.cast.heal()
 
     def _consumers(self, cluster: str) -> int:
         """How many consumers the subscription has in a cluster; 0 also when it does not answer."""
@@ -279,7 +232,7 @@ class Story:
         with subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | self.world.environment
         ) as process:
-            self._wait(lambda: process.poll() is not None, command)
+            self.cast.wait(lambda: process.poll() is not None, command)
             out, errors = process.communicate()
         if process.returncode:
             raise MagnetarError(
@@ -289,8 +242,8 @@ class Story:
 
     def a_destination_is_down(self, share: float) -> None:
         """An orderly stop; two links towards it wait, the others continue."""
-        others = [name for name in self.publishers if name != DOWN]
-        self._break()
+        others = [name for name in self.cast.publishers if name != DOWN]
+        self.cast.trouble()
         self.outbox.make(DOWN)
         self.outbox.send(DOWN)
         self.outbox.crossed(ELSEWHERE)
@@ -305,35 +258,35 @@ class Story:
         self.screen.step(
             f"the program sends all its bookings again, to {ELSEWHERE}; there a policy of {NAMESPACE} is changed, too"
         )
-        self._allow(share, *others)
-        self._wait(lambda: self._between(others), f"{' and '.join(others)} to continue without {DOWN}")
+        self.cast.allow(share, *others)
+        self.cast.wait(lambda: self.cast.between(others), f"{' and '.join(others)} to continue without {DOWN}")
         self.screen.step(f"{' and '.join(others)} have everything of each other; {DOWN} starts again and catches up")
         self.world.brokers[DOWN].start(self.screen.look)
-        self._allow(share, DOWN)
-        self._heal()
+        self.cast.allow(share, DOWN)
+        self.cast.heal()
 
     def the_driver_dies(self, share: float) -> None:
         """SIGKILL to Spark, with everything it started, in the middle of its work."""
-        self._break()
-        before = self._arrived()
-        self._allow(share, *self.publishers)
-        some = self._total * (share - PARTS[3]) / 4
-        self._wait(lambda: self._arrived() - before >= some, "some flights of this part to arrive")
+        self.cast.trouble()
+        before = self.cast.arrived()
+        self.cast.allow(share, *self.cast.publishers)
+        some = self.cast.total * (share - PARTS[3]) / 4
+        self.cast.wait(lambda: self.cast.arrived() - before >= some, "some flights of this part to arrive")
         self.world.pipeline.kill()
         self.screen.step("the Spark driver is killed (SIGKILL) in the middle of its work; publishing continues")
-        self._wait(self._published, "publishing without a pipeline")
+        self.cast.wait(self.cast.published, "publishing without a pipeline")
         self.screen.step("everything is published; the Spark driver starts again")
         self.world.pipeline.start(self.screen.look)
-        self._heal()
+        self.cast.heal()
 
     def settle(self) -> None:
         """Wait for the consumer, then end the pipeline in good order."""
-        self._wait(lambda: not self.consumer.tally.missing, "the consumer to have every flight")
+        self.cast.wait(lambda: not self.cast.consumer.tally.missing, "the consumer to have every flight")
         self._mark("all delivered")
         self.outcome.booked = self.outbox.judge()
         self.staleness.over.set()
         self.outcome.staleness = self.staleness.calm
-        self.outcome.published = {name: publisher.confirmed for name, publisher in self.publishers.items()}
+        self.outcome.published = {name: publisher.confirmed for name, publisher in self.cast.publishers.items()}
         self.outcome.evolved = sum(self._evolves.values())
         self.outcome.versions = {cluster: self._versions(url) for cluster, url in self.world.admin_urls.items()}
         self.decode()
@@ -346,8 +299,8 @@ class Story:
             for cluster in (CONSUMER_AT, ELSEWHERE)
         }
         verdict = judge(
-            self.consumer.again,
-            self.consumer.acknowledged,
+            self.cast.consumer.again,
+            self.cast.consumer.acknowledged,
             lambda ledger: frozenset(cluster for cluster, several in ledgers.items() if ledger in several),
             first=CONSUMER_AT,
             second=ELSEWHERE,
@@ -374,90 +327,11 @@ class Story:
 
     def dismiss(self) -> None:
         """Let the players go, then the pipeline."""
-        players: list[Player] = [*self.publishers.values(), *self.watchers.values(), self.consumer]
         self.staleness.over.set()
-        for player in players:
-            player.over.set()
-        alive = all(broker.running for broker in self.world.brokers.values())
-        for player in players:
-            if player.ident is not None and alive:
-                player.join(timeout=10)
+        self.cast.dismiss(join=all(broker.running for broker in self.world.brokers.values()))
         if self.world.pipeline.running:
             self.world.pipeline.stop()
         self.screen.look()
 
-    # ------------------------------------------------------------------------------------------------------- conditions
-
-    def _published(self) -> bool:
-        return all(publisher.done for publisher in self.publishers.values())
-
-    def _everywhere(self) -> bool:
-        """Whether every reader has all that may be published so far."""
-        return all(
-            watcher.tally.links[airport].arrived >= allowed
-            for watcher in self.watchers.values()
-            for airport, allowed in self._allowed.items()
-        )
-
-    def _between(self, clusters: list[str]) -> bool:
-        """Whether these clusters have all that each of them may publish so far."""
-        return all(
-            self.watchers[cluster].tally.links[airport].arrived >= self._allowed[airport]
-            for cluster in clusters
-            for airport in clusters
-        )
-
-    def _arrived(self) -> int:
-        return sum(watcher.tally.arrived for watcher in self.watchers.values())
-
-    # ----------------------------------------------------------------------------------------------------------- helpers
-
-    def _allow(self, share: float, *airports: str) -> None:
-        for airport in airports:
-            self._allowed[airport] = round(share * len(self.publishers[airport].departures))
-            self.publishers[airport].allow(share)
-
-    def _break(self) -> None:
-        self.board.trouble(_now_ms())
-
-    def _heal(self) -> None:
-        """Wait until what was held up is through: from then on it is calm."""
-        self._wait(self._published, "publishing")
-        self._wait(self._everywhere, "every cluster to have what was published")
-        self.board.healed(_now_ms())
-        self.screen.step("every cluster has everything that was published so far")
-
-    def _wait(self, until: Callable[[], bool], what: str) -> None:
-        why = self.board.wait(until, patience_s=PATIENCE_S, look=self.screen.look)
-        if why is not None:
-            raise MagnetarError(
-                why or f"nothing moved for {PATIENCE_S:g} s while waiting for {what}: {self._lacking()}"
-            )
-
-    def _lacking(self) -> str:
-        """Who lacks what, for the one line."""
-        parts = [
-            f"{cluster} lacks {self._allowed[airport] - link.arrived:,} of {airport}"
-            for cluster, watcher in self.watchers.items()
-            for airport, link in watcher.tally.links.items()
-            if link.arrived < self._allowed[airport]
-        ]
-        parts += [f"{name} has {one.confirmed:,} confirmed" for name, one in self.publishers.items() if not one.done]
-        return ", ".join(parts) or f"the consumer has {self.consumer.tally.arrived:,} of {self._total:,}"
-
     def _mark(self, what: str) -> None:
         self.outcome.times[what] = round(time.monotonic() - self._began, 1)
-
-    def _counts(self) -> dict[str, Callable[[], tuple[int, int]]]:
-        """For the bars."""
-        counts: dict[str, Callable[[], tuple[int, int]]] = {}
-        for name, publisher in self.publishers.items():
-            counts[f"published in {name}"] = lambda one=publisher: (one.confirmed, len(one.departures))  # type: ignore[misc]
-        for name, watcher in self.watchers.items():
-            counts[f"arrived in {name}"] = lambda one=watcher: (one.tally.arrived, self._total)  # type: ignore[misc]
-        counts["consumed"] = lambda: (self.consumer.tally.arrived, self._total)
-        return counts
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

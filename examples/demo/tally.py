@@ -174,6 +174,27 @@ class Tally:
         """Flights that never came."""
         return sum(link.missing for link in self.links.values())
 
+    def faults(self, where: str) -> list[str]:
+        """Everything about deliveries that must not be, a line each.
+
+        Args:
+            where: the observer, as lines name it.
+        """
+        lines = []
+        if self.missing:
+            lines.append(f"{where} never got {self.missing:,} flights")
+        if self.unknown:
+            lines.append(f"{where} got {self.unknown:,} messages that are no flights as published")
+        if self.disorder:
+            lines.append(f"{where} got {self.disorder:,} flights out of their origin's order")
+        if self.again > self.explained:
+            story = ", ".join(f"{count:,} {what}" for what, count in self.strange.items())
+            lines.append(
+                f"{where} got {self.again - self.explained:,} flights twice without a reason"
+                + (f" ({story})" if story else "")
+            )
+        return lines
+
 
 class Board:
     """Where all threads of the demo report progress and failures, and where its story waits for them."""
