@@ -8,18 +8,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from magnetar.cli.shared.common import JsonOption, console, print_json, print_line, table
 from magnetar.cli.shared.group import SETTINGS
 from magnetar.core.errors import MagnetarError
-
-if TYPE_CHECKING:
-    from examples.demo.world import World
 
 app: Final = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
 """One command: `magnetar demo`, `python -m examples.demo`."""
@@ -53,7 +51,7 @@ def demo(
     """Send 336,776 real flights through three clusters, while brokers and Spark are killed; prove that none is lost."""
     own = folder is None
     path = Path(tempfile.mkdtemp(prefix="magnetar-demo-")) if folder is None else prepare(folder)
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         try:
             options = Options(flights or (FAST_FLIGHTS if fast else None), fast, per_second, master, as_json)
             result = play(path, options)
@@ -122,7 +120,7 @@ def play(path: Path, options: Options) -> dict[str, Any]:
         departures = flights.departures(flights.january(read) if options.brief else read, options.each_max)
         outcome = Story(world, departures, options.per_second, shown).run()
         shown.step("comparing all three clusters on Spark (magnetar verify)")
-        verified = verify(world, TOPIC)
+        verified = verify(TOPIC, path, world.config, world.environment)
         shown.close()
     except BaseException:
         shown.close()
@@ -145,14 +143,20 @@ def play(path: Path, options: Options) -> dict[str, Any]:
     return result
 
 
-def verify(world: "World", topic: str) -> dict[str, Any]:
+def verify(topic: str, folder: Path, config: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Run `magnetar verify` as a user does; its JSON.
+
+    Args:
+        topic: what to compare.
+        folder: for its log.
+        config: clusters.toml.
+        environment: added to ours.
 
     Raises:
         MagnetarError: it could not compare.
     """
-    command = [sys.executable, "-m", "magnetar", "verify", topic, "-c", str(world.config), "--json"]
-    log = world.folder / "verify.log"
+    command = [sys.executable, "-m", "magnetar", "verify", topic, "-c", str(config), "--json"]
+    log = folder / "verify.log"
     with log.open("ab") as errors:
         try:
             done = subprocess.run(
@@ -161,7 +165,7 @@ def verify(world: "World", topic: str) -> dict[str, Any]:
                 stderr=errors,
                 check=False,
                 timeout=VERIFY_S,
-                env=os.environ | world.environment,
+                env=os.environ | dict(environment),
             )
         except subprocess.TimeoutExpired:
             raise MagnetarError(f"magnetar verify took longer than {VERIFY_S} s") from None
@@ -174,8 +178,8 @@ def verify(world: "World", topic: str) -> dict[str, Any]:
         ) from None
 
 
-class _ended_by_sigterm:  # noqa: N801 - reads as what it does
-    """SIGTERM ends the demo as Ctrl-C does, so that its children end too."""
+class ended_by_sigterm:  # noqa: N801 - reads as what it does
+    """SIGTERM ends the program as Ctrl-C does, so that its children end too."""
 
     def __enter__(self) -> None:
         self._kept = None

@@ -5,6 +5,7 @@ Nothing here knows Magnetar: these threads get the addresses and the topic, and 
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -122,6 +123,9 @@ class Publisher(Player):
         self.opened = threading.Event()
         self.sent = 0
         self.confirmed = 0
+        self.pause_s = 0.0
+        """The longest time between two confirmations since `watch`."""
+        self._confirmed_s = 0.0
         self._allowed = 0
         self._gate = threading.Condition()
 
@@ -130,6 +134,10 @@ class Publisher(Player):
         with self._gate:
             self._allowed = round(share * len(self.departures))
             self._gate.notify_all()
+
+    def watch(self) -> None:
+        """Measure pauses from now on."""
+        self._confirmed_s, self.pause_s = time.monotonic(), 0.0
 
     @property
     def done(self) -> bool:
@@ -184,6 +192,8 @@ class Publisher(Player):
             self.board.fail(f"{self.name}: a flight was not stored: {result}")
             return
         self.confirmed += 1
+        before, self._confirmed_s = self._confirmed_s, time.monotonic()
+        self.pause_s = max(self.pause_s, self._confirmed_s - before)
         self.board.moved()
 
 

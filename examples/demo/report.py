@@ -1,11 +1,12 @@
 """The demo's verdict as tables and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from examples.demo.outbox import BOOKINGS
 from examples.demo.reasons import KILLED
 from examples.demo.script import CONSUMER_AT, ELSEWHERE, Outcome
+from examples.demo.tally import Tally
 from magnetar.cli.shared.common import size
 
 LINK_COLUMNS = ("link", "flights", "volume", "flights_per_s", "lag_p50", "lag_p99", "longest", "lost", "twice")
@@ -22,8 +23,8 @@ def percentile(values: Sequence[int], share: float) -> int | None:
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
-def links(outcome: Outcome) -> list[dict[str, Any]]:
-    """One row a link, figures as numbers (ms, bytes)."""
+def links(watchers: Mapping[str, Tally]) -> list[dict[str, Any]]:
+    """One row a link, figures as numbers (ms, bytes), from what the readers saw, by cluster."""
     return [
         {
             "link": f"{origin}:{cluster}",
@@ -36,7 +37,7 @@ def links(outcome: Outcome) -> list[dict[str, Any]]:
             "lost": link.missing,
             "twice": link.again,
         }
-        for cluster, tally in outcome.watchers.items()
+        for cluster, tally in watchers.items()
         for origin, link in tally.links.items()
         if origin != cluster
     ]
@@ -79,10 +80,10 @@ def shown_schema(row: dict[str, Any]) -> dict[str, Any]:
 
 def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
     """Everything, as JSON."""
-    faults = outcome.faults() + verify_faults(outcome, verified)
+    faults = outcome.faults() + verify_faults(sum(outcome.published.values()), verified)
     return {
         "published": outcome.published,
-        "links": links(outcome),
+        "links": links(outcome.watchers),
         "consumer": {
             "clusters": [CONSUMER_AT, ELSEWHERE, CONSUMER_AT],
             "flights": outcome.consumer.arrived,
@@ -113,9 +114,8 @@ def summary(outcome: Outcome, verified: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def verify_faults(outcome: Outcome, verified: dict[str, Any]) -> list[str]:
-    """What `magnetar verify` found that must not be."""
-    published = sum(outcome.published.values())
+def verify_faults(published: int, verified: dict[str, Any]) -> list[str]:
+    """What `magnetar verify` found that must not be, where so many messages were published."""
     lines = []
     if verified["messages"] != published:
         lines.append(f"verify counts {verified['messages']:,} different messages, {published:,} were published")
