@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 # What was compiled once is not compiled again by every process (containers often forbid it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test clients peers check bench sim worlds soak docs proto lock clean
+.PHONY: help setup demo cluster test clients peers check bench sim worlds soak docs proto lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ setup: ## Install everything into .venv, and a Java runtime when there is none
 
 demo: setup ## The main job: real flights through three clusters (a slice, about a minute)
 	@$(PY) -m examples.demo --fast
+
+cluster: setup ## Two brokers on a real BookKeeper (fetched by Maven), real flights, kills of brokers, a bookie and Spark (about two minutes)
+	@$(PY) -m examples.cluster --fast
 
 test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)
