@@ -42,7 +42,8 @@ class Takeover:
 
     Attributes:
         again: second deliveries that the consumer had seen before it.
-        stored: acknowledgements that the former broker had stored shortly before it ended. Those must not be lost.
+        stored: acknowledgements that the former broker had stored. Those must not be lost. A broker that is killed loses those
+            of its last 20 ms (`cursor_flush_ms`), which it had only in memory; one that is stopped stores all of them first.
     """
 
     again: int
@@ -151,8 +152,8 @@ class Story:
 
     def the_broker_dies(self, share: float) -> None:
         """SIGKILL to the broker that serves, in the middle of its work."""
-        former = self._in_the_middle(share)
         self._before_takeover()
+        former = self._in_the_middle(share)
         self.world.brokers[former].kill()
         self.screen.step(f"broker {CLUSTER}/{former}, which serves, is killed (SIGKILL)")
         self._taken_over(former, BROKER_KILLED)
