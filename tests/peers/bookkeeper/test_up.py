@@ -1,5 +1,6 @@
 """`magnetar up` with two brokers of one cluster on real bookies: one serves, one waits; who ends comes back; a clean end."""
 
+import json
 import os
 import re
 import signal
@@ -67,6 +68,12 @@ class Up:
         (found,) = (int(child) for child in children if command in Path(f"/proc/{child}/cmdline").read_bytes())
         return found
 
+    def states(self) -> dict[str, str]:
+        """The brokers as `magnetar status` shows them."""
+        command = [sys.executable, "-m", "magnetar", "status", "--json", "-c", os.fspath(self.file)]
+        seen = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+        return {row["broker"]: row["state"] for row in seen["one"]["brokers"]}
+
     def wait(self, seconds: float = 60) -> int:
         assert self.process is not None
         code = self.process.wait(seconds)
@@ -89,6 +96,7 @@ def test_two_brokers_of_one_cluster(up: Up) -> None:
     serves = "ab"["ba".index(waits)]
     up.line("ready; Ctrl-C stops everything")
     assert sum(line.split()[:2] == ["one", waits] for line in up.lines) == 1, up.lines
+    assert up.states() == {serves: "serves", waits: "waits"}
     paused = up.broker(serves)
     os.kill(paused, signal.SIGSTOP)
     up.line(f"broker one/{waits} serves")

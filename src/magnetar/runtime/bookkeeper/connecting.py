@@ -68,11 +68,9 @@ class Connecting:
         """
         # Its lines come with each attempt, and do not say what they mean for this broker.
         KAZOO.setLevel(logging.ERROR)
-        try:
-            self._connect()
-        finally:
-            for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
-                logging.getLogger(name).setLevel(logging.WARNING)
+        self._connect()
+        for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             self._client.ensure_path(self._path)
             self._check_name()

@@ -45,7 +45,15 @@ Connect = Callable[..., Connecting]
 
 
 @pytest.fixture
-def connecting() -> Iterator[Connect]:
+def quiet() -> Iterator[None]:
+    """The level of kazoo's lines is restored."""
+    before = KAZOO.level
+    yield
+    KAZOO.setLevel(before)
+
+
+@pytest.fixture
+def connecting(quiet: None) -> Iterator[Connect]:
     clients: list[KazooClient] = []
 
     def made(cluster: ClusterConfig, **times: float) -> Connecting:
@@ -83,11 +91,14 @@ def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: C
     assert "[clusters.west] ledgers" in line
 
 
-def test_a_zookeeper_that_is_away(connecting: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Said soon, and the reason at the end; kazoo is silent."""
+def test_a_zookeeper_that_is_away(quiet: None, caplog: pytest.LogCaptureFixture) -> None:
+    """Said soon, and the reason at the end; kazoo is silent, also when the client is stopped after that."""
     caplog.set_level(logging.INFO)
     away = f"127.0.0.1:{free_port()}"
-    line = line_of(connecting(cluster(away), start_s=0.5, patience_s=0.1))
+    client = KazooClient(hosts=away, timeout=SESSION_S, logger=KAZOO)
+    line = line_of(Connecting(client, cluster(away), start_s=0.5, patience_s=0.1))
+    client.stop()
+    client.close()
     assert line == f"zookeeper://{away}/one: ZooKeeper does not answer within 0.5 s: {away}: Connection refused"
     assert [record.getMessage() for record in caplog.records] == [
         f"ZooKeeper does not answer: {away}: Connection refused; the broker tries for 0.5 s"
