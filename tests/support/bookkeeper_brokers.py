@@ -3,6 +3,7 @@
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pulsar
 
@@ -12,17 +13,27 @@ from tests.support.brokers import BrokerProcess, eventually, free_port
 TOPIC = "persistent://public/default/moved"
 
 
-def connect(url: str) -> pulsar.Client:
+def connect(url: str, timeout_s: int = 30, **options: Any) -> pulsar.Client:
     """An official client."""
     logger = logging.getLogger("pulsar-client")
     logger.setLevel(logging.CRITICAL)
-    return pulsar.Client(url, operation_timeout_seconds=30, logger=logger)
+    return pulsar.Client(url, operation_timeout_seconds=timeout_s, logger=logger, **options)
 
 
 class Brokers:
-    """The brokers of one cluster: one file, of which each has a copy, and a folder for each."""
+    """The brokers of one cluster: one file, of which each has a copy, and a folder for each.
 
-    def __init__(self, folder: Path, cluster: BookKeeperCluster, store: str) -> None:
+    Args:
+        folder: for all of them.
+        cluster: the bookies.
+        store: the node of ZooKeeper.
+        more: tables of the file.
+        of_broker: lines for each broker, in which `{port}` is its Pulsar port.
+    """
+
+    def __init__(
+        self, folder: Path, cluster: BookKeeperCluster, store: str, more: str = "", of_broker: str = ""
+    ) -> None:
         ports = {name: (free_port(), free_port()) for name in "ab"}
         text = (
             f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
@@ -32,7 +43,9 @@ class Brokers:
         for name, (pulsar_port, http_port) in ports.items():
             text += (
                 f'[clusters.one.brokers.{name}]\npulsar = "127.0.0.1:{pulsar_port}"\nhttp = "127.0.0.1:{http_port}"\n'
+                + of_broker.format(port=pulsar_port)
             )
+        text += more
         self.brokers: dict[str, BrokerProcess] = {}
         for name, (pulsar_port, http_port) in ports.items():
             home = folder / name

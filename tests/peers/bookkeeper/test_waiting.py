@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pulsar
 import pytest
 
@@ -108,6 +109,56 @@ def test_patterns_and_schemas_of_clients_that_know_only_a_waiting_broker(brokers
         assert consumer.receive(20_000).value().number == 7
     finally:
         client.close()
+
+
+def test_credentials_and_listeners_of_clients_that_know_only_a_waiting_broker(
+    cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The broker that serves checks the client itself; who is refused there, is refused at once."""
+    secret = b"!" + bytes(range(65, 112))
+    (tmp_path / "key").write_bytes(secret)
+    (tmp_path / "key").chmod(0o600)
+
+    def user(role: str) -> pulsar.Client:
+        token = jwt.encode({"sub": role}, secret, algorithm="HS256")
+        return connect(brokers["b"].url, authentication=pulsar.AuthenticationToken(token), listener_name="outside")
+
+    def refusal(broker: str) -> str:
+        """What a client with a wrong token gets."""
+        client = connect(brokers[broker].url, 3, authentication=pulsar.AuthenticationToken("nonsense"))
+        with pytest.raises(pulsar.PulsarException) as refused:
+            client.create_producer(TOPIC)
+        client.close()
+        return type(refused.value).__name__
+
+    brokers = Brokers(
+        tmp_path,
+        cluster,
+        f"/magnetar/{request.node.name}",
+        more=(
+            f'[authentication]\nmethods = ["token"]\nsecret_key_files = ["{tmp_path}/key"]\n'
+            '[authorization]\nsuperusers = ["admin"]\n'
+        ),
+        of_broker='advertised_listeners = {{ outside = "localhost:{port}" }}\n',
+    )
+    clients = [user("admin"), user("app")]
+    try:
+        brokers["a"].start()
+        brokers.wait_in_line("b")
+        producer = clients[0].create_producer(TOPIC, batching_enabled=False, send_timeout_millis=0)
+        producer.send(b"0")
+        with pytest.raises(pulsar.AuthorizationError):
+            clients[1].create_producer(TOPIC)
+        assert refusal("b") == refusal("a")
+        brokers["a"].kill()
+        producer.send(b"1")
+        reader = clients[0].create_reader(TOPIC, pulsar.MessageId.earliest)
+        assert [reader.read_next(20_000).data() for _ in range(2)] == [b"0", b"1"]
+    finally:
+        for client in clients:
+            client.close()
+        for broker in brokers.brokers.values():
+            broker.kill()
 
 
 def test_clients_that_know_both(brokers: Brokers) -> None:
