@@ -1,6 +1,8 @@
 """How soon the things that follow links are in the other clusters: positions in exact mode, a planned failover, metadata.
 
-    python -m bench.follow positions|failover|metadata [--tail short-batches] [--seconds 30]
+    python -m bench.follow positions|failover|metadata [--tail short-batches] [--seconds 30] [--one-way SECONDS]
+
+`--one-way 0.04` puts b and c 80 ms of round trip away from the pipeline and from a (tests/support/delaying_proxy.py).
 
 Three real brokers and the real pipeline on this machine's processors, with long batches. One command takes at most two minutes.
 
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from tests.support.brokers import BrokerProcess, World, eventually
@@ -254,13 +257,20 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--tail", choices=("long-batches", "short-batches"), default="long-batches")
     parser.add_argument("--seconds", type=int, default=30, help="of measuring (default: 30)")
+    parser.add_argument(
+        "--one-way", type=float, default=0.0, help="to b and c in each direction, in seconds (default: 0)"
+    )
     options = parser.parse_args()
-    with clusters("abc", f'{ON}[replication]\ntail = "{options.tail}"\n') as (world, _):
+    far = dict.fromkeys("bc", options.one_way) if options.one_way else None
+    with clusters("abc", f'{ON}[replication]\ntail = "{options.tail}"\n', far=far) as (world, _):
         if options.part == "positions":
             positions(world, 5, "warm")
         figures = PARTS[options.part](world, options.seconds)
+    if far:
+        aim = f"< {options.one_way * 1000 + 60:.0f}" if options.part == "positions" else ""
+        figures = [replace(one, aim=aim if one.name.endswith("p99") else "") for one in figures]
     name = "follow" if options.tail == "long-batches" else f"follow, {options.tail}"
-    store(f"{name} {options.part}".replace(", ", "_").replace(" ", "_"), figures, sys.argv)
+    store(f"{name} {options.part}{' far' if far else ''}".replace(", ", "_").replace(" ", "_"), figures, sys.argv)
 
 
 if __name__ == "__main__":

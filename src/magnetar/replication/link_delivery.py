@@ -2,6 +2,10 @@
 
 One entry at a time is followed, in any topic, so the cost does not depend on the traffic. Others adapt to the result:
 acknowledgements are collected for less time when the link is fast (`broker.replicated_subscriptions.ack_interval`).
+
+A part of the time is the distance: a confirmation is at least one round trip late. In long batches nothing waits for that round
+trip, so the distance says nothing about how busy the link is. It is taken to be the shortest time of the last half minute. A
+short batch begins after the last one is confirmed, so its whole time counts.
 """
 
 from typing import Final
@@ -15,6 +19,11 @@ PART: Final = 4
 """A new measurement changes the average by a quarter of the difference: it follows a change within some ten entries."""
 
 
+DISTANCE_MS: Final = 30_000
+"""The shortest time of this period and the one before it is the distance: a link that becomes slower for longer than a minute
+counts as one that is farther away."""
+
+
 class DeliveryTime:
     """The delivery time of one link.
 
@@ -22,7 +31,16 @@ class DeliveryTime:
         follows: whether an entry is being followed; `begin` need not be called while it is.
     """
 
-    __slots__ = ("_average_ms", "_position", "_since_ms", "_topic", "follows")
+    __slots__ = (
+        "_average_ms",
+        "_former_ms",
+        "_period_ms",
+        "_position",
+        "_shortest_ms",
+        "_since_ms",
+        "_topic",
+        "follows",
+    )
 
     def __init__(self) -> None:
         self.follows = False
@@ -30,6 +48,10 @@ class DeliveryTime:
         self._position = NONE
         self._since_ms = 0
         self._average_ms = -1.0
+        self._shortest_ms = self._former_ms = 0
+        """The shortest times of the present period and of the one before it."""
+        self._period_ms = -1
+        """The beginning of the present period; -1: the last entry came in a short batch, or there was none."""
 
     def begin(self, topic: str, position: Position, now_ms: int) -> None:
         """An entry that the link has to carry can be read: follow it, unless another one is followed."""
@@ -37,10 +59,24 @@ class DeliveryTime:
             self.follows = True
             self._topic, self._position, self._since_ms = topic, position, now_ms
 
-    def confirmed(self, topic: str, c: Position, now_ms: int) -> None:
-        """Everything of a topic up to `c` is confirmed."""
+    def confirmed(self, topic: str, c: Position, now_ms: int, *, long: bool) -> None:
+        """Everything of a topic up to `c` is confirmed; `long`: by a long batch."""
         if self.follows and c >= self._position and topic == self._topic:
-            self._take(now_ms - self._since_ms)
+            measured_ms = now_ms - self._since_ms
+            self._take(measured_ms)
+            self._note_distance(measured_ms, now_ms, long=long)
+
+    def _note_distance(self, measured_ms: int, now_ms: int, *, long: bool) -> None:
+        if not long:
+            self._period_ms = -1
+        elif self._period_ms < 0 or now_ms - self._period_ms >= 2 * DISTANCE_MS:
+            self._shortest_ms = self._former_ms = measured_ms
+            self._period_ms = now_ms
+        elif now_ms - self._period_ms >= DISTANCE_MS:
+            self._former_ms, self._shortest_ms = self._shortest_ms, measured_ms
+            self._period_ms = now_ms
+        else:
+            self._shortest_ms = min(self._shortest_ms, measured_ms)
 
     def _take(self, measured_ms: int) -> None:
         self.follows = False
@@ -57,3 +93,9 @@ class DeliveryTime:
         if self._average_ms < 0:
             return -1
         return max(round(self._average_ms), waited_ms if self.follows else 0)
+
+    def without_distance_ms(self, now_ms: int) -> int:
+        """The same as `ms` without what the distance takes; -1: nothing was confirmed yet."""
+        whole_ms = self.ms(now_ms)
+        distance_ms = 0 if self._period_ms < 0 else min(self._shortest_ms, self._former_ms)
+        return whole_ms if whole_ms < 0 else max(0, whole_ms - distance_ms)

@@ -1,7 +1,7 @@
 """How long a link needs for an entry, as its source measures it."""
 
 from magnetar.core.ids import Position
-from magnetar.replication.link_delivery import GIVEN_UP_MS, DeliveryTime
+from magnetar.replication.link_delivery import DISTANCE_MS, GIVEN_UP_MS, DeliveryTime
 
 
 def measured(*times_ms: int) -> DeliveryTime:
@@ -9,7 +9,7 @@ def measured(*times_ms: int) -> DeliveryTime:
     found = DeliveryTime()
     for number, ms in enumerate(times_ms):
         found.begin("t", Position(1, number), 1_000)
-        found.confirmed("t", Position(1, number), 1_000 + ms)
+        found.confirmed("t", Position(1, number), 1_000 + ms, long=False)
     return found
 
 
@@ -24,10 +24,10 @@ def test_the_time_of_an_entry_counts_from_its_beginning() -> None:
     found = DeliveryTime()
     found.begin("t", Position(1, 5), 1_000)
     found.begin("t", Position(1, 6), 1_030)  # one at a time
-    found.confirmed("t", Position(1, 4), 1_035)
-    found.confirmed("other", Position(9, 9), 1_036)
+    found.confirmed("t", Position(1, 4), 1_035, long=False)
+    found.confirmed("other", Position(9, 9), 1_036, long=False)
     assert found.follows
-    found.confirmed("t", Position(1, 5), 1_040)
+    found.confirmed("t", Position(1, 5), 1_040, long=False)
     assert not found.follows
     assert found.ms(1_041) == 40
 
@@ -45,9 +45,50 @@ def test_an_entry_that_is_not_confirmed_counts_while_it_waits_and_another_one_is
     assert found.ms(5_000 + GIVEN_UP_MS) == 256
     assert not found.follows
     found.begin("t", Position(2, 1), 6_001)
-    found.confirmed("t", Position(2, 1), 6_009)
+    found.confirmed("t", Position(2, 1), 6_009, long=False)
     assert found.ms(6_010) == 194
 
 
 def test_a_late_confirmation_counts_as_a_second() -> None:
     assert measured(90_000).ms(0) == GIVEN_UP_MS
+
+
+def over_long_batches(found: DeliveryTime, *times_ms: int, at_ms: int = 1_000) -> DeliveryTime:
+    """After further entries that took these times in long batches."""
+    for ms in times_ms:
+        found.begin("t", Position(1, 1), at_ms)
+        found.confirmed("t", Position(1, 1), at_ms + ms, long=True)
+    return found
+
+
+def test_in_long_batches_the_shortest_time_is_the_distance() -> None:
+    found = over_long_batches(DeliveryTime(), 85, 88, 85, 86)
+    assert found.ms(2_000) > 80
+    assert found.without_distance_ms(2_000) <= 2
+    over_long_batches(found, *[205] * 12)
+    assert found.without_distance_ms(2_000) > 110, "the link is busy"
+
+
+def test_in_short_batches_all_of_the_time_counts() -> None:
+    found = measured(160, 161, 160)
+    assert found.without_distance_ms(0) == found.ms(0) > 155
+    over_long_batches(found, *[85] * 12)
+    assert found.without_distance_ms(2_000) < 10
+    found.begin("t", Position(1, 1), 3_000)
+    found.confirmed("t", Position(1, 1), 3_160, long=False)
+    assert found.without_distance_ms(3_160) == found.ms(3_160)
+
+
+def test_the_distance_follows_a_cluster_that_becomes_farther_away() -> None:
+    found = over_long_batches(DeliveryTime(), *[10] * 8)
+    for period in range(1, 3):
+        over_long_batches(found, *[90] * 12, at_ms=1_000 + period * (DISTANCE_MS + 100))
+    assert found.without_distance_ms(2 * DISTANCE_MS) < 5
+    over_long_batches(found, 12, 12, at_ms=500_000)
+    assert found.without_distance_ms(500_020) > 30, "old times are forgotten after a rest"
+    over_long_batches(found, *[12] * 12, at_ms=500_020)
+    assert found.without_distance_ms(500_040) < 5
+
+
+def test_nothing_is_known_without_the_distance_either() -> None:
+    assert DeliveryTime().without_distance_ms(0) == -1

@@ -1,7 +1,8 @@
 """Decides how long acknowledgements of a topic are collected before a marker carries them: the speed of its links decides.
 
     link delivers within 20 ms     INTERVAL_MS_MIN
-    slower                         half of its delivery time, so that collecting adds a quarter to the mean way
+    slower                         half of its delivery time, so that collecting adds a quarter to the mean way; in long batches
+                                   without the distance, because a cluster that is far away is not busy for that reason
     slower still, or not known     `ack_sync_interval_ms`
     no link reads the markers      the time for which the oldest of them has waited, up to INTERVAL_MS_MAX
 
@@ -62,5 +63,5 @@ class AckInterval:
 
     def _for(self, source: LinkSource) -> int:
         """The interval that fits the speed of a link."""
-        delivery_ms = source.delivery.ms(self._outbox.now_ms)
+        delivery_ms = source.delivery.without_distance_ms(self._outbox.now_ms)
         return self._usual_ms if delivery_ms < 0 else min(max(delivery_ms // 2, INTERVAL_MS_MIN), self._usual_ms)

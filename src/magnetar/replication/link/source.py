@@ -580,7 +580,7 @@ class LinkSource:
             session.end(commit.topic, commit.grant, Ended(commit.ended, commit.ended_reason))
         if moved:
             self._cursors.moved(state)
-            self.delivery.confirmed(commit.topic, cursor.c, self.outbox.now_ms)
+            self.delivery.confirmed(commit.topic, cursor.c, self.outbox.now_ms, long=bool(commit.grant))
         if moved or commit.ended:
             self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)

@@ -20,20 +20,20 @@ NOW = 1_000_000
 MARKER = Position(5, 7)
 
 
-def delivering_in(ms: int | None) -> DeliveryTime:
+def delivering_in(ms: int | None, *, long: bool = False) -> DeliveryTime:
     """A link that has delivered within that time; None: nothing yet."""
     found = DeliveryTime()
     if ms is not None:
         found.begin("t", MARKER, 0)
-        found.confirmed("t", MARKER, ms)
+        found.confirmed("t", MARKER, ms, long=long)
     return found
 
 
-def intervals(*links: tuple[Position, int], delivery_ms: int | None = None) -> AckInterval:
+def intervals(*links: tuple[Position, int], delivery_ms: int | None = None, long: bool = False) -> AckInterval:
     """With links that got so far and read last then."""
     topics = [SimpleNamespace(wanted=True, cursor=SimpleNamespace(c=c), read_ms=read_ms) for c, read_ms in links]
     sources = {
-        str(number): SimpleNamespace(topics={"t": state}, delivery=delivering_in(delivery_ms))
+        str(number): SimpleNamespace(topics={"t": state}, delivery=delivering_in(delivery_ms, long=long))
         for number, state in enumerate(topics)
     }
     return AckInterval(cast("Any", SimpleNamespace(now_ms=NOW)), cast("Any", sources), SHORTEST)
@@ -73,6 +73,13 @@ def test_collected_for_as_long_as_nobody_reads(
 )
 def test_half_of_what_the_link_needs(delivery_ms: int | None, expected: int) -> None:
     assert interval((MARKER, NOW), written_ms=NOW - 5, delivery_ms=delivery_ms) == expected
+
+
+def test_a_far_cluster_is_not_told_later_than_a_near_one() -> None:
+    """With 80 ms of round trip each position was collected for 40 ms, in addition to the way of 40 ms."""
+    found = intervals((MARKER, NOW), delivery_ms=88, long=True)
+    progress = cast("Any", SimpleNamespace(waiting_since=lambda _carried: 0))
+    assert found.next_ms("t", progress) == INTERVAL_MS_MIN
 
 
 def test_a_fast_link_that_stands_still_is_not_written_to_at_its_pace() -> None:
