@@ -1,7 +1,6 @@
 """Links between a cluster of two brokers on real bookies and a cluster of one broker: they continue over a takeover."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pulsar
 import pytest
 
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
+from tests.support.bookkeeper_brokers import connect
 from tests.support.brokers import BrokerProcess, eventually, free_port
 from tests.support.pipelines import Pipeline
 
@@ -112,13 +112,6 @@ def clusters(cluster: BookKeeperCluster, tmp_path: Path) -> Iterator[Clusters]:
     made = Clusters(tmp_path, cluster.hosts)
     yield made
     made.close()
-
-
-def connect(url: str) -> pulsar.Client:
-    """An official client."""
-    logger = logging.getLogger("pulsar-client")
-    logger.setLevel(logging.CRITICAL)
-    return pulsar.Client(url, operation_timeout_seconds=30, logger=logger)
 
 
 class Publisher:
