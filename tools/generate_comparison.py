@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "links_pulsar_far": "python -m bench.links --peer pulsar --one-way 0.04",
     "moves": "python -m bench.moves",
     "link_latency": "python -m bench.link_latency",
+    "link_faults": "python -m bench.link_faults",
     "follow_positions": "python -m bench.follow positions",
     "follow_failover": "python -m bench.follow failover",
     "follow_metadata": "python -m bench.follow metadata",
@@ -166,6 +167,32 @@ def link_latency(content: dict[str, Any]) -> str:
     return f"{cases}\n{table(['', ''], whole)}"
 
 
+FAULTS: Final = {
+    "writer": "the process that writes is killed: the oldest message",
+    "reader": "the process that reads is killed: the oldest message",
+    "destination": "the destination is killed: from its return until it has all",
+    "stopped": "the destination stands still for 3 s: from its return until it has all",
+    "still": "the source stands still for 30 s: from its return until the destination has all",
+    "driver": "the driver is killed: from its start until the destination has all",
+}
+"""Faults of `bench.link_faults`, as its figures name them."""
+
+
+def link_faults(content: dict[str, Any]) -> str:
+    """Median and worst round of each fault; of a driver its start as well, which shows how busy the machine was."""
+    rows = []
+    for figure in content["figures"]:
+        fault = figure["name"].rpartition(": ")[2]
+        worst = figure["detail"]["worst_s"]
+        rows.append(
+            [FAULTS[fault], shown(figure["value"], "s"), shown(max(worst), "s"), str(len(worst)), figure["aim"]]
+        )
+        if starts := figure["detail"].get("start_s"):
+            median = shown(statistics.median(starts), "s")
+            rows.append(["of it until the driver replicates", median, shown(max(starts), "s"), str(len(starts)), ""])
+    return table(["", "median", "worst", "rounds", "goal"], rows)
+
+
 ROWS: Final[dict[str, Callable[[dict[str, Any]], Iterator[Row]]]] = {
     "peers_pulsar": peers,
     "links_pulsar": links,
@@ -210,6 +237,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "moves": lambda: measured("moves", moves),
     "follow": follow,
     "link_latency": lambda: measured("link_latency", link_latency),
+    "link_faults": lambda: measured("link_faults", link_faults),
     "ahead": lambda: verdict(lambda gain: gain > 1 + ALIKE),
     "alike": lambda: verdict(lambda gain: 1 / (1 + ALIKE) <= gain <= 1 + ALIKE),
     "behind": lambda: verdict(lambda gain: gain < 1 / (1 + ALIKE)),
