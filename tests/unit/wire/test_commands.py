@@ -25,6 +25,7 @@ REPLIES = {
     "message_header": (commands.message_header(1, 2, 3, -1, 0, None, None, 0), 9),
     "auth_challenge": (commands.auth_challenge(19, "token"), 36),
     "lookup_response": (commands.lookup_response(1, "pulsar://h:1"), 24),
+    "lookup_redirect": (commands.lookup_redirect(1, "pulsar://h:1"), 24),
     "lookup_failed": (commands.lookup_failed(1, *REFUSED), 24),
     "partitions_response": (commands.partitions_response(1, 4), 22),
     "partitions_failed": (commands.partitions_failed(1, *REFUSED), 22),
