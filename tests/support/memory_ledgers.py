@@ -149,6 +149,10 @@ class MemoryLedgers:
         stored.fenced = stored.closed = True
         return MemoryClosed(self.bookies, ledger)
 
+    def open_all(self, ledgers: Sequence[int]) -> list[Closed]:
+        """One after the other."""
+        return [self.open(ledger) for ledger in ledgers]
+
     def delete(self, ledger: int) -> None:
         """Gone."""
         self._fault("delete")

@@ -22,6 +22,9 @@ from magnetar.runtime.bookkeeper.ledgers import Closed, LedgerEntry, Writable
 
 Result = TypeVar("Result")
 
+OPENED_AT_ONCE: Final = 16
+"""Ledgers that are opened at the same time when the log is taken: most are closed and cost a read of ZooKeeper each."""
+
 FILE: Final = "magnetar-file"
 """The key in a ledger's metadata under which the name of its file is."""
 
@@ -99,6 +102,20 @@ class ClientLedgers:
         """See `Ledgers`."""
         with _as_disk_errors():
             return ClosedLedger(self._loop, self._loop.call(self._client.recover(ledger)))
+
+    def open_all(self, ledgers: Sequence[int]) -> "list[ClosedLedger]":
+        """See `Ledgers`."""
+        with _as_disk_errors():
+            return [ClosedLedger(self._loop, one) for one in self._loop.call(self._recover_all(ledgers))]
+
+    async def _recover_all(self, ledgers: Sequence[int]) -> list[ReadableLedger]:
+        slots = asyncio.Semaphore(OPENED_AT_ONCE)
+
+        async def recover(ledger: int) -> ReadableLedger:
+            async with slots:
+                return await self._client.recover(ledger)
+
+        return await asyncio.gather(*map(recover, ledgers))
 
     def delete(self, ledger: int) -> None:
         """See `Ledgers`."""

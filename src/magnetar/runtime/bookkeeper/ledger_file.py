@@ -175,6 +175,7 @@ class LedgerFile:
         content: shared by all handles of the file.
         truncated: records in the chain that the file ends at an offset.
         released: the handle is closed.
+        dropped: the handle is gone without having been closed. Called on any thread; must not wait.
         failed: called after an append failed.
         writes: whether this handle writes the file.
     """
@@ -185,6 +186,7 @@ class LedgerFile:
         truncated: Callable[[LedgerBytes, int], None],
         released: Callable[[LedgerBytes], None],
         failed: Callable[[], None],
+        dropped: Callable[[LedgerBytes], None],
         *,
         writes: bool,
     ) -> None:
@@ -192,6 +194,7 @@ class LedgerFile:
         self._truncated = truncated
         self._released = released
         self._failed = failed
+        self._dropped = dropped
         self._writes = writes
         self._open = True
         content.acquire()
@@ -245,12 +248,22 @@ class LedgerFile:
         self._truncated(self._content, size)
 
     def close(self) -> None:
-        """Let go. The handle that wrote the file ends its ledger, unless writing failed: then `open` recovers it."""
+        """Let go. The handle that wrote the file ends its ledger, unless writing failed: then `open` recovers it.
+
+        Nothing is raised if the ledger cannot be ended (it may be fenced): what was confirmed is stored, and `open` recovers it.
+        """
         if not self._open:
             return
         self._open = False
-        try:
-            if self._writes:
+        if self._writes:
+            try:
                 self._content.close_writer()
-        finally:
-            self._released(self._content)
+            except OSError:
+                self._content.fail()
+                self._failed()
+        self._released(self._content)
+
+    def __del__(self) -> None:
+        # Readers of the log forget a segment that is deleted without closing it, because another thread may be reading.
+        if self._open:
+            self._dropped(self._content)

@@ -8,8 +8,8 @@ entry nor add a file. (docs/design/cluster.md#taking-a-log)
 import contextlib
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +20,6 @@ from magnetar.storage.bookkeeper.chain import Chain
 
 TRIES_MAX: Final = 5
 """Attempts at a change of the chain whose answer was lost."""
-
-OPENED_AT_ONCE: Final = 16
-"""Ledgers that are opened at the same time when the log is taken: most are closed and cost a read of ZooKeeper each."""
 
 
 class LedgerFiles:
@@ -43,6 +40,7 @@ class LedgerFiles:
         self._version = version
         self._lock = threading.RLock()
         self._contents: dict[int, LedgerBytes] = {}
+        self._dropped: deque[LedgerBytes] = deque()
         self._lost = ""
 
     @classmethod
@@ -70,10 +68,8 @@ class LedgerFiles:
     def _recover(self) -> None:
         """Open every file: from then on no entry of the former owner is stored. Then delete what was left over."""
         files = self._chain.files.values()
-        with ThreadPoolExecutor(OPENED_AT_ONCE, thread_name_prefix="take") as threads:
-            opened = threads.map(self._ledgers.open, [file.ledger for file in files])
-            for file, closed in zip(files, opened, strict=True):
-                self._contents[file.ledger] = LedgerBytes.closed(closed, file.cut)
+        for file, closed in zip(files, self._ledgers.open_all([file.ledger for file in files]), strict=True):
+            self._contents[file.ledger] = LedgerBytes.closed(closed, file.cut)
         for ledger in self._chain.deleted:
             self._ledgers.delete(ledger)
         if self._chain.deleted:
@@ -94,6 +90,7 @@ class LedgerFiles:
         """
         name = self._name(path)
         with self._lock:
+            self._sweep()
             if name in self._chain.files:
                 raise FileExistsError(errno.EEXIST, f"the log has a file {name}")
             ledger = self._ledgers.create(name)
@@ -143,6 +140,7 @@ class LedgerFiles:
         """Delete a file; no error if there is none. Its open handles can still be read."""
         name = self._name(path)
         with self._lock:
+            self._sweep()
             file = self._chain.files.get(name)
             if file is not None:
                 self._change(lambda chain: chain.without(name))
@@ -171,7 +169,9 @@ class LedgerFiles:
         return content
 
     def _handle(self, content: LedgerBytes, *, writes: bool) -> LedgerFile:
-        return LedgerFile(content, self._truncate, self._released, self._append_failed, writes=writes)
+        return LedgerFile(
+            content, self._truncate, self._released, self._append_failed, self._dropped.append, writes=writes
+        )
 
     def _truncate(self, content: LedgerBytes, size: int) -> None:
         with self._lock:
@@ -183,6 +183,11 @@ class LedgerFiles:
         with self._lock:
             if content.release():
                 self._delete(content.ledger)
+
+    def _sweep(self) -> None:
+        """Release files whose handles are gone. Not when they go, because that may be on the thread of the event loop."""
+        while self._dropped:
+            self._released(self._dropped.popleft())
 
     def _forget(self, ledger: int) -> None:
         if self._contents.pop(ledger).delete():

@@ -91,6 +91,13 @@ class Ledgers(Protocol):
             OSError: too few bookies answer to say how it ends.
         """
 
+    def open_all(self, ledgers: Sequence[int]) -> Sequence[Closed]:
+        """Open several ledgers, as `open` does, many at the same time. When this returns, each is closed.
+
+        Raises:
+            FileNotFoundError, OSError: see `open`; of the others some may be open.
+        """
+
     def delete(self, ledger: int) -> None:
         """Delete a ledger; no error if it is gone.
 

@@ -1,33 +1,18 @@
 """The metadata store in a file of `storage.files`: for brokers whose files are ledgers of BookKeeper (decision 63).
 
-All keys are in memory. A group of writes is one append to the file. When the file has grown to several times its snapshot, a new
-one is written and takes its name.
-
-After a failed append it is unknown what of it is stored. So the store writes a new file without the failed writes, and only when
-that has taken the name of the old one are they reported as failed. Until then everything waits.
+A thread takes the writes that wait, and gives them to the file (`runtime.stores.state_file`) a group at a time.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Final
 
-from magnetar.core.errors import StorageError
-from magnetar.metadata.store import VersionConflict, Watcher, Watchers
-from magnetar.runtime.stores.writes import Write, Writes, answer
-from magnetar.storage import statefile
-from magnetar.storage.files import Files, LogFile
+from magnetar.metadata.store import Watcher, Watchers
+from magnetar.runtime.stores.state_file import StateFile
+from magnetar.runtime.stores.writes import Writes, answer
+from magnetar.storage.files import Files
 from magnetar.storage.statefile import Keys, Transaction
-
-logger = logging.getLogger("magnetar.store")
-
-GROWTH: Final = 4
-"""The file is written again when it has this many times the size of its snapshot, so each byte is written again once at most."""
-
-REWRITE_BYTES_MIN: Final = 8 << 20
-"""Below this size it is not written again: a start reads it in a tenth of a second."""
 
 HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to write a new file after a failure; the last one repeats."""
@@ -56,36 +41,22 @@ class FileStore:
         on_commit: Callable[[int], None] = lambda _version: None,
         heal_s: tuple[float, ...] = HEAL_S,
     ) -> None:
-        self._files = files
-        self._path = path
-        self._lost = lost
         self._on_commit = on_commit
-        self._heal_s = heal_s
         self._closing = threading.Event()
-        self._lock = threading.Lock()
         self._watchers = Watchers()
         self._writes = Writes()
-        self._file: LogFile | None = None
-        self._size = self._base = 0
-        try:
-            self._keys, self._version = self._read()
-            self._rewrite()
-        except OSError as error:
-            raise StorageError(f"the states of the broker ({path.name}) cannot be used: {_text(error)}") from error
+        self._states = StateFile(files, path, lost, self._closing.wait, heal_s)
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
-
-    # -------------------------------------------------------------------------------------------------------- callers
 
     @property
     def version(self) -> int:
         """Version of the last transaction."""
-        return self._version
+        return self._states.version
 
     def load(self) -> Keys:
         """Everything, as it is now."""
-        with self._lock:
-            return dict(self._keys)
+        return self._states.load()
 
     def apply(
         self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
@@ -106,148 +77,17 @@ class FileStore:
         self._closing.set()
         self._writes.end()
         self._thread.join()
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                logger.error("the states of the broker could not be closed: %s", _text(error))
-
-    # --------------------------------------------------------------------------------------------------------- the file
-
-    def _read(self) -> tuple[Keys, int]:
-        try:
-            file = self._files.open(self._path)
-        except FileNotFoundError:
-            return {}, 0
-        try:
-            return statefile.read(file.pread(0, self._files.size(self._path)))
-        except StorageError as error:
-            raise StorageError(f"the states of the broker ({self._path.name}) are damaged: {error}") from error
-        finally:
-            file.close()
-
-    def _rewrite(self) -> None:
-        """Write a new file that takes the name of the old one.
-
-        Raises:
-            OSError: the old one has the name, or the new one.
-        """
-        temporary = self._path.with_name(self._path.name + ".new")
-        self._files.unlink(temporary)
-        file = self._files.create(temporary)
-        try:
-            size = file.writev(list(statefile.snapshot(self._keys, self._version)))
-            file.sync()
-            self._files.replace(temporary, self._path)
-            self._files.sync_folder(self._path.parent)
-        except OSError:
-            file.close()
-            raise
-        if self._file is not None:
-            self._file.close()
-        self._file = file
-        self._size = self._base = size
-
-    # ------------------------------------------------------------------------------------------------------ the thread
+        self._states.close()
 
     def _run(self) -> None:
         while group := self._writes.take():
-            self._commit(group)
-
-    def _commit(self, group: list[Write]) -> None:
-        """One append for the whole group, without the writes that are refused."""
-        made: list[Transaction] = []
-        data: list[bytes] = []
-        refused: dict[int, VersionConflict | StorageError] = {}
-        keys = _Changed(self._keys)
-        version = self._version
-        for number, write in enumerate(group):
-            try:
-                keys.check(write.expected)
-                one = Transaction(
-                    version + 1,
-                    {key: bytes(value) for key, value in write.puts.items()},
-                    [key for key in write.deletes if key in keys],
-                )
-                data.append(statefile.pack(one))
-            except VersionConflict as conflict:
-                refused[number] = conflict
-            except (TypeError, ValueError, OverflowError) as wrong:
-                refused[number] = StorageError(f"a write cannot be stored: {wrong}")
-            else:
-                version += 1
-                keys.take(one)
-                made.append(one)
-        error = self._append(data) if made else ""
-        if made and not error:
-            with self._lock:
-                for one in made:
-                    statefile.apply(self._keys, one)
-                self._version = version
-            self._on_commit(version)
-            self._watchers.notify(_changes(made))
-        for number, write in enumerate(group):
-            answer(write, refused.get(number) or (StorageError(error) if error else None))
-        if self._size > max(REWRITE_BYTES_MIN, GROWTH * self._base):
-            self._renew()
-
-    def _append(self, data: list[bytes]) -> str:
-        """Store transactions; returns the error, if they are not stored."""
-        if lost := self._lost():
-            return lost
-        assert self._file is not None
-        try:
-            self._size += self._file.write_through(data)
-        except OSError as error:
-            return self._heal(_text(error))
-        return ""
-
-    def _renew(self) -> None:
-        """Write the file again because it has grown."""
-        try:
-            self._rewrite()
-        except OSError as error:
-            self._heal(_text(error))
-
-    def _heal(self, reason: str) -> str:
-        """Write new files until one has the name: then it is known what is stored. Returns the reason of the failure."""
-        logger.error("the states of the broker cannot be written: %s; nothing is stored until they can be", reason)
-        for pause_s in chain(self._heal_s, repeat(self._heal_s[-1])):
-            if lost := self._lost():
-                return lost
-            try:
-                self._rewrite()
-            except OSError as error:
-                if self._closing.wait(pause_s):
-                    return f"{reason}; then: {_text(error)}"
-            else:
-                logger.warning("the states of the broker are written again")
-                break
-        return reason
-
-
-class _Changed:
-    """The keys of a store with the transactions of a group that is not stored yet."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._versions: dict[str, int] = {}
-
-    def __contains__(self, key: str) -> bool:
-        return self._version(key) > 0
-
-    def _version(self, key: str) -> int:
-        return self._versions[key] if key in self._versions else self._keys.get(key, (b"", 0))[1]
-
-    def check(self, expected: Mapping[str, int] | None) -> None:
-        """Raises VersionConflict if a key has another version."""
-        for key, version in (expected or {}).items():
-            if self._version(key) != version:
-                raise VersionConflict(f"{key} has version {self._version(key)}, not {version}")
-
-    def take(self, one: Transaction) -> None:
-        """A transaction more."""
-        self._versions |= dict.fromkeys(one.deletes, 0) | dict.fromkeys(one.puts, one.version)
+            made, failures = self._states.commit(group)
+            if made:
+                self._on_commit(made[-1].version)
+                self._watchers.notify(_changes(made))
+            for write, failure in zip(group, failures, strict=True):
+                answer(write, failure)
+            self._states.renew()
 
 
 def _changes(made: list[Transaction]) -> list[tuple[str, bytes | None, int]]:
@@ -256,7 +96,3 @@ def _changes(made: list[Transaction]) -> list[tuple[str, bytes | None, int]]:
         found += [(key, None, one.version) for key in one.deletes if key not in one.puts]
         found += [(key, value, one.version) for key, value in one.puts.items()]
     return found
-
-
-def _text(error: OSError) -> str:
-    return error.strerror or str(error)

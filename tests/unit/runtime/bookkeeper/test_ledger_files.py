@@ -94,6 +94,31 @@ def test_a_ledger_that_was_fenced_while_the_log_is_still_ours(site: Site) -> Non
     files.create(ROOT / "2.seg").write_through([b"goes on"])
 
 
+def test_a_ledger_that_cannot_be_ended_is_recovered_by_its_next_reader(site: Site) -> None:
+    """The log closes a segment also after another one has failed: an error of that would end the log's thread."""
+    files = site.take("a")
+    file = files.create(SEGMENT)
+    file.write_through([b"one"])
+    site.bookies.ledgers[0].fenced = True
+    file.close()
+    assert files.lost() == ""
+    assert not site.bookies.ledgers[0].closed
+    assert files.open(SEGMENT).pread(0, 10) == b"one"
+    assert site.bookies.ledgers[0].closed
+
+
+def test_a_deleted_file_whose_readers_are_forgotten_costs_no_ledger(site: Site) -> None:
+    """The readers of the log forget a deleted segment without closing it: another thread may be reading."""
+    files = site.take("a")
+    files.create(SEGMENT).close()
+    reader = files.open(SEGMENT)
+    files.unlink(SEGMENT)
+    assert site.bookies.deleted == set()
+    del reader
+    files.create(ROOT / "2.seg")
+    assert site.bookies.deleted == {0}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_failed_append_recovery_says_what_is_stored(seed: int) -> None:
     site = Site(seed)

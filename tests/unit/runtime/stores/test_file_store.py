@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from magnetar.core.errors import StorageError
 from magnetar.metadata.store import Store, VersionConflict
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
-from magnetar.runtime.stores import file_store
+from magnetar.runtime.stores import state_file
 from magnetar.runtime.stores.file_store import FileStore
 from magnetar.storage import statefile
 from magnetar.storage.statefile import Keys, Transaction
@@ -60,7 +60,7 @@ def test_a_restart_finds_everything_and_versions_grow_on() -> None:
 
 
 def test_the_file_is_written_again_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_store, "REWRITE_BYTES_MIN", 1_000)
+    monkeypatch.setattr(state_file, "REWRITE_BYTES_MIN", 1_000)
     files = MemoryFiles(random.Random(1))
     store = FileStore(files, PATH)
     for number in range(2_000):
