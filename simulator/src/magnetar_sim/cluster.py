@@ -10,7 +10,6 @@ import msgspec
 
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.broker import Broker
-from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.core.config import Config, parse
 from magnetar.core.errors import MagnetarError, StorageError
 from magnetar.core.settings import BrokerConfig
@@ -32,11 +31,11 @@ from magnetar.metadata.topic_records import LAST_LEDGER_KEY
 from magnetar.runtime.clock import SystemClock
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds
+from magnetar_sim.bookkeeper.takeover.site import Site
 from magnetar_sim.connections.net import Network
 from magnetar_sim.context import WorldContext
-from magnetar_sim.disk import PowerCut, SimLog, SimStore
+from magnetar_sim.disk import HELD_MS, Disk, LocalDisk, Opened, PowerCut, Reports
 from magnetar_sim.host.host import Host
-from magnetar_sim.host.memory_files import MemoryFiles
 from magnetar_sim.machines import EpochObserver, SimMachines
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ VALIDATE_EVERY = 20
 """Every so many events the broker's own `validate` runs: it costs as much as several events."""
 
 logging.getLogger("magnetar.log").setLevel(logging.CRITICAL + 1)
+logging.getLogger("magnetar.store").setLevel(logging.CRITICAL + 1)
 
 
 _CONFIGS: dict[tuple[str, ...], Config] = {}
@@ -90,6 +90,9 @@ class ClusterEvents(Protocol):
     def after_event(self, cluster: "Cluster") -> None:
         """A broker handled an event."""
 
+    def late(self, cluster: "Cluster", topic: str, entries: Sequence[StoredEntry]) -> None:
+        """A former owner learns that entries are durable, when another one has taken the log."""
+
 
 class Cluster:
     """One cluster of the world.
@@ -122,6 +125,9 @@ class Cluster:
         self.lives = 0
         self.uuid = ""
         self.events = 0
+        self._taken = 0
+        """The life that has taken the storage last."""
+        self._held: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self._of_log: deque[_Fact] = deque()
         self._of_store: deque[_Fact] = deque()
         self.wiped()
@@ -130,10 +136,22 @@ class Cluster:
 
     def wiped(self) -> None:
         """A new disk, with a new data folder."""
+        if self.lives:
+            self.disk.ended()
         self.lives += 1
         self.uuid = f"{self.name}-{self.lives}"
-        self.files = MemoryFiles(self.context.rng)
-        self.meta: dict[str, bytes] = {}
+        self.disk: Disk = self._make_disk()
+
+    def _make_disk(self) -> Disk:
+        context = self.context
+        if context.options.takeover:
+            return Site(context, self)
+        return LocalDisk(context.clock, context.rng, context.slow_disk_ms)
+
+    @property
+    def awake(self) -> bool:
+        """Whether the process of its broker runs."""
+        return self.disk.awake()
 
     @property
     def now_ms(self) -> int:
@@ -142,33 +160,54 @@ class Cluster:
 
     def start(self) -> None:
         """Start the broker from what disk and store hold; the disk may fail it, then it stays down."""
-        context = self.context
+        if not self.disk.ready():
+            return
+        context, disk = self.context, self.disk
+        self._former()
         self.life += 1
+        life = self.life
         self.clock = SystemClock(
             lambda: (context.clock.now_ms + self.skew_ms) * 1_000_000,
             lambda: context.clock.now_ms * 1_000_000,
             lambda _text: None,
         )
+        reports = Reports(
+            appended=lambda batch: self._appended(life, batch),
+            failed=lambda batch, error: self._failed(life, batch, error),
+            healed=lambda: self._healed(life),
+            answered=lambda done, error: self._answered(life, done, error),
+            power_cut=lambda: self._power_cut(life),
+        )
+        broken = disk.broken
+        try:
+            opened = disk.open(reports, self.limits)
+        except (PowerCut, OSError):
+            disk.crash()
+            context.say(f"{self.name} does not come up")
+            return
+        except StorageError:
+            if disk.broken == broken:
+                raise
+            context.say(f"{self.name} cannot read its disk and does not come up")
+            return
+        if life != self.life or not opened.still():
+            context.say(f"{self.name} has lost its log while it took it")
+            opened.shut(False)
+            return
+        self._begin(opened, life)
+
+    def _former(self) -> None:
+        """A broker that still runs, or is stopped, has lost the log to another one: its clients leave it."""
+        if self.broker is not None:
+            self.context.count("taken over from a living broker")
+            self._end_life()
+            self._over()
+
+    def _begin(self, opened: Opened, life: int) -> None:
+        """A broker begins."""
+        context = self.context
+        self.log, self.store, self._shut = opened.log, opened.store, opened.shut
         self.outbox = Outbox(now_ms=self.now_ms)
-        life = self.life
-        self.log = SimLog(
-            context.clock,
-            context.rng,
-            self.files,
-            self.limits,
-            context.slow_disk_ms,
-            on_appended=lambda batch: self._appended(life, batch),
-            on_failed=lambda batch, error: self._failed(life, batch, error),
-            on_healed=lambda: self._healed(life),
-            on_power_cut=lambda: self._power_cut(life),
-        )
-        self.store = SimStore(
-            context.clock,
-            context.rng,
-            self.meta,
-            context.slow_disk_ms,
-            lambda done, error: self._answered(life, done, error),
-        )
         self.host = Host(
             self.outbox,
             {
@@ -186,25 +225,14 @@ class Cluster:
             before=self._set_time,
             after=self._handled,
         )
-        broken = self.files.broken
-        try:
-            recovered = self.log.start()
-        except (PowerCut, OSError):
-            self.files = self.files.crash()
-            context.say(f"{self.name} does not come up")
-            return
-        except StorageError:
-            if self.files.broken == broken:
-                raise
-            context.say(f"{self.name} cannot read its disk and does not come up")
-            return
-        for piece in begin_proving(self.meta, recovered.topics):
-            self.meta.update(piece.puts)
-        resources = Resources.load(self.meta)
+        stored = opened.stored
+        resources = Resources.load(stored)
         first = resources.first_start(config_of(tuple(context.names)), self.name, self.uuid)
         if first.puts:
-            self.meta.update(first.puts)
+            opened.save(first.puts)
+            stored.update(first.puts)
             resources.apply(first)
+        self._taken = life
         self.broker = Broker(
             self.outbox,
             self.limits,
@@ -213,9 +241,9 @@ class Cluster:
             service_url=f"pulsar://{self.name}:6650",
             link_token=LINK_TOKEN,
             resources=resources,
-            stored=dict(self.meta),
-            recovered=recovered.topics,
-            ledger_ids=LedgerIds(max(recovered.last_ledger, int(self.meta.get(LAST_LEDGER_KEY, b"-1")))),
+            stored=dict(stored),
+            recovered=opened.recovered.topics,
+            ledger_ids=LedgerIds(max(opened.recovered.last_ledger, int(stored.get(LAST_LEDGER_KEY, b"-1")))),
             cache=EntryCache(self.limits.cache_bytes_max),
             link_targets=tuple(target for source, target in context.pairs if source == self.name),
             boot=self.now_ms + self.life,
@@ -236,7 +264,8 @@ class Cluster:
         if not self.log.idle or not self.store.idle:
             self.context.count("broker died with something on its way to the disk")
         self._cut_off()
-        self.files = self.files.crash()
+        self._shut(False)
+        self.disk.crash()
         self._over()
         self.context.say(f"{self.name} dies")
 
@@ -246,6 +275,7 @@ class Cluster:
             return
         self.context.count("process killed")
         self._cut_off()
+        self._shut(False)
         self._over()
         self.context.say(f"{self.name} is killed")
 
@@ -254,20 +284,51 @@ class Cluster:
         broker = self.broker
         if broker is None:
             return
+        if not self.disk.awake() or self.disk.busy():
+            self.kill()
+            return
         for connection in self._net.of(self):
             connection.cut()
             self.run(broker.disconnected, connection.number)
         self.run(broker.shut_down)
+        self._finish(flushed=True)
+
+    def _finish(self, *, flushed: bool) -> None:
+        """Write what waits, then let go; `flushed`: the broker was asked to write all that it has."""
         self._end_life()
-        logged = self.log.finish()
-        whole = self.store.finish() and logged
-        if whole:
+        # Another broker may begin meanwhile.
+        life, log, store, shut = self.life, self.log, self.store, self._shut
+        logged = log.finish()
+        whole = store.finish() and logged
+        clean = whole and flushed
+        shut(whole)
+        if life != self.life:
+            return  # it was killed meanwhile, or another broker has taken over
+        if clean:
             self.context.count("broker stopped")
             self._events.stopped(self)
         if not logged:
-            self.files = self.files.crash()  # the operator who stopped it switches the machine off
+            self.disk.crash()  # the operator who stopped it switches the machine off
         self._over()
-        self.context.say(f"{self.name} has ended" + ("" if whole else ", and could not write everything"))
+        self.context.say(f"{self.name} has ended" + ("" if clean else ", and could not write everything"))
+
+    def expire(self, reason: str) -> None:
+        """The broker must not serve any longer, and ends: it handles nothing more, writes what waits, and lets go."""
+        if self.broker is None:
+            return
+        self.context.say(f"{self.name} stops: {reason}")
+        self.context.count("broker stopped at the end of its lease")
+        if self.disk.busy():
+            self.kill()
+        else:
+            self._finish(flushed=False)
+
+    def wake(self) -> None:
+        """A process that was stopped goes on: with what came meanwhile, unless its time is over."""
+        held, self._held = self._held, []
+        for life, event, arguments in held:
+            if life == self.life:
+                self.run(event, *arguments)
 
     def _end_life(self) -> None:
         """Nothing of this life is done or answered any more."""
@@ -309,7 +370,14 @@ class Cluster:
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
         """Handle one event and carry out what it asks for; events that arise meanwhile queue behind it."""
-        self.host.run(event, *arguments)
+        if not self.disk.awake():
+            self._held.append((self.life, event, arguments))
+        elif reason := self.disk.expired():
+            self.expire(reason)
+        else:
+            if self._held:
+                self.wake()
+            self.host.run(event, *arguments)
 
     def _set_time(self) -> None:
         self.outbox.now_ms = self.now_ms
@@ -334,8 +402,9 @@ class Cluster:
         self.context.clock.after(self.context.hop_ms(), arrive)
 
     def _appended(self, life: int, batch: list[tuple[Append, Location]]) -> None:
+        report = self._events.appended if life >= self._taken else self._events.late
         for append, _ in batch:
-            self._events.appended(self, append.topic, append.entries)
+            report(self, append.topic, append.entries)
         self._hop(self._of_log, life, lambda broker: broker.appended(batch))
 
     def _failed(self, life: int, batch: list[Append], error: str) -> None:
@@ -408,14 +477,22 @@ class Cluster:
             self.run(effect.then, cached, "")
             return
 
+        life = self.life
+
         def answer() -> None:
             entries: list[StoredEntry] = []
             error = ""
+            if self.disk.busy():
+                self.context.clock.after(HELD_MS, self._later, answer)
+                return
             try:
                 entries = self.log.read(spans)
             except (MagnetarError, OSError) as failure:
                 error = str(failure)
-            self.run(effect.then, entries, error)
+            except PowerCut:
+                self._power_cut(life)
+            if life == self.life:
+                self.run(effect.then, entries, error)
 
         self._later(answer)
 
@@ -443,7 +520,7 @@ class Cluster:
         position = log.first
         while True:
             spans = log.locations(position, 100_000, 1 << 40)
-            with self.files.without_faults():
+            with self.disk.without_faults():
                 found += self.log.read(spans)
             if not found or found[-1].position >= log.last:
                 return found
@@ -454,8 +531,8 @@ class Clusters(dict[str, Cluster]):
     """The clusters of a world by their names. The world fills it when its parts have it already."""
 
     def living(self) -> list[tuple[Cluster, Broker]]:
-        """Clusters whose broker runs."""
-        return [(cluster, cluster.broker) for cluster in self.values() if cluster.broker is not None]
+        """Clusters whose broker runs, and whose process is not stopped: what an operator asks is done at once."""
+        return [(one, one.broker) for one in self.values() if one.broker is not None and one.disk.awake()]
 
 
 def small_limits(**changes: Any) -> BrokerConfig:

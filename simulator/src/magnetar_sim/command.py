@@ -9,6 +9,8 @@ from pathlib import Path
 
 from magnetar_sim.bookkeeper import runner as ledger_runner
 from magnetar_sim.bookkeeper.bugs import BUGS as LEDGER_BUGS
+from magnetar_sim.bookkeeper.takeover import runner as takeover_runner
+from magnetar_sim.bookkeeper.takeover.bugs import BUGS as TAKEOVER_BUGS
 from magnetar_sim.compare import compare, table
 from magnetar_sim.host import outcomes
 from magnetar_sim.metadata_worlds import runner as metadata_runner
@@ -29,15 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument(
         "--mode",
-        choices=("exact", "snapshot", "mixed", "metadata", "bookkeeper"),
+        choices=("exact", "snapshot", "mixed", "metadata", "bookkeeper", "takeover"),
         default="exact",
-        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead; bookkeeper: of ledgers",
+        help="of replicated subscriptions; metadata: worlds of synchronised metadata instead; bookkeeper: of ledgers; "
+        "takeover: of the brokers of one cluster",
     )
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--steps", type=int, default=0, help="of that world, instead of what its seed says")
-    bugs = ("", *BUGS, *METADATA_BUGS, *LEDGER_BUGS)
+    bugs = ("", *BUGS, *METADATA_BUGS, *LEDGER_BUGS, *TAKEOVER_BUGS)
     parser.add_argument("--bug", default="", choices=bugs, metavar="RULE", help="leave a rule out (docs/simulator.md)")
     parser.add_argument("--wide", action="store_true", help="more is done, and more goes wrong (docs/simulator.md)")
+    parser.add_argument(
+        "--takeover", action="store_true", help="several brokers a cluster, on BookKeeper (docs/simulator.md#takeovers)"
+    )
     parser.add_argument(
         "--batches", default="", choices=("short", "long", "both"), help="what carries the links; else by the seed"
     )
@@ -55,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.mode == "metadata" or given.find in METADATA_BUGS:
         return outcomes.command("metadata", metadata_runner.run_world, given)
+    if given.mode == "takeover" or given.find in TAKEOVER_BUGS:
+        return outcomes.command("takeover", takeover_runner.run_world, given)
     if given.mode == "bookkeeper" or given.find in LEDGER_BUGS:
         return outcomes.command("bookkeeper", ledger_runner.run_world, given)
     if given.find:
@@ -69,7 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _one(given: argparse.Namespace) -> int:
     trace: list[str] | None = [] if given.trace else None
     outcome = run_world(
-        given.seed, given.mode, steps=given.steps, bug=given.bug, trace=trace, wide=given.wide, batches=given.batches
+        given.seed,
+        given.mode,
+        steps=given.steps,
+        bug=given.bug,
+        trace=trace,
+        wide=given.wide,
+        takeover=given.takeover,
+        batches=given.batches,
     )
     for line in trace or ():
         sys.stdout.write(line + "\n")
@@ -107,14 +122,22 @@ def _many(given: argparse.Namespace) -> int:
     broken = []
     seeds = range(given.first, given.first + given.seeds)
     for outcome in run_many(
-        seeds, given.mode, bug=given.bug, cores=given.cores, wide=given.wide, batches=given.batches
+        seeds,
+        given.mode,
+        bug=given.bug,
+        cores=given.cores,
+        wide=given.wide,
+        takeover=given.takeover,
+        batches=given.batches,
     ):
         done += 1
         events += outcome.events
         if outcome.why:
             broken.append(outcome)
             steps = (
-                shorter(outcome.seed, given.mode, given.bug, wide=given.wide, batches=given.batches)
+                shorter(
+                    outcome.seed, given.mode, given.bug, wide=given.wide, takeover=given.takeover, batches=given.batches
+                )
                 if len(broken) <= 3
                 else 0
             )
@@ -122,6 +145,7 @@ def _many(given: argparse.Namespace) -> int:
             again += f" --steps {steps}" if steps else ""
             again += f" --bug {given.bug}" if given.bug else ""
             again += " --wide" if given.wide else ""
+            again += " --takeover" if given.takeover else ""
             again += f" --batches {given.batches}" if given.batches else ""
             sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
             sys.stdout.flush()

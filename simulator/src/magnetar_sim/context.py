@@ -4,7 +4,7 @@ import itertools
 import random
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar.core.settings import SubscriptionsConfig
@@ -14,6 +14,11 @@ from magnetar_sim.options import WorldOptions
 TOPIC: Final = "persistent://public/default/t"
 OTHER_TOPIC: Final = "persistent://public/default/u"
 """Of wide worlds."""
+
+MEANWHILE_MAX: Final = 8
+"""Actions while a process is within an operation, at most: where they follow one another at once, half a minute has thousands."""
+NESTED_MAX: Final = 2
+"""Operations that are not finished while others are."""
 
 
 def topology(rng: random.Random, names: list[str], shape: str = "") -> tuple[str, list[tuple[str, str]]]:
@@ -69,9 +74,13 @@ class WorldContext:
         self._slow_hop_ms = rng.choice((1, 5, 50))
         self.slow_net_ms = rng.choice((2, 20, 200))
         self.names = ["a", "b", "c", "d"][: rng.choice((2, 2, 3, 3, 3, 4))]
+        if options.alone:
+            del self.names[1:]
         self.topics = [TOPIC]
         self.replicated = rng.random() < options.replicated_share or options.plain
         self.storm = True
+        self._act: Callable[[], None] | None = None
+        self._nested = 0
         self.departed: dict[str, set[str]] = {name: set() for name in self.names}
         self.kind, self.pairs = topology(rng, self.names, "mesh" if options.plain else options.shape)
         self.routes = frozenset(self.pairs)
@@ -103,6 +112,30 @@ class WorldContext:
     def hop_ms(self) -> int:
         """From another thread to the broker's."""
         return int(self.rng.random() * self._slow_hop_ms)
+
+    def storms(self, act: Callable[[], None]) -> None:
+        """What `meanwhile` does again and again: an action, and a pause."""
+        self._act = act
+
+    @property
+    def may_nest(self) -> bool:
+        """Whether `meanwhile` may be called: processes are stopped within operations of others, but not without end."""
+        return self.storm and self._nested < NESTED_MAX
+
+    def meanwhile(self, ms: int) -> None:
+        """Time passes while a process is within an operation: the others act."""
+        end_ms = self.clock.now_ms + ms
+        left = MEANWHILE_MAX
+        self._nested += 1
+        try:
+            while (left_ms := end_ms - self.clock.now_ms) > 0:
+                if left and self._act is not None and self.storm and self._nested <= NESTED_MAX:
+                    left -= 1
+                    self._act()
+                else:
+                    self.clock.run_for(left_ms)
+        finally:
+            self._nested -= 1
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""

@@ -5,13 +5,16 @@ lose power between any two operations. `SimStore` commits in order, a group at a
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.thread import LogThread
 from magnetar.storage.entries import Append, Location
+from magnetar.storage.files import Files
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
 from magnetar_sim.clock import Clock
@@ -20,10 +23,201 @@ from magnetar_sim.host.memory_files import MemoryFiles
 FOLDER: Final = Path("/log")
 HEAL_MS: Final = 200
 """From a failed write to the next attempt, at most."""
+HELD_MS: Final = 20
+"""A thread that has to wait looks as often whether it may go on."""
 
 
 class PowerCut(BaseException):
     """The cluster died in the middle of an operation of its disk; no machine may catch it."""
+
+
+class Reports(NamedTuple):
+    """What the log and the store of one life report; called at the moment of the fact, and the caller makes events of them.
+
+    Attributes:
+        appended, failed, healed: see `LogThread`.
+        answered: a transaction is stored, or not (the error).
+        power_cut: the broker died inside an operation.
+    """
+
+    appended: Callable[[list[tuple[Append, Location]]], None]
+    failed: Callable[[list[Append], str], None]
+    healed: Callable[[], None]
+    answered: Callable[[Callable[[str], None], str], None]
+    power_cut: Callable[[], None]
+
+
+class StateStore(Protocol):
+    """The metadata store of one life."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits."""
+
+    def submit(self, puts: dict[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None] | None) -> None:
+        """Write soon, all or nothing."""
+
+    def finish(self) -> bool:
+        """The broker ends: commit what waits; whether all of it is."""
+
+    def power_cut(self) -> None:
+        """The broker died."""
+
+
+class Opened(NamedTuple):
+    """The log and the store of a new life.
+
+    Attributes:
+        log: has begun.
+        store: of metadata.
+        stored: what the store had; what is saved later is not in it.
+        recovered: what the log had.
+        save: stores keys at once.
+        still: whether the broker may begin; not if it has lost its storage meanwhile.
+        shut: the life is over, in good order (True) or not.
+    """
+
+    log: "SimLog"
+    store: StateStore
+    stored: dict[str, bytes]
+    recovered: Recovered
+    save: Callable[[Mapping[str, bytes]], None]
+    still: Callable[[], bool]
+    shut: Callable[[bool], None]
+
+
+class Disk(Protocol):
+    """What a cluster keeps, whether it has a broker or not."""
+
+    @property
+    def broken(self) -> int:
+        """Operations that failed so far."""
+
+    def ready(self) -> bool:
+        """Whether a broker can open it now. If not, one is made to wait for it."""
+
+    def open(self, reports: Reports, limits: BrokerConfig) -> Opened:
+        """A life begins.
+
+        Raises:
+            PowerCut, OSError, StorageError: the disk failed, or does not hold what it should.
+        """
+
+    def crash(self) -> None:
+        """The power is cut while nothing runs: what was not durable may be gone."""
+
+    def ended(self) -> None:
+        """The cluster has another one."""
+
+    def awake(self) -> bool:
+        """Whether the broker's process runs, or is stopped for a while."""
+
+    def busy(self) -> bool:
+        """Whether an operation has not ended, so that others wait."""
+
+    def expired(self) -> str:
+        """Why the broker must not handle anything any more; "": it may."""
+
+    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
+        """See `MemoryFiles.inject`."""
+
+    def fail_next(self, operation: str, error: OSError) -> None:
+        """The next such operation fails, once."""
+
+    def fail_commit(self) -> None:
+        """The next commit of the store fails."""
+
+    def heal(self) -> None:
+        """No more faults."""
+
+    def without_faults(self) -> AbstractContextManager[None]:
+        """For the world's own eyes."""
+
+
+class LocalDisk:
+    """`Disk`: a disk in memory, and a metadata store.
+
+    Args:
+        clock, rng: the world's.
+        slow_ms: see `SimLog`.
+    """
+
+    def __init__(self, clock: Clock, rng: random.Random, slow_ms: int) -> None:
+        self._clock, self._rng, self._slow_ms = clock, rng, slow_ms
+        self.files = MemoryFiles(rng)
+        self._meta: dict[str, bytes] = {}
+        self._store: SimStore | None = None
+
+    @property
+    def broken(self) -> int:
+        """See `Disk`."""
+        return self.files.broken
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def open(self, reports: Reports, limits: BrokerConfig) -> Opened:
+        """See `Disk`."""
+        log = SimLog(
+            self._clock,
+            self._rng,
+            self.files,
+            limits,
+            self._slow_ms,
+            on_appended=reports.appended,
+            on_failed=reports.failed,
+            on_healed=reports.healed,
+            on_power_cut=reports.power_cut,
+            holds=lambda: False,
+        )
+        store = self._store = SimStore(self._clock, self._rng, self._meta, self._slow_ms, reports.answered)
+        recovered = log.start()
+        for piece in begin_proving(self._meta, recovered.topics):
+            self._meta.update(piece.puts)
+        return Opened(log, store, self._meta, recovered, lambda _puts: None, lambda: True, lambda _clean: None)
+
+    def crash(self) -> None:
+        """See `Disk`."""
+        self.files = self.files.crash()
+
+    def ended(self) -> None:
+        """Nothing is left of it."""
+
+    def awake(self) -> bool:
+        """Always."""
+        return True
+
+    def busy(self) -> bool:
+        """Never."""
+        return False
+
+    def expired(self) -> str:
+        """Never."""
+        return ""
+
+    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
+        """See `Disk`."""
+        self.files.inject(rule)
+
+    def fail_next(self, operation: str, error: OSError) -> None:
+        """See `Disk`."""
+        self.files.fail_next(operation, error)
+
+    def fail_commit(self) -> None:
+        """See `Disk`."""
+        if self._store is not None:
+            self._store.failing += 1
+
+    def heal(self) -> None:
+        """See `Disk`."""
+        self.files.heal()
+        if self._store is not None:
+            self._store.failing = 0
+
+    def without_faults(self) -> AbstractContextManager[None]:
+        """See `Disk`."""
+        return self.files.without_faults()
 
 
 class SimLog(LogThread):
@@ -36,13 +230,14 @@ class SimLog(LogThread):
         slow_ms: the longest time from a submit to the cycle that takes it.
         on_appended, on_failed, on_healed: called at the moment of the fact; the caller makes events of them.
         on_power_cut: called when the cluster dies inside an operation.
+        holds: whether the thread has to wait, because the process is stopped or another operation has not ended.
     """
 
     def __init__(
         self,
         clock: Clock,
         rng: random.Random,
-        files: MemoryFiles,
+        files: Files,
         config: BrokerConfig,
         slow_ms: int,
         *,
@@ -50,6 +245,7 @@ class SimLog(LogThread):
         on_failed: Callable[[list[Append], str], None],
         on_healed: Callable[[], None],
         on_power_cut: Callable[[], None],
+        holds: Callable[[], bool],
     ) -> None:
         super().__init__(
             files,
@@ -63,6 +259,7 @@ class SimLog(LogThread):
         )
         self._clock, self._rng, self._slow_ms = clock, rng, slow_ms
         self._on_power_cut = on_power_cut
+        self._holds = holds
         self._due = False
         self._broken = False
         self.over = False
@@ -124,6 +321,10 @@ class SimLog(LogThread):
         self._due = False
         if self.over:
             return
+        if self._holds():
+            self._due = True
+            self._clock.after(HELD_MS, self._round)
+            return
         try:
             if self._broken:
                 waiting, self._queue = self._queue, []
@@ -158,6 +359,9 @@ class SimLog(LogThread):
 
     def _mend(self) -> None:
         if self.over:
+            return
+        if self._holds():
+            self._clock.after(HELD_MS, self._mend)
             return
         try:
             waiting, self._queue = self._queue, []

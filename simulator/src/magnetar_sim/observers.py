@@ -27,6 +27,9 @@ class Observer:
     def appended(self, cluster: Cluster, topic: str, entries: Sequence[StoredEntry]) -> None:
         """Entries of a topic are durable; `Truth` reports them one by one (`stored`, `marker_stored`)."""
 
+    def late(self, cluster: Cluster, topic: str, entries: Sequence[StoredEntry]) -> None:
+        """A former owner learns that entries are durable, when another one has taken the log."""
+
     def stored(self, cluster: Cluster, topic: str, copy: Copy, entry: StoredEntry, published: Published) -> None:
         """A message is durable in a cluster; `copy` does not have it yet."""
 

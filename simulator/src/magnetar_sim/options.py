@@ -22,6 +22,9 @@ UNPLAIN: Final = (
 """What a plain world leaves out: it makes messages come again on purpose, or in one mode only."""
 
 
+MESHED: Final = ("part", "failover", "policy", "wipe")
+"""What a cluster without others leaves out. Its disk is not lost either: no other cluster has what it has."""
+
 BATCHES: Final = ("short", "short", "long", "both")
 """What carries the links of a world, see `WorldOptions.batches`."""
 
@@ -36,9 +39,11 @@ class WorldOptions:
         shape: the kind of topology, see `context.topology`; "": by the seed.
         replicated_share: how many worlds replicate their subscriptions.
         schemas: producers bring schemas. Not by the seed: that would change all other worlds.
+        alone: there is one cluster.
         batches: what carries the links: "short" batches, "long" ones, or "both", long ones and planned ones for what is behind;
             "": by the seed, with a generator of its own. Plain worlds have short ones.
         wide: more is done, and more goes wrong (`magnetar_sim.actions.wide`). Not by the seed either.
+        takeover: clusters have several brokers each and no disk, see `magnetar_sim.bookkeeper.takeover`. Not by the seed either.
     """
 
     plain: bool = False
@@ -47,6 +52,8 @@ class WorldOptions:
     replicated_share: float = 0.9
     schemas: bool = False
     wide: bool = False
+    takeover: bool = False
+    alone: bool = False
     batches: str = ""
 
     def focus_of(self, seed: int) -> tuple[str, ...]:

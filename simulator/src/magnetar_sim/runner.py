@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from magnetar_sim.actions.wide import Wide
+from magnetar_sim.bookkeeper.takeover.actions import Takeovers
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.host.processes import in_pieces
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions, focus_of
@@ -50,6 +51,7 @@ def run_world(
     without: str = "",
     trace: list[str] | None = None,
     wide: bool = False,
+    takeover: bool = False,
     batches: str = "",
 ) -> Outcome:
     """Live through one world.
@@ -61,12 +63,13 @@ def run_world(
         without: the world of that planted bug, and no bug in it.
         trace: what happened is appended here.
         wide: more is done, and more goes wrong, see `magnetar_sim.actions.wide`.
+        takeover: clusters have several brokers each, see `magnetar_sim.bookkeeper.takeover`.
         batches: what carries the links, see `options.WorldOptions`; "": by the seed.
     """
     steps = steps or steps_of(seed, bug or without)
     plant = BUGS[bug or without] if bug or without else None
     options = plant.options if plant is not None else BY_SEED
-    options = replace(options, wide=wide, batches=batches or options.batches)
+    options = replace(options, wide=wide, takeover=takeover or options.takeover, batches=batches or options.batches)
     story = plant.story if plant is not None else None
     world: World | None = None
     why = ""
@@ -85,6 +88,8 @@ def run_world(
 
 def more_of(options: WorldOptions) -> Callable[[World], Actions] | None:
     """What is done in addition in a world with these options."""
+    if options.takeover:
+        return lambda world: Takeovers(world).actions()
     return (lambda world: Wide(world).actions()) if options.wide else None
 
 
@@ -131,6 +136,7 @@ def run_many(
     cores: int = 0,
     first: bool = False,
     wide: bool = False,
+    takeover: bool = False,
     batches: str = "",
 ) -> Iterator[Outcome]:
     """Live through many worlds, on all cores.
@@ -139,15 +145,17 @@ def run_many(
         seeds, mode, bug: which.
         cores: 0 for all.
         first: each piece of the work ends with its first broken promise.
-        wide, batches: as `run_world`.
+        wide, takeover, batches: as `run_world`.
     """
-    live = partial(run_world, mode=mode, bug=bug, wide=wide, batches=batches)
+    live = partial(run_world, mode=mode, bug=bug, wide=wide, takeover=takeover, batches=batches)
     return in_pieces(partial(_piece, live, first), seeds, cores, PIECE)
 
 
-def shorter(seed: int, mode: str, bug: str = "", *, wide: bool = False, batches: str = "") -> int:
+def shorter(
+    seed: int, mode: str, bug: str = "", *, wide: bool = False, takeover: bool = False, batches: str = ""
+) -> int:
     """The fewest steps with which the world still breaks a promise; 0 if it does not at all."""
-    live = partial(run_world, seed, mode, bug=bug, wide=wide, batches=batches)
+    live = partial(run_world, seed, mode, bug=bug, wide=wide, takeover=takeover, batches=batches)
     full = steps_of(seed, bug)
     best: int = full if live().why else 0
     if not best:

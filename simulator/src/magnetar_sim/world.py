@@ -18,7 +18,7 @@ from magnetar_sim.memory.epochs import Epochs
 from magnetar_sim.memory.records import Violation
 from magnetar_sim.memory.truth import Truth
 from magnetar_sim.observers import Observer, Observers
-from magnetar_sim.options import BY_SEED, UNPLAIN, WorldOptions
+from magnetar_sim.options import BY_SEED, MESHED, UNPLAIN, WorldOptions
 
 LATE_MS: Final = 25_000
 """What is late is not later than this."""
@@ -119,7 +119,7 @@ class World:
         """
         rng, context = self.rng, self.context
         table = {**self.workload.actions(), **self.faults.actions(), **(more(self) if more is not None else {})}
-        for name in UNPLAIN if context.options.plain else ():
+        for name in UNPLAIN if context.options.plain else MESHED if context.options.alone else ():
             table.pop(name, None)
         # Swarm: each world does some things far more and some far less often than the others do.
         weights = [weight * rng.choice((0.2, 1, 1, 5)) for weight, _ in table.values()]
@@ -133,10 +133,16 @@ class World:
         for pause in story(self) if story is not None else ():
             context.clock.run_for(pause)
             self.observers.step()
-        for action in rng.choices(actions, weights, k=steps):
+
+        def act(action: Callable[[], object]) -> None:
             action()
             context.clock.run_for(rng.choice(paces))
             self.observers.step()
+
+        # While a process is stopped within an operation the others act.
+        context.storms(lambda: act(rng.choices(actions, weights)[0]))
+        for action in rng.choices(actions, weights, k=steps):
+            act(action)
         context.calm()
         self.heal()
         self.calm()
@@ -153,13 +159,15 @@ class World:
         for link in self.links.values():
             link.calm()
         for cluster in self.clusters.values():
-            cluster.files.heal()
-            cluster.store.failing = 0
+            cluster.disk.heal()
             while cluster.broker is None:
                 cluster.start()
+                if cluster.broker is None:
+                    self.context.clock.run_for(1_000)
         self.context.clock.run_for(LATE_MS)
         for cluster in self.clusters.values():
-            assert cluster.broker is not None
+            while cluster.broker is None:  # a session of the storm may end only now, and another broker take over
+                self.context.clock.run_for(1_000)
             self.faults.set_policy(cluster, self.context.names)
             if self.context.mode == "mixed":
                 self.faults.set_mode(cluster, self.context.settings.mode)

@@ -93,7 +93,7 @@ class Faults:
                 raise PowerCut
             return None
 
-        cluster.files.inject(rule)
+        cluster.disk.inject(rule)
 
     def revive(self) -> None:
         """A broker that is down is started."""
@@ -108,13 +108,13 @@ class Faults:
         if cluster is not None:
             kind = self.rng.choice(("write", "sync", "sync"))
             self.context.say(f"{cluster.name}: the next {kind} fails")
-            cluster.files.fail_next(kind, OSError(errno.EIO, "Input/output error"))
+            cluster.disk.fail_next(kind, OSError(errno.EIO, "Input/output error"))
 
     def store_fails(self) -> None:
         """One commit of a metadata store fails."""
         cluster = self.any_living()
         if cluster is not None:
-            cluster.store.failing += 1
+            cluster.disk.fail_commit()
 
     def retention(self) -> None:
         """A broker looks for ledgers that are not needed."""

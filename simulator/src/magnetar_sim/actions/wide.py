@@ -333,7 +333,7 @@ class Wide:
         if (cluster := self.world.faults.any_living()) is not None:
             self.context.say(f"{cluster.name}: the next read fails")
             self.context.count("read failed, or will")
-            cluster.files.fail_next("read", OSError(errno.EIO, "Input/output error"))
+            cluster.disk.fail_next("read", OSError(errno.EIO, "Input/output error"))
 
 
 def _try(act: Callable[[], None]) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
 
 CLIENT_FRAME_BYTES_MAX = 64 << 20
+ASLEEP_MS = 20
+"""What was sent to a process that is stopped is offered again this often."""
 _HEADER = struct.Struct(">II")
 
 
@@ -51,6 +53,10 @@ class Server(Protocol):
     @property
     def broker(self) -> "Broker | None":
         """See the class."""
+
+    @property
+    def awake(self) -> bool:
+        """Whether its process runs; one that is stopped reads no sockets."""
 
     def run(self, event: Callable[..., None], *arguments: Any) -> None:
         """Have the broker handle one event."""
@@ -112,6 +118,9 @@ class Connection:
 
     def _arrive_server(self) -> None:
         if self.stalled or not self.open or not self._to_server:
+            return
+        if not self.cluster.awake:
+            self.net.clock.after(ASLEEP_MS, self._arrive_server)
             return
         data = b"".join(self._to_server)
         self._to_server.clear()

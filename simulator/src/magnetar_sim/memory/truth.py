@@ -114,6 +114,22 @@ class Truth(Observer):
             copy.where[uid] = position
             copy.ever.add(uid)
 
+    def late(self, cluster: Cluster, topic: str, entries: Sequence[StoredEntry]) -> None:
+        """A former owner learns that entries are durable: then the new one has found them."""
+        copy = self.copies.get((cluster.name, topic))
+        if copy is None:
+            return
+        for entry in entries:
+            if entry.flags & EntryFlags.MARKER:
+                known = entry.position in copy.markers
+            else:
+                known = copy.at.get(entry.position) == uid_of(entry.data) or uid_of(entry.data) in copy.deleted
+            if not known:
+                raise Violation(
+                    f"a former owner of {cluster.name} stores {entry.position} after another one has taken the log"
+                )
+            self.context.count("former owner learned late what is stored")
+
     def _bind(self, cluster: Cluster, topic: str, copy: Copy, entry: StoredEntry, uid: int) -> None:
         """An identity names one message, for ever."""
         origin = entry.origin or cluster.name

@@ -1,0 +1,147 @@
+"""Planted bugs of clusters of several brokers: each leaves out one rule of docs/design/cluster.md; a world has to notice.
+
+Three of them are in the counterpart of `runtime.bookkeeper.ownership` (`takeover.process`), whose original consists of calls of
+kazoo: that a question is preceded by a sync, that the lease begins with it, and which clock it is by.
+
+That a ledger is deleted after its last reader is not planted: a read and a deletion seldom meet. The suite of all file systems
+(`tests/support/files_conformance.py`) has it.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+from magnetar.runtime.bookkeeper.ledger_file import LedgerFile
+from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
+from magnetar.runtime.stores.state_file import StateFile
+from magnetar.storage.bookkeeper.chain import Chain
+from magnetar.storage.log import SegmentLog
+from magnetar_sim.bookkeeper.takeover.process import Process
+
+F: Final = "magnetar.runtime.bookkeeper.ledger_files.LedgerFiles."
+B: Final = "magnetar.runtime.bookkeeper.ledger_file."
+S: Final = "magnetar.runtime.stores.state_file.StateFile."
+P: Final = "magnetar_sim.bookkeeper.takeover.process.Process."
+
+_create = LedgerFiles.create
+_append = StateFile._append
+_fail = SegmentLog.fail
+
+
+def _assumed(self: LedgerFiles, wanted: Chain) -> bool:
+    """After a lost answer the change is taken for made."""
+    data, self._version = self._record.read()
+    self._check_owner(Chain.decode(data) if data else Chain())
+    self._chain = wanted
+    return True
+
+
+def _deleted_at_once(self: LedgerFiles, path: Path) -> LedgerFile:
+    """The ledger of a file that could not be added is deleted, although the chain may name it."""
+    before = self._chain.deleted
+    try:
+        return _create(self, path)
+    except OSError:
+        for ledger in self._chain.deleted[len(before) :]:
+            self._delete(ledger)
+        raise
+
+
+def _ledger_first(self: LedgerFiles, path: Path) -> None:
+    """The ledger of a file is deleted before the chain names it no longer."""
+    name = self._name(path)
+    if name in self._chain.files:
+        self._forget(self._chain.files[name].ledger)
+        self._change(lambda chain: chain.without(name))
+
+
+def _fence_is_loss(self: LedgerFiles) -> None:
+    """A refused append is taken as a proof that another broker has the log."""
+    self._lost = "an append was refused"
+
+
+def _taken(self: Chain, owner: str) -> Chain:
+    """A broker that takes the log does not raise the epoch."""
+    return Chain(self.format, max(self.epoch, 1), owner, self.files, self.deleted)
+
+
+def _close_raises(self: LedgerFile) -> None:
+    """That a ledger cannot be ended is an error of the log."""
+    if not self._open:
+        return
+    self._open = False
+    try:
+        if self._writes:
+            self._content.close_writer()
+    finally:
+        self._released(self._content)
+
+
+def _unsealed(self: SegmentLog, *, sync_failed: bool) -> None:
+    """A segment whose append failed gets no seal."""
+    _fail(self, sync_failed=sync_failed)
+    self._seals.clear()
+
+
+def _reported_at_once(_self: StateFile, reason: str) -> str:
+    """A transaction of unknown outcome is reported as failed; a new file is written before the next one."""
+    return reason
+
+
+def _append_after_failure(self: StateFile, data: list[bytes]) -> str:
+    file: Any = self._file
+    if file._content.broken:
+        try:
+            self._rewrite()
+        except OSError as error:
+            return str(error)
+    return _append(self, data)
+
+
+def _from_answer(self: Process, _asked_s: float, own: bool) -> None:
+    """The lease begins with the answer."""
+    self.lease.confirmed(self.now_s(), own=own)
+    self._site.confirmed(self)
+    self._later(int(self.lease.pause_s * 1000), self._ask)
+
+
+class Bug(NamedTuple):
+    """A rule that is left out.
+
+    Attributes:
+        focus: actions that its worlds have more of.
+        patches: what is replaced with what.
+    """
+
+    focus: tuple[str, ...]
+    patches: dict[str, Any]
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "owner_not_checked": Bug(("pause_within",), {F + "_check_owner": lambda self, stored: None}),
+    "epoch_kept": Bug(("pause_within",), {"magnetar.storage.bookkeeper.chain.Chain.taken": _taken}),
+    "change_assumed": Bug(("fail", "kill_within", "roll"), {F + "_reread": _assumed}),
+    "deleted_after_lost_answer": Bug(("fail", "roll"), {F + "create": _deleted_at_once}),
+    "ledger_before_chain": Bug(("roll", "stop"), {F + "unlink": _ledger_first}),
+    "fence_is_loss": Bug(("fence",), {F + "_append_failed": _fence_is_loss}),
+    "close_raises": Bug(("fence", "fail"), {B + "LedgerFile.close": _close_raises}),
+    "unsealed": Bug(("fail", "stop"), {"magnetar.storage.log.SegmentLog.fail": _unsealed}),
+    "reported_at_once": Bug(("fail", "stop"), {S + "_heal": _reported_at_once, S + "_append": _append_after_failure}),
+    "log_left_open": Bug(("stop",), {"magnetar.storage.log.SegmentLog.close": lambda self: None}),
+    "whole_session": Bug(("part_server",), {"magnetar.storage.bookkeeper.lease.LEASE_PART": 1.0}),
+    "lease_from_answer": Bug(("part_server",), {P + "_answered": _from_answer}),
+    "no_sync": Bug(("part_server",), {P + "synced": lambda self: True}),
+    "clock_stops": Bug(("pause",), {P + "now_s": lambda self: (self._clock.now_ms - self.slept_ms) / 1000}),
+}  # fmt: skip
+"""By name."""
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """A world in which a rule is left out, for as long as the block runs; "" for the honest one."""
+    with ExitStack() as stack:
+        for name, replacement in BUGS[bug].patches.items() if bug else ():
+            stack.enter_context(patch(name, replacement))
+        yield
