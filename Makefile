@@ -10,33 +10,45 @@ PYTEST_ARGS ?=
 PROCESSES ?= $(shell awk '/^MemTotal:/ { n = $$2 } END { print (n >= 12000000 ? 3 : 2) }' /proc/meminfo 2>/dev/null || echo 2)
 BENCH_ARGS ?=
 
+# Tests patch production code, which compiled modules do not notice: they run in pure Python. `make compiled` is for the other form.
+test clients peers worlds soak sim check: export MAGNETAR_COMPILE = no
+
 # What was compiled once is not compiled again by every process (containers often forbid it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster test clients peers check bench sim worlds soak docs proto lock clean
+.PHONY: help setup pure demo cluster test compiled clients peers check bench sim worlds soak wheel docs proto lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-setup: ## Install everything into .venv, and a Java runtime when there is none
+setup: ## Install everything into .venv, and a Java runtime when there is none; compile the hot modules (MAGNETAR_COMPILE=no: do not)
 	@tools/bootstrap.sh
 
-demo: setup ## The main job: real flights through three clusters (a slice, about a minute)
+pure:
+	@tools/bootstrap.sh --pure
+
+demo: pure ## The main job: real flights through three clusters (a slice, about a minute)
 	@$(PY) -m examples.demo --fast
 
-cluster: setup ## Two brokers on a real BookKeeper (fetched by Maven), real flights, kills of brokers, a bookie and Spark (about two minutes)
+cluster: pure ## Two brokers on a real BookKeeper (fetched by Maven), real flights, kills of brokers, a bookie and Spark (about two minutes)
 	@$(PY) -m examples.cluster --fast
 
-test: setup ## All tests, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
+test: pure ## All tests, in pure Python, fast ones first; PYTEST_ARGS="tests/unit" for some, PROCESSES=1 for one after the other
 	@$(PY) -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 $(PYTEST_ARGS)
 
-clients: setup ## Official clients of other languages (Go, Java, Node.js) and Pulsar's own tools: built and tried; skips what cannot be built here
+compiled: setup ## The tests of the compiled modules, in compiled form; what patches these modules runs in pure Python alone
+	@$(PY) tools/compile_modules.py --check; case $$? in \
+	0) $(PY) -m pytest -q -n $(PROCESSES) --dist loadfile $(or $(PYTEST_ARGS),@tests/compiled.txt) ;; \
+	3) echo "compiled: not tested, because nothing can be compiled here" ;; \
+	*) exit 1 ;; esac
+
+clients: pure ## Official clients of other languages (Go, Java, Node.js) and Pulsar's own tools: built and tried; skips what cannot be built here
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
 
-peers: setup ## Tests next to a real Apache Pulsar and Apache BookKeeper, fetched from Maven Central once; skips where there is no Java or Maven
+peers: pure ## Tests next to a real Apache Pulsar and Apache BookKeeper, fetched from Maven Central once; skips where there is no Java or Maven
 	@MAGNETAR_PEERS=1 $(PY) -m pytest -q tests/peers $(PYTEST_ARGS)
 
-check: setup ## Lint, format, types, import rule, generated files
+check: pure ## Lint, format, types, import rule, generated files
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -55,7 +67,7 @@ bench: setup ## The benchmark suite; figures are kept in bench/results
 sim: SEEDS ?= 100000
 worlds: SEEDS ?= 20000
 
-sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones
+sim: pure ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode exact
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode snapshot
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode mixed
@@ -63,23 +75,26 @@ sim: setup ## Random worlds around whole brokers on all cores: SEEDS=100000 of e
 	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode bookkeeper
 	@for mode in exact snapshot mixed; do $(PY) -m magnetar_sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
 
-worlds: setup ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
+worlds: pure ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
 
-soak: setup ## Faults and kills again and again for HOURS=1; stops at the first failure
+soak: pure ## Faults and kills again and again for HOURS=1; stops at the first failure
 	@$(PY) tools/soak.py --hours $(HOURS)
 
-docs: setup ## Write the generated pages again
+wheel: pure ## The wheel, into dist/; COMPILED=yes: with the compiled modules, for this machine's kind and this Python
+	@MAGNETAR_WHEEL=$(if $(filter yes,$(COMPILED)),compiled,pure) $(PY) -m hatchling build -t wheel -d dist
+
+docs: pure ## Write the generated pages again
 	$(PY) tools/generate_reference.py
 	$(PY) tools/generate_rest_reference.py
 	$(PY) tools/generate_policies.py
 	$(PY) tools/generate_metrics.py
 	$(PY) tools/generate_comparison.py
 
-proto: setup ## Generate the protobuf modules from the .proto files
+proto: pure ## Generate the protobuf modules from the .proto files
 	$(PY) tools/generate_proto.py
 
-lock: setup ## Resolve the dependencies again into requirements.lock
+lock: pure ## Resolve the dependencies again into requirements.lock
 	@tools/lock.sh
 
 clean: ## Remove the virtual environment, caches and demo data

@@ -8,6 +8,7 @@ waiting for sockets nor for the disk); processor time per message is the operati
 """
 
 import argparse
+import os
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple
 
 from bench.peers import Running, cells, magnetar
 from bench.results import RESULTS
+from magnetar.runtime.interpreter.compiled import VARIABLE
 
 FRAME: Final = re.compile(r"(?P<function>[^();]+) \((?P<file>[^():]+)(?::\d+)?\)")
 WAITS: Final = frozenset({"wait", "acquire", "get", "select", "poll", "sync", "_run", "_worker"})
@@ -140,6 +142,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=400, help="samples a second")
     parser.add_argument("--keep", action="store_true", help="write bench/results/profile-peers.txt")
     options = parser.parse_args()
+    os.environ[VARIABLE] = "no"  # py-spy does not see compiled functions
     program = py_spy()
     reports = []
     with tempfile.TemporaryDirectory() as name:

@@ -27,7 +27,7 @@ from tests.support.geoworld import Client, Node, World
 from bench.results import RESULTS
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 MESSAGES: Final = 6_000
 BURST: Final = 50

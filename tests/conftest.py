@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from magnetar import FORM
+from magnetar.runtime.interpreter.compiled import COMPILED
+from tests.support.forms import PURE, refuse_patches
 from tests.support.machine import Taken
 from tests.support.patience import PATIENCE
 
@@ -51,6 +54,14 @@ ROOT = Path(__file__).parent
 
 _TAKEN = Taken()
 
+if FORM.name == COMPILED:
+    refuse_patches(FORM.modules)
+
+
+def pytest_report_header() -> str:
+    """Which form of the product is tested."""
+    return f"magnetar: {FORM}"
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tests that took long, on a machine whose processors were somebody else's, say so."""
@@ -64,8 +75,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder, long files first, and keep the order inside; deadlines of tests are patient."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort by folder, long files first; deadlines of tests are patient; a compiled form leaves out tests of pure Python."""
+    if FORM.name == COMPILED:
+        pure = [item for item in items if item.nodeid.partition("[")[0].startswith(PURE)]
+        items[:] = [item for item in items if item not in pure]
+        config.hook.pytest_deselected(items=pure)
     for item in items:
         marked = item.get_closest_marker("timeout")
         if marked is not None:

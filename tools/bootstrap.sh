@@ -4,6 +4,8 @@
 #
 #   PYTHON=/path/to/python3.12 tools/bootstrap.sh    # otherwise python3, or the system's of the same version where that is faster
 #   tools/bootstrap.sh --python                      # only tell which one
+#   tools/bootstrap.sh --pure                        # all but compiling modules, for commands that run pure Python
+#   MAGNETAR_COMPILE=no tools/bootstrap.sh           # the same, and says so
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -144,13 +146,24 @@ compile_sources() {
     "$venv/bin/python" -m compileall -q src simulator/src examples/demo tests/support bench || say "processes will start more slowly; the line above says why"
 }
 
+# The modules that pyproject.toml lists, as machine code; without a C compiler pure Python runs, and one line says so.
+compile_modules() {
+    fresh=0
+    "$venv/bin/python" tools/compile_modules.py --check >/dev/null || fresh=$?
+    [ "$fresh" != 1 ] || say "compiling the modules on the way of a message, about two minutes of one processor"
+    form=$("$venv/bin/python" tools/compile_modules.py) || fail "tools/compile_modules.py failed; the lines above say why (MAGNETAR_COMPILE=no goes without it)"
+    say "$form"
+}
+
 case "${1:-}" in
 --python) check_named_python; find_python || fail "there is no Python $python_needed or newer yet"; exit 0 ;;
 "") ;;
-*) fail "$1: what is that? There is --python" ;;
+--pure) ;;
+*) fail "$1: what is that? There are --python and --pure" ;;
 esac
 
 install_packages
 compile_sources
+[ "${1:-}" = --pure ] || compile_modules
 need_java
 archive_classes

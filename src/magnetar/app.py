@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar import __version__
+from magnetar import FORM, __version__
 from magnetar.admin import make_app
 from magnetar.admin.http.answers import Answers
 from magnetar.admin.http.gate import Gate
@@ -422,9 +422,11 @@ async def _serve(config: Config, name: str) -> int:
         # After the start, because the reason why a broker cannot run is the only line that it writes.
         if problem := too_few(files, config.broker.connections_max + config.broker.http_connections_max):
             logger.warning("%s", problem)
+        if FORM.stale:
+            logger.warning("the compiled modules are not used: %s", FORM.reason)
         sys.stdout.write(
             f"magnetar broker {app.cluster.title(app.endpoints)} ready {app.broker.service_url} "
-            f"http://{app.endpoints.http.host}:{app.http_port}\n"
+            f"http://{app.endpoints.http.host}:{app.http_port} ({FORM.name})\n"
         )
         sys.stdout.flush()
         stopped = asyncio.ensure_future(stopping.wait())

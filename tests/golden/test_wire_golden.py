@@ -15,7 +15,8 @@ from magnetar.storage.entries import EntryFlags
 from magnetar.wire import metadata
 from magnetar.wire.batches import decode_batch
 from magnetar.wire.connection import ServerHandshake
-from magnetar.wire.frames import Frame, FrameDecoder, encode_with_payload
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder, encode_with_payload
 
 CONTENT = b"payload " * 40
 

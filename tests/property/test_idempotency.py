@@ -44,7 +44,8 @@ from magnetar.storage.topiclog import RecoveredTopic, TopicLog
 from magnetar.wire import commands, idempotency_keys
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.batches import decode_batch, encode_batch
-from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder
 from magnetar.wire.idempotency_keys import Found
 from magnetar.wire.metadata import build, parse_metadata, split
 from magnetar_sim.host.host import HeldLog, Host

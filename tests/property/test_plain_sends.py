@@ -17,7 +17,8 @@ from magnetar.metadata.policies.types import PublishRate
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, FrameDecoder, FrameError, PlainSend
+from magnetar.wire.frame import Frame, PlainSend
+from magnetar.wire.frames import FrameDecoder, FrameError
 from magnetar.wire.plain_sends import PlainMessages
 from magnetar.wire.varint import varint
 from tests.support.geoworld import TOPIC, Client, Node, World

@@ -7,6 +7,7 @@ from magnetar.core.errors import ErrorCode
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import ClientConnection, ClientFault, ConnectRefused, Push, Response
+from magnetar.wire.frame import Frame
 from tests.property.wire_strategies import COMMANDS, FRAMES, PAYLOADS, wire
 
 LIMIT = 100_000
@@ -94,7 +95,7 @@ def test_what_is_sent_arrives_however_the_socket_takes_it(items, taken, early):
     for command, payload in items:
         client.send(command, [payload[:7], memoryview(payload)[7:]])
     server = frames.FrameDecoder(1 << 20)
-    got: list[frames.Frame] = []
+    got: list[Frame] = []
     for turn, most in enumerate([*taken, 1 << 30]):
         if turn == 1:
             client.receive(commands.ping())

@@ -5,7 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import BUFFER_BYTES_MIN, READ_BYTES_MIN, Frame, FrameDecoder, FrameError
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import BUFFER_BYTES_MIN, READ_BYTES_MIN, FrameDecoder, FrameError
 from magnetar.wire.text import text_is_valid
 from magnetar.wire.varint import varint
 from tests.property.wire_strategies import COMMANDS, FRAMES, only_documented_errors, wire

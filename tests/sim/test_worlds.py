@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar.runtime.interpreter.compiled import Form
 from magnetar_sim.actions import stories
 from magnetar_sim.checkers.all import CHECKERS
 from magnetar_sim.command import main
 from magnetar_sim.options import WorldOptions
+from magnetar_sim.planted.bugs import BUGS
 from magnetar_sim.runner import run_world
 from magnetar_sim.world import World
 
@@ -151,3 +153,14 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "every promise held" in capsys.readouterr().out
     assert main(["--seeds", "4", "--cores", "1"]) == 0
     assert "4 worlds (exact)" in capsys.readouterr().out
+
+
+def test_planted_bugs_need_pure_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("magnetar_sim.command.FORM", Form("", ["magnetar.storage.cursor"]))
+    with pytest.raises(SystemExit):
+        main(["--seed", "1", "--bug", next(iter(BUGS))])
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("which compiled modules do not notice: set MAGNETAR_COMPILE=no")
+    )

@@ -40,7 +40,8 @@ from magnetar.storage.recovery import recover
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 from magnetar.wire import metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder
 from magnetar_sim.host.host import Host, Timers
 from magnetar_sim.host.memory_files import MemoryFiles
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from magnetar.runtime.network.server import Connection, PulsarServer
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, encode
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import encode
 
 PING = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 from magnetar.core.errors import ProtocolError
-from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder
 
 Say = Callable[..., None]
 Script = Callable[[Frame, "Peer"], None]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, FrameDecoder, encode, encode_with_payload
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder, encode, encode_with_payload
 from tests.support.brokers import BrokerProcess
 
 

@@ -100,7 +100,7 @@ def faults(source: str, parts: tuple[str, ...]) -> list[str]:
                     found.append(f"{where}: {module} {name} left of runtime: take it as an argument or an effect")
             continue
         imported = rest[0] if rest else name
-        if imported in {"__version__", ""}:
+        if imported in {"__version__", "FORM", ""}:
             continue
         if group and RANK[imported] > RANK[group]:
             found.append(f"{where}: {group} imports {imported}, which stands to its right")

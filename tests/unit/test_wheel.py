@@ -1,5 +1,6 @@
 """What the wheel of `magnetar` holds: the product alone. No simulator, no example, no test's tool."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+
+from magnetar import FORM
+from magnetar.runtime.interpreter.compiled import COMPILED, SUFFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = ("magnetar/sim/", "magnetar/cli/demo/", "magnetar_sim/", "tests/", "bench/", "examples/")
@@ -16,11 +20,11 @@ KITS = {"testing", "conformance", "fakes", "conftest"}
 """Names of modules and packages that only tests need: those are in `tests/support` and in the simulator."""
 
 
-def built(folder: Path, target: Path) -> ZipFile:
+def built(folder: Path, target: Path, **environment: str) -> ZipFile:
     """The wheel of the distribution whose `pyproject.toml` is in `folder`."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
-        cwd=folder, check=True, capture_output=True, timeout=120,
+        cwd=folder, env=os.environ | environment, check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     (wheel,) = target.glob("*.whl")
     return ZipFile(wheel)
@@ -67,6 +71,28 @@ def test_no_module_of_the_wheel_imports_what_tests_are_made_of(product: ZipFile)
         if tool in product.read(name)
     ]
     assert found == []
+
+
+def test_the_wheel_fits_every_machine(product: ZipFile) -> None:
+    assert Path(product.filename or "").name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.skipif(FORM.name != COMPILED, reason="the modules are not compiled, and it takes minutes: `make compiled`")
+def test_a_wheel_with_compiled_modules_runs_them(tmp_path: Path, product: ZipFile) -> None:
+    wheel = built(ROOT, tmp_path, MAGNETAR_WHEEL="compiled")
+    assert "none-any" not in (wheel.filename or "")
+    more = sources(wheel) - sources(product)
+    assert {name.partition("/_compiled/")[0] for name in more} == {"magnetar"}
+    assert len([name for name in more if name.endswith(SUFFIX)]) == len(FORM.modules) + 1
+    wheel.extractall(tmp_path / "site")
+    code = "import magnetar, magnetar.storage.topiclog as t; print(magnetar.FORM, t.__file__, sep=';')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    form, file = done.stdout.strip().split(";")
+    assert form == str(FORM)
+    assert Path(file).is_relative_to(tmp_path / "site" / "magnetar" / "_compiled")
 
 
 def test_the_simulator_has_a_wheel_of_its_own(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from magnetar import FORM
+from magnetar.runtime.interpreter.compiled import COMPILED, VARIABLE
 from magnetar_sim.bookkeeper import runner as ledger_runner
 from magnetar_sim.bookkeeper.bugs import BUGS as LEDGER_BUGS
 from magnetar_sim.bookkeeper.takeover import runner as takeover_runner
@@ -59,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", action="store_true", help="messages that come twice: both modes on the same seeds")
     parser.add_argument("--output", type=Path, help="of --compare: a JSON file for its figures")
     given = parser.parse_args(arguments)
+    if (given.bug or given.find) and FORM.name == COMPILED:
+        parser.error(f"--bug and --find replace functions, which compiled modules do not notice: set {VARIABLE}=no")
     if given.mode == "metadata" or given.find in METADATA_BUGS:
         return outcomes.command("metadata", metadata_runner.run_world, given)
     if given.mode == "takeover" or given.find in TAKEOVER_BUGS:

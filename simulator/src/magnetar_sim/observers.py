@@ -12,7 +12,7 @@ from magnetar.core.ids import Position
 from magnetar.effects.outbox import Note
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.connections.clients import Consumer
 from magnetar_sim.connections.link_peer import Peer

@@ -60,7 +60,7 @@ from magnetar.metadata.resources import Resources
 from magnetar.storage.cursor import BYTES_STORED_MAX
 from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.topiclog import EntryCache, LedgerIds, RecoveredTopic, TopicLog
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 NO_KEYS: Final = Keys()
 NO_DEDUPLICATION: Final = DeduplicationConfig()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from magnetar.core.errors import MagnetarError
-from magnetar.wire.compressed import SNAPPY_RATIO_MAX, inflate, snappy_size
+from magnetar.wire.batches import SNAPPY_RATIO_MAX, inflate, snappy_size
 
 UNCOMPRESSED_BYTES_MAX: Final = 1 << 30
 """A ceiling on what a message may hold, chunked ones as a whole: the memory of an executor's Python process."""

@@ -179,7 +179,7 @@ class Ledger:
         self.publish_times.extend(piece.publish_times[start:])
         self.markers.extend(
             [piece.first + at for at in range(start, len(piece)) if piece.flags[at] & _MARKER]
-            if any(flags & _MARKER for flags in piece.flags)
+            if any(map(_MARKER.__and__, piece.flags))
             else []
         )
         self.bytes += sum(piece.sizes[start:])

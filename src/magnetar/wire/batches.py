@@ -3,9 +3,11 @@
     repeated [ metadata size (4) | SingleMessageMetadata | payload_size bytes ]
 
 The broker opens a batch only where messages have idempotency keys; tools do (`verify`, the Spark source of messages,
-tests). A batch is compressed as a whole: these functions take and give the uncompressed bytes.
+tests). A batch is compressed as a whole: its functions take and give the uncompressed bytes, which `inflate` and
+`snappy_size` are for.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,6 +18,9 @@ from magnetar.wire.metadata import MESSAGES_PER_BATCH_MAX
 from magnetar.wire.pulsar_pb2 import SingleMessageMetadata
 
 _SIZE_BYTES: Final = 4
+
+SNAPPY_RATIO_MAX: Final = 22
+"""The most bytes that one byte of a Snappy payload can decompress to: it copies 64 with 3."""
 
 
 def encode_batch(messages: Sequence[tuple[SingleMessageMetadata, bytes]]) -> bytes:
@@ -80,3 +85,34 @@ def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata
         ProtocolError: not exactly `count` messages, or a size that does not fit.
     """
     return [(metadata, payload[start:end]) for metadata, _, start, end in walk_batch(payload, count)]
+
+
+# A payload may be compressed, and says itself how large it becomes: a broker and a Spark worker ask for that before they
+# allocate memory.
+
+
+def inflate(payload: bytes | memoryview, size: int) -> bytes:
+    """Decompress a zlib payload. If the result would be longer than `size` bytes, return `size + 1` bytes, so that the
+    caller sees it.
+
+    Raises:
+        zlib.error: damaged, or its end is cut off.
+    """
+    engine = zlib.decompressobj()
+    plain = engine.decompress(payload, size + 1)
+    if len(plain) == size and not engine.eof:
+        raise zlib.error("its end is cut off")
+    return plain
+
+
+def snappy_size(payload: bytes | memoryview) -> int:
+    """The decompressed size that a Snappy payload states in its head; -1 if it does not begin with a number.
+
+    Decompressing with a larger buffer would return the uninitialised rest of pyarrow's buffer.
+    """
+    size = 0
+    for number, byte in enumerate(payload[:5]):
+        size |= (byte & 0x7F) << 7 * number
+        if byte < 0x80:
+            return size
+    return -1

@@ -22,14 +22,14 @@ The decoder guarantees:
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from magnetar.core.errors import ProtocolError
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.dividing import names_ids, portions
+from magnetar.wire.frame import Frame, PlainSend, Refused
 from magnetar.wire.limits import FIELDS_MAX, FREE_BYTES, FREE_IDS_BYTES, heads, why_refused
 from magnetar.wire.plain_sends import COMMAND_BYTES_MAX, plain_command
 from magnetar.wire.text import missing_fields, text_is_valid
@@ -61,55 +61,6 @@ _FIELD_OF_TYPE: Final[dict[int, str]] = {
 
 _NO_TEXT: Final = frozenset((pb.SEND, pb.SEND_RECEIPT, pb.MESSAGE, pb.FLOW, pb.PING, pb.PONG))
 """Commands without text fields. The hot ones are not searched for any."""
-
-
-class Frame(NamedTuple):
-    """One command and the bytes after it (b"" if there are none)."""
-
-    command: pb.BaseCommand
-    payload: bytes
-
-    @property
-    def send(self) -> "pb.CommandSend | PlainSend":
-        """The fields of a SEND."""
-        return self.command.send
-
-
-class PlainSend(Frame):
-    """A plain SEND (`wire.plain_sends`): it was not decoded. Its fields have the names and meanings of `CommandSend`.
-
-    As a tuple it is None (for the command), the payload, the producer id and the sequence id.
-    """
-
-    __slots__ = ()
-
-    producer_id: int = property(itemgetter(2))  # type: ignore[assignment]
-    sequence_id: int = property(itemgetter(3))  # type: ignore[assignment]
-    num_messages: Final = 1
-    highest_sequence_id: Final = 0
-    marker: Final = False
-
-    @property
-    def command(self) -> pb.BaseCommand:
-        """The command as the usual decoder gives it, made when it is asked for."""
-        send = pb.CommandSend(producer_id=self.producer_id, sequence_id=self.sequence_id)
-        return pb.BaseCommand(type=pb.SEND, send=send)
-
-    @property
-    def send(self) -> "pb.CommandSend | PlainSend":
-        """See `Frame`."""
-        return self
-
-
-class Refused(Frame):
-    """A command that breaks a limit: there are its type and the numbers that its answer needs; the payload is the reason."""
-
-    __slots__ = ()
-
-    @property
-    def reason(self) -> str:
-        """The limit that was broken."""
-        return self.payload.decode()
 
 
 class FrameError(ProtocolError):

@@ -9,7 +9,7 @@ checksum.
 
 import base64
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
@@ -319,9 +319,10 @@ def sticky_key(payload: bytes) -> bytes | None:
     Raises:
         ProtocolError: the metadata cannot be decoded.
     """
-    seen = parse_metadata(payload)
+    seen: Any = parse_metadata(payload)  # not its class, which promises text: the key may be bytes that are not UTF-8
     if seen.HasField("ordering_key"):
-        return seen.ordering_key
+        key: bytes = seen.ordering_key
+        return key
     if not seen.HasField("partition_key"):
         return None
     raw = text_bytes(seen.partition_key)

@@ -8,7 +8,7 @@ from bench.crowd import Crowd, until
 
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.peer import Peer, Script
 
 

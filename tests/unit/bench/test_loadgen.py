@@ -9,7 +9,7 @@ from bench import loadgen
 from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.wire import commands, metadata
 from magnetar.wire.batches import decode_batch
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.peer import Peer, Script
 
 Confirm = Callable[[int, Frame, Peer], None]

@@ -14,7 +14,7 @@ from magnetar.pipeline.tasks.link_channel import LinkChannel, call
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.peer import Peer, Script
 
 HELLO = pb.GeoHello(version=1, cluster="west", uuid="u-1")

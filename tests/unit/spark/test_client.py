@@ -8,7 +8,7 @@ from magnetar.spark import client as module
 from magnetar.spark.client import Client
 from magnetar.spark.connection import Access, Connection, Down
 from magnetar.wire import commands
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.peer import Peer, Script
 
 pytestmark = pytest.mark.timeout(30)

@@ -7,7 +7,8 @@ import pytest
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import CLIENT_COMMANDS, GEO_REQUESTS
-from magnetar.wire.frames import FrameDecoder, FrameError, Refused, encode
+from magnetar.wire.frame import Refused
+from magnetar.wire.frames import FrameDecoder, FrameError, encode
 from magnetar.wire.limits import COMMAND_BYTES_MAX
 from tests.support.fuzzing import COMMAND_FIELDS, LINKS, TRANSACTIONS, UNKNOWN, USUAL, Fuzzer, Login
 

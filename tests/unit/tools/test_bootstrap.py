@@ -82,4 +82,4 @@ def test_what_the_user_names_must_be_one(tmp_path: Path) -> None:
 
 def test_other_arguments_are_not_known() -> None:
     answer = subprocess.run(["sh", BOOTSTRAP, "--help-me"], capture_output=True, text=True, timeout=60, check=False)
-    assert (answer.returncode, answer.stderr) == (1, "setup: --help-me: what is that? There is --python\n")
+    assert (answer.returncode, answer.stderr) == (1, "setup: --help-me: what is that? There are --python and --pure\n")

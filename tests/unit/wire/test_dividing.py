@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.dividing import PORTION_IDS
-from magnetar.wire.frames import Frame, FrameDecoder, FrameError, encode
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder, FrameError, encode
 from magnetar.wire.limits import FREE_IDS_BYTES
 
 PING = encode(pb.BaseCommand(type=18, ping=pb.CommandPing()))

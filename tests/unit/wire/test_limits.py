@@ -10,7 +10,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from magnetar.wire import limits
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import CLIENT_COMMANDS, CONNECT, GEO_REQUESTS
-from magnetar.wire.frames import FrameDecoder, FrameError, Refused, encode
+from magnetar.wire.frame import Refused
+from magnetar.wire.frames import FrameDecoder, FrameError, encode
 from magnetar.wire.limits import (
     COMMAND,
     COMMAND_BYTES_MAX,

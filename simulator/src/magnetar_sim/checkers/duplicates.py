@@ -5,7 +5,7 @@ has read. What it cannot know yet may come twice: that is the bound.
 """
 
 from magnetar.storage.cursor import bits_of
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.connections.clients import Consumer
 from magnetar_sim.memory.records import Violation, uid_of

@@ -1,7 +1,7 @@
 """Planned failover: nothing is sent while a subscription is fenced, and nothing acknowledged before it comes again behind it."""
 
 from magnetar.storage.cursor import bits_of
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.connections.clients import Consumer
 from magnetar_sim.memory.records import Copy, Violation, uid_of

@@ -7,7 +7,7 @@ An answer below what is there costs a repetition; on an answer above it, the sou
 
 from magnetar.core.ids import NONE, Position
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.positions import position_from_proto
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.connections.link_peer import Peer

@@ -8,7 +8,7 @@ also when they are read again after a restart. What others claim of the same mes
 """
 
 from magnetar.storage.cursor import bits_of
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.checkers.base import Checker
 from magnetar_sim.connections.clients import Consumer
 from magnetar_sim.memory.records import Violation, uid_of

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 from magnetar.core.ids import Position
 from magnetar.storage.cursor import bits_of, words_of
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import encode, encode_with_payload
 from magnetar.wire.versions import PROTOCOL_VERSION
 from magnetar_sim.connections.net import Connection, Network, Server
 from magnetar_sim.context import WorldContext

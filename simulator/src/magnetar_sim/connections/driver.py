@@ -18,7 +18,7 @@ from magnetar.pipeline.long.turns import Turns
 from magnetar.pipeline.pipeline_state import PipelineState
 from magnetar.pipeline.planner import BULK, LONG
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.connections.link_peer import Peer
 from magnetar_sim.connections.long_task import PATIENCE_MS, LongHost, LongTask
 from magnetar_sim.connections.planned_batch import PlannedBatch

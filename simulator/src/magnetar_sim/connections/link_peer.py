@@ -5,7 +5,8 @@ from typing import Final, Protocol
 
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD
-from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import encode, encode_with_payload
 from magnetar.wire.versions import PROTOCOL_VERSION
 from magnetar_sim.cluster import LINK_TOKEN
 from magnetar_sim.connections.net import Connection, Network, Server

@@ -15,7 +15,7 @@ from magnetar.pipeline.long.fetched_topics import FetchedTopic, LinkProgress
 from magnetar.pipeline.tasks.append_request import AppendRequest
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.positions import position_from_proto
 from magnetar_sim.connections.link_filter import LinkFilter
 from magnetar_sim.connections.link_peer import Peer

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder
 from magnetar_sim.clock import Clock
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.positions import position_from_proto, position_to_proto
 from magnetar_sim.connections.link_filter import LinkFilter
 from magnetar_sim.connections.link_peer import Peer

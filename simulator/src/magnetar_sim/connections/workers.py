@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.cluster import Clusters
 from magnetar_sim.connections.link_peer import LinkEvents, Peer
 from magnetar_sim.connections.net import Network

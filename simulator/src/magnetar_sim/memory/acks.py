@@ -29,7 +29,7 @@ from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import AckedSet, AckedSetsMarker
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.markers import Update, parse_marker
 from magnetar_sim.cluster import Cluster, Clusters
 from magnetar_sim.connections.clients import Consumer

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
+from magnetar import FORM
+from magnetar.runtime.interpreter.compiled import COMPILED
 from magnetar_sim.actions.stories import STORIES
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions
 from magnetar_sim.planted.exact import EXACT, Dropping, Patches, patches_of
@@ -160,7 +162,13 @@ BUGS: dict[str, PlantedBug] = {
 
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
-    """For as long as the block runs a bug is planted; "" for none."""
+    """For as long as the block runs a bug is planted; "" for none.
+
+    Raises:
+        RuntimeError: compiled modules run: they would not notice the patches.
+    """
+    if bug and FORM.name == COMPILED:
+        raise RuntimeError("planted bugs need pure Python: set MAGNETAR_COMPILE=no")
     with ExitStack() as stack:
         for name, replacement in (patches_of(BUGS[bug].patches) if bug else {}).items():
             stack.enter_context(patch(name, replacement))

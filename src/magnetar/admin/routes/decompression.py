@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.errors import PreconditionFailed
-from magnetar.wire.compressed import SNAPPY_RATIO_MAX, inflate, snappy_size
+from magnetar.wire.batches import SNAPPY_RATIO_MAX, inflate, snappy_size
 
 PLAIN_BYTES_MAX: Final = 64 << 20
 """A ceiling on what a message may claim to hold: a forged size must not take the broker's memory. A batch may hold several

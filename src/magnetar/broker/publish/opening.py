@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from magnetar.broker.publish.producers import Producer
 from magnetar.effects.outbox import Compute, Outbox
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.idempotency_keys import Found, KeyProperty, find
 from magnetar.wire.metadata import Inspected
 

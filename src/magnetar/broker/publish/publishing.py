@@ -30,7 +30,7 @@ from magnetar.effects.outbox import Note
 from magnetar.storage.entries import Append, EntryFlags, NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, PlainSend
+from magnetar.wire.frame import Frame, PlainSend
 from magnetar.wire.idempotency_keys import SPECIAL, Found, KeyRefused, takes_long
 from magnetar.wire.metadata import BatchCountError, Inspected, MessageTooLargeError
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from magnetar.broker.publish.producers import Producer
 from magnetar.core.rates import Rate
 from magnetar.effects.outbox import Outbox, Timer
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 THROTTLED_BYTES_MAX: Final = 256 * 1024
 """Back-pressure: above this many bytes that wait for a rate, a connection is not read. It is as much as a client has in

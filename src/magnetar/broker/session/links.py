@@ -23,7 +23,8 @@ from magnetar.replication.link.handshakes import name_of
 from magnetar.replication.link.reading import Reading, ReadReply
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import request_id_of
-from magnetar.wire.frames import Frame, encode, encode_with_payload
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import encode, encode_with_payload
 from magnetar.wire.positions import position_from_proto
 
 

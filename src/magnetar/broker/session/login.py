@@ -28,7 +28,7 @@ from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST, State
-from magnetar.wire.frames import Frame, Refused
+from magnetar.wire.frame import Frame, Refused
 
 ANSWER_MS_MIN: Final = 5_000
 """The least time that a client has to authenticate again: a round trip, and a request to the issuer of its token."""

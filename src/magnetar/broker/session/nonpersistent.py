@@ -26,7 +26,7 @@ from magnetar.effects.outbox import Note
 from magnetar.storage.entries import NewEntry
 from magnetar.wire import commands, metadata
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 
 class Prober(Protocol):

@@ -24,7 +24,7 @@ from magnetar.core.ids import NONE, Position
 from magnetar.core.names import TopicName
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.idempotency_keys import Found
 
 

@@ -23,7 +23,7 @@ from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.storage.entries import Append
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 Done = Callable[[BrokerError | None], None]
 """Called once: None for success."""

@@ -25,7 +25,7 @@ from magnetar.core.names import TopicName
 from magnetar.storage.entries import Append
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 
 class OpenProducer(NamedTuple):

@@ -10,7 +10,8 @@ from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import request_id_of
-from magnetar.wire.frames import Refused, encode
+from magnetar.wire.frame import Refused
+from magnetar.wire.frames import encode
 
 _REFUSALS: Final[dict[int, Callable[[int, ErrorCode, str], bytes]]] = {
     pb.PARTITIONED_METADATA: commands.partitions_failed,

@@ -35,7 +35,7 @@ from magnetar.effects.outbox import FrameLimit
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import GEO_REQUESTS, request_id_of
-from magnetar.wire.frames import Frame, PlainSend, Refused
+from magnetar.wire.frame import Frame, PlainSend, Refused
 from magnetar.wire.limits import LINK_COMMAND_BYTES_MAX
 
 _SEND: Final = pb.SEND

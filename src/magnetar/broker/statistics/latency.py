@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 from magnetar.core.meter import INTERVAL_S_MIN
 from magnetar.storage.entries import StoredEntry
 
-LATENCY_BOUNDS_MS: Final = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
+LATENCY_BOUNDS_MS: Final[tuple[float, ...]] = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
 """Pulsar's bounds, as in the names of its metrics; an upper bound is part of its bucket. Above the last one:
 overflow.
 """
 
-SIZE_BOUNDS: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
+SIZE_BOUNDS: Final[tuple[int, ...]] = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 """Likewise, in bytes."""
 
 RECENT: Final = 4096
 """Appends whose latency is remembered for quantiles: the slowest one in a thousand is still four of them, in 32 KB."""
 
-QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
+QUANTILES: Final[tuple[float, ...]] = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 """The quantiles that Pulsar reports."""
 
 

@@ -19,7 +19,7 @@ from magnetar.core.security import Security
 from magnetar.core.settings import BrokerConfig
 from magnetar.effects.outbox import Close, Note, Outbox
 from magnetar.metadata.resources import Resources
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 
 class WaitingBroker:

@@ -41,7 +41,8 @@ from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import RESPONSE_OF
 from magnetar.wire.connection import request_id_of
-from magnetar.wire.frames import Frame, PlainSend, Refused, encode
+from magnetar.wire.frame import Frame, PlainSend, Refused
+from magnetar.wire.frames import encode
 
 RELAYED: Final = frozenset({pb.PARTITIONED_METADATA, pb.GET_TOPICS_OF_NAMESPACE, pb.GET_SCHEMA})
 """Requests that the broker that serves is asked on behalf of the client."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from magnetar import __version__
+from magnetar import FORM, __version__
 from magnetar.cli.commands import (
     broker,
     drain,
@@ -81,7 +81,7 @@ app = typer.Typer(
 
 def _version(shown: bool) -> None:
     if shown:
-        typer.echo(f"magnetar {__version__}")
+        typer.echo(f"magnetar {__version__} ({FORM})")
         raise typer.Exit
 
 

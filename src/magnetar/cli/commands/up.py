@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from magnetar import FORM
 from magnetar.cli.processes.supervisor import Child, Spec, Supervisor
 from magnetar.cli.shared.common import (
     ConfigOption,
@@ -154,5 +155,7 @@ def show(config: Config, children: list[Child], as_json: bool) -> None:
             table(rows, ("cluster", "broker", "state", "pulsar", "http") if several else ("cluster", "pulsar", "http"))
         )
         pipeline = any(child.spec.group for child in children)
-        print_line("ready" + ("; the pipeline is starting" if pipeline else "") + "; Ctrl-C stops everything")
+        print_line(
+            f"ready ({FORM.name})" + ("; the pipeline is starting" if pipeline else "") + "; Ctrl-C stops everything"
+        )
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""Control of CPython's garbage collector and global lock, for a broker that must not pause."""
+"""Control of CPython: its garbage collector and global lock, for a broker that must not pause, and its compiled modules."""

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from magnetar.runtime.driver import Peer
 from magnetar.runtime.log_rate_limit import Quiet
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 
 class Served(Protocol):

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, PlainSend
+from magnetar.wire.frame import Frame, PlainSend
 
 IDS_MAX: Final = 60
 """Message ids that one event acknowledges, some 0.2 ms; as many as it dispatches entries (`dispatch_entries_max`)."""

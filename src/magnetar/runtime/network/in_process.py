@@ -10,7 +10,8 @@ from typing import Final
 
 from magnetar.runtime.network.events import Events, Served
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame, FrameDecoder
+from magnetar.wire.frame import Frame
+from magnetar.wire.frames import FrameDecoder
 
 logger = logging.getLogger(__name__)
 

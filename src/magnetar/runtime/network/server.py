@@ -24,7 +24,8 @@ from magnetar.runtime.network.listener import Listener, shown
 from magnetar.runtime.network.protocol_sniffing import HEAD_BYTES, Urls, handshake_failed, malformed
 from magnetar.runtime.security.tls import common_name
 from magnetar.wire import commands
-from magnetar.wire.frames import Frame, FrameDecoder, FrameError, PlainSend
+from magnetar.wire.frame import Frame, PlainSend
+from magnetar.wire.frames import FrameDecoder, FrameError
 from magnetar.wire.limits import FIELDS_MAX, LINK_FIELDS_MAX
 
 logger = logging.getLogger("magnetar.broker")

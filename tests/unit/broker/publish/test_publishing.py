@@ -23,7 +23,7 @@ from magnetar.metadata.permissions import Action, grant
 from magnetar.metadata.policies.idempotency import IdempotencyPolicy
 from magnetar.metadata.policies.types import PublishRate
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar.core.errors import ErrorCode
 from magnetar.core.names import NamespaceName
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar.wire.metadata import build
 from tests.support.geoworld import TOPIC, Client, Node, World
 

@@ -10,7 +10,7 @@ from magnetar.broker.publish.throttling import PublishThrottle
 from magnetar.core.rates import Rate, TokenBucket, rate_of
 from magnetar.effects.outbox import Outbox
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from magnetar_sim.host.host import Host
 
 steps = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=60)

@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.effects.outbox import Close, Timer
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.geoworld import Node, World
 
 

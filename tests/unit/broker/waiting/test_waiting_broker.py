@@ -15,7 +15,8 @@ from magnetar.core.settings import BrokerConfig
 from magnetar.effects.outbox import Close, FrameLimit, Hold, Outbox, Send
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import LINK_AUTH_METHOD, NO_REQUEST
-from magnetar.wire.frames import Frame, FrameDecoder, Refused
+from magnetar.wire.frame import Frame, Refused
+from magnetar.wire.frames import FrameDecoder
 from magnetar_sim.host.host import Host
 
 A = Registration(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from magnetar.runtime.network.frame_slices import IDS_MAX, REDELIVERED_MAX, Portions
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 
 sizes = st.one_of(st.integers(0, 5), st.integers(IDS_MAX - 2, IDS_MAX + 2), st.integers(0, 10 * IDS_MAX))
 

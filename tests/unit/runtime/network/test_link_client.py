@@ -12,7 +12,7 @@ from magnetar.runtime.network.link_client import LinkClient, LinkDown, LinkRefus
 from magnetar.runtime.security.tls import target_of
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import Frame
+from magnetar.wire.frame import Frame
 from tests.support.peer import Peer, Script
 
 HELLO = pb.GeoHello(version=1, cluster="us-east", uuid="u-1")

@@ -9,6 +9,7 @@ import pytest
 from magnetar.runtime.network.link_connection import LinkConnection, LinkDown
 from magnetar.wire import commands, frames
 from magnetar.wire import pulsar_pb2 as pb
+from magnetar.wire.frame import Frame
 
 STATUS = pb.BaseCommand(type=1010, geo_status=pb.CommandGeoStatus(request_id=1))
 ANSWER = frames.encode(pb.BaseCommand(type=1011, geo_status_response=pb.CommandGeoStatusResponse(request_id=1, gap=3)))
@@ -91,7 +92,7 @@ def test_the_pong_waits_for_the_frame_under_way(world):
     world.peer.sendall(commands.ping())
     world.turn(0)
     decoder = frames.FrameDecoder(1 << 24)
-    got: list[frames.Frame] = []
+    got: list[Frame] = []
     while len(got) < 2:
         got += decoder.feed(world.peer.recv(1 << 20))
         world.turn(0)

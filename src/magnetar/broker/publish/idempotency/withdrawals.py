@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 from pyroaring import BitMap
 
+from magnetar.broker.publish.idempotency.withdrawals_record import WithdrawalsRecord
 from magnetar.core.ids import NONE, Position
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.entries import EntryFlags
@@ -40,12 +41,6 @@ class Loser(NamedTuple):
 
     position: Position
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
-
-
-class _Record(msgspec.Struct, kw_only=True):
-    incarnation: int
-    entries: dict[int, bytes]
-    parts: list[tuple[int, int, bytes]]
 
 
 class Withdrawals:
@@ -187,7 +182,7 @@ class Withdrawals:
     def encode(self) -> bytes:
         """The stored form."""
         return msgspec.msgpack.encode(
-            _Record(
+            WithdrawalsRecord(
                 incarnation=self._log.incarnation,
                 entries={ledger: entries.serialize() for ledger, entries in self.entries.ledgers.items()},
                 parts=[
@@ -204,7 +199,7 @@ class Withdrawals:
             ValueError: it is damaged.
         """
         try:
-            record = msgspec.msgpack.decode(data, type=_Record)
+            record = msgspec.msgpack.decode(data, type=WithdrawalsRecord)
             ledgers = {ledger: BitMap.deserialize(entries) for ledger, entries in record.entries.items()}
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"withdrawn messages: {error}") from None

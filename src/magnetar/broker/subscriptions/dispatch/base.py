@@ -8,7 +8,7 @@ whose connection accepts no more bytes, or to one with too many unacknowledged m
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.context import DispatchContext
@@ -68,7 +68,7 @@ class Dispatcher(ABC):
         consumers: in the order of their coming.
     """
 
-    sub_type: SubType
+    sub_type: ClassVar[SubType]
 
     def __init__(self, context: DispatchContext) -> None:
         self.context = context

@@ -44,9 +44,9 @@ NAME_BYTES_MAX: Final = 512
 """Names and uuids of chunked messages are kept while some chunks are missing; of a longer one, only its digest."""
 
 
-def _kept(text: str) -> str:
-    """A text, or its digest."""
-    if len(text) <= NAME_BYTES_MAX:
+def _kept(text: str | bytes) -> str:
+    """A text, or its digest if it is long or not UTF-8: then protobuf gives bytes, which a compiled module refuses."""
+    if isinstance(text, str) and len(text) <= NAME_BYTES_MAX:
         return text
     return blake2b(text_bytes(text)).hexdigest()
 

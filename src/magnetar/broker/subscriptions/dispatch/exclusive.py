@@ -9,6 +9,7 @@ divide a topic by keys.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import (
@@ -31,7 +32,7 @@ from magnetar.storage.positions import PositionSet
 class Exclusive(Dispatcher):
     """The policy of Exclusive subscriptions, and the sending of Failover ones."""
 
-    sub_type = SubType.EXCLUSIVE
+    sub_type: ClassVar = SubType.EXCLUSIVE
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)

@@ -11,6 +11,8 @@ number is active, so that partitions are spread over consumers; for a topic with
 A starting consumer begins after mark-delete. All consumers are informed which one is active.
 """
 
+from typing import ClassVar
+
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import KeySharedPolicy
 from magnetar.broker.subscriptions.dispatch.exclusive import Exclusive
@@ -20,7 +22,7 @@ from magnetar.effects.outbox import Timer
 class Failover(Exclusive):
     """The policy of Failover subscriptions."""
 
-    sub_type = SubType.FAILOVER
+    sub_type: ClassVar = SubType.FAILOVER
 
     _switch = 0
 

@@ -17,7 +17,7 @@ import sys
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from heapq import heappop, heappush, merge
-from typing import Any
+from typing import Any, ClassVar
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import NOTHING_DRAINS, KeySharedPolicy
@@ -48,7 +48,7 @@ class KeyShared(MultipleConsumers):
     as a heap. Entries in the heap that are no longer in `_ready` are outdated and ignored.
     """
 
-    sub_type = SubType.KEY_SHARED
+    sub_type: ClassVar = SubType.KEY_SHARED
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)

@@ -4,7 +4,8 @@ Entries that have to be sent again come before new ones. There is no order betwe
 to one consumer (`chunks`).
 """
 
-from itertools import islice
+from itertools import filterfalse, islice
+from typing import ClassVar
 
 from magnetar.broker.subscriptions.consumer import Consumer, SubType
 from magnetar.broker.subscriptions.dispatch.base import CHUNK, KeySharedPolicy
@@ -24,7 +25,7 @@ packet, few enough that no consumer waits long.
 class Shared(MultipleConsumers):
     """The policy of Shared subscriptions."""
 
-    sub_type = SubType.SHARED
+    sub_type: ClassVar = SubType.SHARED
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
@@ -110,7 +111,7 @@ class Shared(MultipleConsumers):
         entries: list[StoredEntry] = []
         messages = 0
         damaged = self.refetch.damaged
-        wanted = (each for each in waiting if each not in damaged) if damaged else iter(waiting)
+        wanted = filterfalse(damaged.__contains__, waiting) if damaged else iter(waiting)
         for position in islice(wanted, ROUND_ENTRIES_MAX):
             entry = self.refetch.get(position, waiting) if messages < messages_max else None
             if entry is None:

@@ -1,5 +1,6 @@
 """Messages that are withdrawn, or superfluous since a compaction, and are gone from the log some day."""
 
+import msgspec
 import pytest
 
 from magnetar.broker.publish.idempotency.withdrawals import Loser, Withdrawals
@@ -65,6 +66,24 @@ def test_what_retention_deleted_is_forgotten_at_once() -> None:
         assert list(held.parts) == [trimmed.positions[1]]
         assert held.messages == 1
         held.validate()
+
+
+def test_what_is_withdrawn_is_stored_with_the_messages_of_batches() -> None:
+    log = new_log()
+    batch = add_entries(log, [entry(count=3)])[0].position
+    whole = add_entries(log, [entry()])[0].position
+    held, again = Withdrawals(log), Withdrawals(log)
+    held.add([Loser(batch, 0), Loser(batch, 2), Loser(whole, -1)])
+    again.load(held.encode())
+    assert (again.parts, again.messages) == ({batch: 0b101}, 3)
+    assert whole in again.entries
+
+
+@pytest.mark.parametrize("parts", [[[1, 2]], [[1, "2", b"x"]], [7]])
+def test_a_damaged_record_of_withdrawals_is_refused(parts: list[object]) -> None:
+    damaged = msgspec.msgpack.encode({"incarnation": 0, "entries": {}, "parts": parts})
+    with pytest.raises(ValueError, match="withdrawn messages: "):
+        Withdrawals(new_log()).load(damaged)
 
 
 def test_a_cursor_is_covered_before_the_deleted_is_forgotten() -> None:
