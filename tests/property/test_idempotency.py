@@ -165,6 +165,15 @@ class Client:
             assert set(keys_of(entry.data)) & set(keys_of(frame.payload)), "answered with the id of another message"
 
 
+class AnswersAtOnce(Topic):
+    """What the broker must not do: vouch for a message that is not in the log yet."""
+
+    def answer(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
+        """At once."""
+        buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
+        self.outbox.put(Send(producer.connection, [buffer]))
+
+
 class World:
     def __init__(self, seed: int, *, broken: str = "") -> None:
         self.rng = random.Random(seed)
@@ -206,7 +215,7 @@ class World:
             ledger = recovered.ledgers.setdefault(entry.ledger, Ledger(entry.ledger, entry.broker_time))
             ledger.add(0, len(entry.data), entry.flags, entry.count, 1, entry.broker_time, marker=False)
         log = TopicLog("t", 7, self.ids, EntryCache(0), ledger_entries_max=9, recovered=recovered, fresh=False)
-        self.topic = Topic(
+        self.topic = (AnswersAtOnce if self.broken == "no wait" else Topic)(
             NAME,
             TopicRecord(incarnation=7, created_ms=1),
             log,
@@ -258,14 +267,7 @@ class World:
             topic.idempotency.status = Status.ENABLED
         else:
             topic.idempotency.start(self.stored_keys(topic.idempotency) if starting else None)
-        if self.broken == "no wait":
-            topic.answer = self.answer_at_once  # type: ignore[method-assign]
         self.host.pump()
-
-    def answer_at_once(self, producer: Producer, receipt: tuple[int, int], stored: Position) -> None:
-        """What the broker must not do: vouch for a message that is not in the log yet."""
-        buffer = commands.receipts(producer.producer_id, [(*receipt, *stored)])
-        self.outbox.put(Send(producer.connection, [buffer]))
 
     def recovering(self) -> bool:
         keys, numbers = self.topic.idempotency, self.topic.deduplication
