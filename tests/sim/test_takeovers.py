@@ -40,6 +40,12 @@ def test_worlds_keep_every_promise() -> None:
     assert not broken, [f"python -m magnetar_sim --mode takeover --seed {one.seed}: {one.why}" for one in broken[:3]]
 
 
+@pytest.mark.parametrize("seed", [458, 473, 636])
+def test_worlds_that_were_misjudged(seed: int) -> None:
+    """A lease ended while a broker accepted a client; a late answer after two takeovers; an expiry at a stopped process."""
+    assert not run_world(seed).why
+
+
 MESHED = {
     "broker became the owner": 10, "broker stopped at the end of its lease": 2, "broker stopped for a while": 3,
     "session left behind": 4,

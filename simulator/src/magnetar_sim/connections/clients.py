@@ -230,10 +230,11 @@ class Consumer(Client):
         replicated: bool,
         earliest: bool,
     ) -> None:
+        # Before the connection: the broker may find the end of its lease while it accepts, and close it at once.
+        self.received: list[Received] = []
         super().__init__(around, cluster)
         self.topic, self.subscription, self.kind = topic, subscription, kind
         self.ready = False
-        self.received: list[Received] = []
         self._unused = 0
         self._seeks: set[int] = set()
         self._subscribe = pb.CommandSubscribe(

@@ -44,7 +44,8 @@ class Expected:
         if not kept:
             wrong = [key for key in {*stored, *self.keys} if stored.get(key) != self.keys.get(key)]
             raise Violation(f"{who} finds other states than were stored; first of them: {min(wrong)}")
-        self._kept = self.unanswered[: kept[-1]]
+        # A former owner may learn of its writes after more than one takeover.
+        self._kept += self.unanswered[: kept[-1]]
         self.keys, self.unanswered = dict(stored), []
 
     def late(self, pieces: list[Pieces]) -> None:
