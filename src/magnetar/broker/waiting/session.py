@@ -235,8 +235,9 @@ class WaitingSession:
         if serving is None:
             self._relay_refused(command, takeover.not_ready())
             return
-        if connection.certificate and not self._connect.auth_data and self._services.access.enabled:
-            # Only the client can prove that the certificate is its own.
+        if self._services.access.enabled and "tls" in (connection.identity.method, self._connect.auth_method_name):
+            # Only the client can prove that the certificate is its own. The relay presents that of the `[client]` table, so the
+            # serving broker would give the client the permissions of another role.
             self._relay_refused(
                 command,
                 BrokerError(

@@ -506,9 +506,11 @@ def test_the_serving_broker_is_shown_what_the_client_presented() -> None:
     assert not relayed.connect.feature_flags.supports_auth_refresh
 
 
-def test_a_certificate_cannot_be_shown_on_behalf_of_the_client() -> None:
+@pytest.mark.parametrize("data", [b"", b"not used"])
+def test_a_certificate_cannot_be_shown_on_behalf_of_the_client(data: bytes) -> None:
+    """The broker that serves would take the certificate of the `[client]` table, which the relay presents, for the client's."""
     waiting = secured()
-    (connected,) = waiting.join(tls=True, certificate="app", auth_method_name="tls")
+    (connected,) = waiting.join(tls=True, certificate="app", auth_method_name="tls", auth_data=data)
     assert connected.type == pb.CONNECTED
     (answer,) = waiting.tell(partitions())
     assert answer.partitionMetadataResponse.error == ErrorCode.METADATA
@@ -517,3 +519,11 @@ def test_a_certificate_cannot_be_shown_on_behalf_of_the_client() -> None:
     )
     (answer,) = waiting.tell(look_up())
     assert answer.lookupTopicResponse.brokerServiceUrlTls == A.pulsar_tls
+
+
+def test_a_certificate_that_gives_no_role_does_not_stop_the_relay() -> None:
+    """With a token the client is relayed: the serving broker checks the token, and no certificate."""
+    waiting = secured()
+    waiting.join(tls=True, certificate="app", auth_method_name="token", auth_data=token("app"))
+    assert waiting.tell(partitions()) == []
+    assert len(waiting.relay.asked) == 1
