@@ -1,7 +1,5 @@
 """The command: real flights through a cluster of two brokers on BookKeeper, while brokers, a bookie and Spark die."""
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +10,16 @@ from examples.cluster.story import Outcome, Story
 from examples.cluster.world import CLUSTER, OTHER, World
 from examples.demo import flights, report
 from examples.demo.cast import TOPIC
-from examples.demo.command import FAST_FLIGHTS, Options, ended_by_sigterm, prepare, verify
+from examples.demo.running import (
+    FAST_FLIGHTS,
+    FlightsOption,
+    FolderOption,
+    MasterOption,
+    Options,
+    PerSecondOption,
+    run,
+    verify,
+)
 from examples.demo.screen import screen
 from magnetar.cli.shared.common import JsonOption, console, print_json, print_line, table
 from magnetar.cli.shared.group import SETTINGS
@@ -30,35 +37,17 @@ def cluster(
     fast: Annotated[
         bool, typer.Option("--fast", help="The first three weeks of January only: about two minutes.")
     ] = False,
-    count: Annotated[
-        int | None, typer.Option("--flights", min=100, metavar="N", help="So many flights of each; default: all.")
-    ] = None,
-    per_second: Annotated[int, typer.Option(min=10, metavar="N", help="How fast each cluster publishes.")] = PER_SECOND,
-    folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where to work, and to leave everything; default: a temporary one."),
-    ] = None,
-    master: Annotated[str, typer.Option(metavar="URL", help="Spark master.")] = "local[2,4]",
+    count: FlightsOption = None,
+    per_second: PerSecondOption = PER_SECOND,
+    folder: FolderOption = None,
+    master: MasterOption = "local[2,4]",
     as_json: JsonOption = False,
 ) -> None:
     """Kill brokers, a bookie and Spark under real flights; prove that none is lost."""
     if reason := missing():
         raise MagnetarError(reason)
-    own = folder is None
-    path = Path(tempfile.mkdtemp(prefix="magnetar-cluster-")) if folder is None else prepare(folder)
-    with ended_by_sigterm():
-        try:
-            result = play(path, Options(count or (FAST_FLIGHTS if fast else None), fast, per_second, master, as_json))
-        except MagnetarError as error:
-            raise MagnetarError(f"{error}; logs are in {path}") from None
-        except KeyboardInterrupt:
-            if own:
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-    if not result["ok"]:
-        raise MagnetarError(f"{'; '.join(result['faults'])}; everything is left in {path}")
-    if own:
-        shutil.rmtree(path, ignore_errors=True)
+    options = Options(count or (FAST_FLIGHTS if fast else None), fast, per_second, master, as_json)
+    run(folder, "magnetar-cluster-", lambda path: play(path, options))
 
 
 def play(path: Path, options: Options) -> dict[str, Any]:
@@ -72,8 +61,7 @@ def play(path: Path, options: Options) -> dict[str, Any]:
         )
         world.open(shown.look)
         shown.step("reading the flights meanwhile")
-        read = flights.rows(data)
-        departures = flights.departures(flights.january(read) if options.brief else read, options.each_max)
+        departures = flights.read(data, brief=options.brief, each_max=options.each_max)
         outcome = Story(world, {name: departures[name] for name in (CLUSTER, OTHER)}, options.per_second, shown).run()
         shown.step("comparing both clusters on Spark (magnetar verify)")
         verified = verify(TOPIC, path, world.config, world.environment)

@@ -78,6 +78,21 @@ def january(flights: Iterable[list[str]]) -> Iterator[list[str]]:
     yield from itertools.takewhile(lambda row: row[month] == "1", lines)
 
 
+def read(path: Path, *, brief: bool, each_max: int | None) -> dict[str, Departures]:
+    """Flights of the file by airport, in the order of their scheduled departure.
+
+    Args:
+        path: see `source`.
+        brief: of January only.
+        each_max: the most flights of each airport, the earliest ones; None: all.
+
+    Raises:
+        MagnetarError: it cannot be read.
+    """
+    lines = rows(path)
+    return departures(january(lines) if brief else lines, each_max)
+
+
 def departures(flights: Iterable[list[str]], each_max: int | None = None) -> dict[str, Departures]:
     """Flights by airport, in the order of their scheduled departure.
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import fastavro
 import pytest
-from examples.demo import command, flights, report, schema, world
+from examples.demo import flights, report, schema, world
 from examples.demo.flights import Departures
 from examples.demo.outbox import BOOKINGS, TTL_S, Booked
 from examples.demo.players import Consumer, Publisher
 from examples.demo.ports import free_ports
 from examples.demo.reasons import KILLED, MOVED, judge
+from examples.demo.running import FAST_FLIGHTS
 from examples.demo.screen import Plain, Quiet, screen
 from examples.demo.script import Outcome
 from examples.demo.staleness import Staleness
@@ -135,7 +136,7 @@ def test_january_comes_first_and_at_once() -> None:
     month = lines[0].index("month")
     first = list(flights.january(lines))
     assert len(first) - 1 == sum(line[month] == "1" for line in lines[1:]) == 27_004
-    assert all(len(one) == command.FAST_FLIGHTS for one in flights.departures(first, command.FAST_FLIGHTS).values())
+    assert all(len(one) == FAST_FLIGHTS for one in flights.departures(first, FAST_FLIGHTS).values())
 
 
 def test_no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from examples.demo import command
+from examples.demo.running import Options
 
 from magnetar.cli.source_tree import tree as source_tree
 from tests.support.commands import one_line
@@ -31,9 +32,9 @@ def test_a_demo_that_lost_something_fails(
 
 
 def test_every_word_goes_to_the_example(run: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[command.Options] = []
+    seen: list[Options] = []
 
-    def play(_: Path, options: command.Options) -> dict[str, object]:
+    def play(_: Path, options: Options) -> dict[str, object]:
         seen.append(options)
         return {"ok": True, "faults": []}
 
