@@ -293,13 +293,17 @@ class Site:
             self._context.count("session left behind")
 
     def _all_closed(self, process: Process) -> None:
-        """A clean stop closes the log first, and gives up the node after that."""
+        """A clean stop closes the log first, and gives up the node after that.
+
+        An open ledger without entries is one whose file failed: the answer to the change that added it to the chain was lost.
+        The broker never writes to it, and the next owner recovers it.
+        """
         if self._taker is not process:
             return
         chain = Chain.decode(self.zookeeper.data)
         for name, file in chain.files.items():
             ledger = self.bookies.ledgers[file.ledger]
-            if not ledger.closed and not ledger.failed:
+            if ledger.payloads and not ledger.closed and not ledger.failed:
                 raise Violation(f"{process} has stopped in good order, and {name} (ledger {file.ledger}) is not closed")
 
     def crash(self) -> None:
