@@ -62,7 +62,7 @@ def test_step_by_step(cluster: BookKeeperCluster, tmp_path: Path, processes: lis
     processes += [a, b]
     a.start()
     b.launch()
-    eventually(lambda: "broker a serves cluster us-west; broker b waits to take over" in b.log.read_text())
+    eventually(lambda: "broker b of cluster us-west waits to take over; broker a serves" in b.log.read_text())
     program = here(block("python", "create_producer"), cluster, ports, "page")
     with subprocess.Popen(
         [sys.executable, "-uc", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -75,7 +75,7 @@ def test_step_by_step(cluster: BookKeeperCluster, tmp_path: Path, processes: lis
         numbers += islice(orders, 100)
         b.await_ready()
         a.launch()
-        eventually(lambda: "broker b serves cluster us-west; broker a waits to take over" in a.log.read_text())
+        eventually(lambda: "broker a of cluster us-west waits to take over; broker b serves" in a.log.read_text())
         assert b.process is not None
         b.process.send_signal(signal.SIGINT)
         a.await_ready()
