@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from magnetar.core.addresses import SILENT_S, BrokerAddresses, is_host
+from magnetar.core.addresses import BrokerAddresses, is_host
 from magnetar.core.errors import MagnetarError, NameNotValid
 from magnetar.core.names import TopicName
 
@@ -139,13 +139,17 @@ class _NotDone(MagnetarError):
     """A broker gave no answer, and the request may be sent to another one."""
 
 
+class _Silent(_NotDone):
+    """No connection was made in time."""
+
+
 class AdminClient:
     """Requests to the REST interface of a broker, or of the broker of a cluster that serves.
 
     Args:
         base_url: such as `http://127.0.0.1:8080`; of a cluster of several brokers those of all.
-        timeout_s: for connecting and for each read of the answer. Connecting to a broker takes at most `SILENT_S` if there is
-            another one to try.
+        timeout_s: for connecting and for each read of the answer. Connecting to a broker is given up earlier if there is another
+            one to try (`AddressRound.patience_s`).
         presented: the credentials; None: those of the process (`present`).
 
     Raises:
@@ -222,9 +226,10 @@ class AdminClient:
         named: set[str] = set()
         not_ready: dict[str, tuple[int, str, bytes]] = {}
         while True:
-            url, better = tries.address, ""
+            url, better, silent = tries.address, "", False
             try:
-                response, data = self._ask(self._sites[url], method, path + _encoded(query), body, last=tries.last)
+                patience_s = tries.patience_s(self._timeout_s)
+                response, data = self._ask(self._sites[url], method, path + _encoded(query), body, patience_s)
                 answer = response.status, response.headers.get("Content-Type", ""), data
                 if response.status == http.HTTPStatus.TEMPORARY_REDIRECT:
                     place = response.headers.get("Location", "")
@@ -240,8 +245,8 @@ class AdminClient:
                     tries.answered()
                     return answer
             except _NotDone as error:
-                reason = str(error)
-            if not tries.failed(reason, better):
+                reason, silent = str(error), isinstance(error, _Silent)
+            if not tries.failed(reason, better, silent=silent):
                 for served in named & not_ready.keys():  # the broker that serves has said so itself
                     return not_ready[served]
                 raise MagnetarError(tries.reason)
@@ -256,9 +261,11 @@ class AdminClient:
         return next((site.url for site in self._sites.values() if site.origin == target.origin), "")
 
     def _ask(
-        self, site: _Site, method: str, path: str, body: Any, *, last: bool
+        self, site: _Site, method: str, path: str, body: Any, patience_s: float
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Ask one broker. Raises _NotDone if another one may be asked, otherwise MagnetarError."""
+        """Ask one broker, which may take `patience_s` to connect. Raises _NotDone if another one may be asked, otherwise
+        MagnetarError.
+        """
         url = site.url
         headers = {"Accept": "application/json", WORDS_HEADER: OWN_WORDS}
         if self._presented.token is not None and (token := self._presented.token()):
@@ -269,13 +276,14 @@ class AdminClient:
             headers["Content-Type"] = "application/json"
         elif method != "GET":
             headers["Content-Length"] = "0"
-        timeout_s = self._timeout_s if last else min(SILENT_S, self._timeout_s)
         failure: type[MagnetarError] = _NotDone
-        connection = self._connection(site, timeout_s)
+        connection = self._connection(site, patience_s)
         try:
-            connection.connect()
-            timeout_s = self._timeout_s
-            connection.sock.settimeout(timeout_s)
+            try:
+                connection.connect()
+            except TimeoutError:
+                raise _Silent(f"{url} gave no answer within {patience_s:g} s") from None
+            connection.sock.settimeout(self._timeout_s)
             if method != "GET":
                 failure = MagnetarError  # the request may be carried out although no answer comes
             connection.request(method, site.prefix + path, body=data, headers=headers)
@@ -287,7 +295,7 @@ class AdminClient:
                 raise failure(f"{url}{path} broke off its answer {response.length} bytes before the end")
             return response, answer
         except TimeoutError:
-            raise failure(f"{url} gave no answer within {timeout_s:g} s") from None
+            raise failure(f"{url} gave no answer within {self._timeout_s:g} s") from None
         except socket.gaierror:
             raise failure(f"cannot reach {url}: no such host") from None
         except ssl.SSLCertVerificationError as error:

@@ -1,8 +1,8 @@
 """Addresses: their parsing, and those of the brokers of one cluster.
 
-One broker of a cluster serves, and only trying shows which one. A round tries every address once. It begins with the address
-that answered last, so a connection costs one attempt while nothing changes. A caller continues with the next address at once,
-and pauses only after a whole round.
+One broker of a cluster serves, and only trying shows which one. A round tries every address once, and those that were silent once
+more. It begins with the address that answered last, so a connection costs one attempt while nothing changes. A caller continues
+with the next address at once, and pauses only after a whole round.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,13 @@ HOST_CHARACTERS_MAX: Final = 253
 
 SILENT_S: Final = 0.4
 """How long a broker may be silent while a connection to it is being made, before the next address of its cluster is tried. Each
-byte starts the time again, so a distant broker is not given up. It is below `progress_ms` (500 ms): a task that waits for an
-answer has tried the next address before it gives up the cluster. The last address of a round has no such limit, because there is
-nothing else to try: the caller's own patience ends it."""
+byte starts the time again. It is below `progress_ms` (500 ms): a task that waits for an answer has tried the next address before
+it gives up the cluster. The last address has no such limit, because there is nothing else to try: the caller's own patience ends
+it."""
+
+SILENT_AGAIN_S: Final = 2.0
+"""The same limit when a silent broker is tried once more, because no other one serves: it may be far away or busy. Above the
+round trip of a link by satellite; below the patience of most callers, because a machine that is gone costs this time too."""
 
 
 def is_host(text: str) -> bool:
@@ -120,7 +124,7 @@ class BrokerAddresses:
 
 
 class AddressRound:
-    """One round: every address once, until one answers.
+    """One round, until an address answers: every address once, then those that were silent once more.
 
     Attributes:
         address: the one that is tried now.
@@ -129,36 +133,48 @@ class AddressRound:
     def __init__(self, addresses: BrokerAddresses) -> None:
         self._addresses = addresses
         self.address, *self._left = addresses.order()
-        self._reasons: list[str] = []
+        self._silent: list[str] = []
+        self._again = False
+        self._reasons: dict[str, str] = {}
         self._over = False
-
-    @property
-    def last(self) -> bool:
-        """Whether no other address is left."""
-        return not self._left
 
     @property
     def reason(self) -> str:
         """Why the addresses that were tried are of no use, in one line."""
-        return "; ".join(self._reasons)
+        return "; ".join(self._reasons.values())
+
+    def patience_s(self, caller_s: float) -> float:
+        """How long the present address may be silent.
+
+        Args:
+            caller_s: how long the caller would wait for the only address of a cluster.
+        """
+        if self._again:
+            return min(SILENT_AGAIN_S, caller_s)
+        return min(SILENT_S, caller_s) if self._left else caller_s
 
     def answered(self) -> None:
         """The broker at the present address serves; the round is over."""
         self._over = True
         self._addresses.answered(self.address)
 
-    def failed(self, reason: str, better: str = "") -> bool:
+    def failed(self, reason: str, better: str = "", *, silent: bool = False) -> bool:
         """The present address is of no use; continue with the next one.
 
         Args:
             reason: one line that names the address.
-            better: the address that it named. It is the next one, if it is one of this cluster and was not tried yet.
+            better: the address that it named. It is the next one, if it is still to be tried.
+            silent: it did not answer within `patience_s`.
 
         Returns:
             Whether there is another one; `address` is that one then. Otherwise the round is over.
         """
-        self._reasons.append(reason)
+        self._reasons[self.address] = reason
         self._addresses.failed(self.address)
+        if silent and self._left and not self._again:
+            self._silent.append(self.address)
+        if not self._left and not self._again:
+            self._left, self._again = self._silent, True
         if not self._left:
             self._over = True
             return False

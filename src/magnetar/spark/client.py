@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from magnetar.core.addresses import SILENT_S, BrokerAddresses
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ErrorCode, MagnetarError, ProtocolError
 from magnetar.spark.connection import TIMEOUT_S, Access, Connection, Down, Refused
 from magnetar.spark.offsets import EARLIEST, MessagePosition
@@ -132,11 +132,11 @@ class Client:
                 return kept
         tries = (BrokerAddresses([url]) if url else self._addresses).round()
         while True:
-            patience_s = TIMEOUT_S if tries.last else SILENT_S
+            patience_s, began = tries.patience_s(TIMEOUT_S), time.monotonic()
             try:
                 made = Connection(tries.address, self.access, proxied=proxied, patience_s=patience_s)
             except Down as down:
-                if not tries.failed(str(down)):
+                if not tries.failed(str(down), silent=time.monotonic() - began >= patience_s):
                     raise Down(tries.reason) from None
             else:
                 tries.answered()

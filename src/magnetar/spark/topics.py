@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from magnetar.core.addresses import SILENT_S, BrokerAddresses
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ConfigError, MagnetarError
 from magnetar.core.names import TopicName
 from magnetar.core.tls import client_context
@@ -27,6 +27,7 @@ LATEST: Final = MessagePosition((1 << 63) - 1, (1 << 63) - 1)
 """The start position of a subscription that shall receive nothing."""
 
 ADMIN_S: Final = 10.0
+"""The longest time for an answer of the admin interface."""
 
 _NOT_HERE: Final = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE})
 """Answers of a broker that does not serve its cluster."""
@@ -213,15 +214,15 @@ def admin_get(options: ReadOptions, topic: str, what: str) -> Any:
         url = tries.address + path
         try:
             request = urllib.request.Request(url, headers=headers)  # noqa: S310 - checked to be http
-            with opener.open(request, timeout=ADMIN_S if tries.last else SILENT_S) as answer:
+            with opener.open(request, timeout=tries.patience_s(ADMIN_S)) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code not in _NOT_HERE or tries.last:
+            if error.code not in _NOT_HERE or not tries.failed(f"{url}: {error}"):
                 logger.warning("%s: %s", url, error)
                 return None
-            tries.failed(f"{url}: {error}")
         except (OSError, ValueError) as error:
-            if not tries.failed(f"{url} does not answer: {error}"):
+            silent = isinstance(error, urllib.error.URLError) and isinstance(error.reason, TimeoutError)
+            if not tries.failed(f"{url} does not answer: {error}", silent=silent):
                 raise MagnetarError(f"admin.url: {tries.reason}") from None
 
 

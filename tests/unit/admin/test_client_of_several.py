@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 import pytest
 
-from magnetar.admin import client as module
 from magnetar.admin.client import AdminClient, AdminError, Presented
+from magnetar.core import addresses as limits
 from magnetar.core.errors import MagnetarError
 
 GONE = "http://127.0.0.1:1"
 """A URL at which no broker listens."""
+
+
+def url_of(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 class Answer(NamedTuple):
@@ -56,16 +60,28 @@ class Broker:
             def log_message(self, *_arguments: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._handler = Handler
+        self._servers: list[ThreadingHTTPServer] = []
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = url_of(listener)
+        self.listen(listener)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Answer the requests that come there, too."""
+        listener.listen(16)
+        server = ThreadingHTTPServer(listener.getsockname(), self._handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = listener
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 
     def says(self, *answer: object) -> None:
         self.answers = lambda: Answer(*answer)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
 
 
 @pytest.fixture
@@ -163,14 +179,35 @@ def test_a_refusal_is_the_answer(brokers):
     assert not b.requests
 
 
-def test_a_machine_that_is_gone_costs_a_limit(brokers, monkeypatch):
-    monkeypatch.setattr(module, "SILENT_S", 0.05)
+@pytest.fixture
+def gone(monkeypatch) -> Iterator[socket.socket]:
+    """The listener of a machine that is gone: the next connection gets no answer, because the queue is full."""
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        fillers = [socket.socket() for _ in range(4)]  # the queue is full: the next connection gets no answer
+        fillers = [socket.socket() for _ in range(4)]
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
-        gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        assert client(gone, brokers[0].url).post("/x") == "served"
+        yield listener
         for filler in fillers:
             filler.close()
+
+
+def test_a_machine_that_is_gone_costs_a_limit(brokers, gone):
+    assert client(url_of(gone), brokers[0].url).post("/x") == "served"
+
+
+def test_a_broker_that_was_too_slow_to_connect_is_tried_again_when_no_other_one_serves(gone, brokers):
+    a, b = brokers[:2]
+    a.says(307, None, f"{url_of(gone)}/x")
+
+    def back() -> Answer:
+        """The one that serves accepts connections again, while b refuses."""
+        b.listen(gone)
+        b.says(200, "served")
+        return Answer(503, "no broker serves")
+
+    b.answers = back
+    admin = client(url_of(gone), a.url, b.url)
+    assert (admin.post("/x"), admin.base_url) == ("served", url_of(gone))
+    assert (len(a.requests), len(b.requests)) == (1, 2)

@@ -3,9 +3,11 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 
 import pytest
 
+from magnetar.core import addresses as limits
 from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ErrorCode
 from magnetar.pipeline.tasks import link_channel
@@ -46,6 +48,18 @@ def silent(frame: Frame, peer: Peer) -> None:
     """A broker whose process is paused: the system accepts connections, and nothing answers."""
 
 
+def second_time(script: Script) -> Script:
+    """A broker that is silent to the first CONNECT."""
+    seen: list[Frame] = []
+
+    def one(frame: Frame, peer: Peer) -> None:
+        seen.append(frame)
+        if len(seen) > 1:
+            script(frame, peer)
+
+    return one
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[[Script], Peer]]:
     """Start a broker; it ends with the test."""
@@ -63,7 +77,7 @@ def start() -> Iterator[Callable[[Script], Peer]]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short limit for silent brokers."""
-    monkeypatch.setattr(link_channel, "SILENT_S", 0.05)
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
 
 
 @pytest.fixture
@@ -137,6 +151,16 @@ def test_a_selector_that_is_kept_follows_to_the_next_address(start, gone):
     assert channel.address == serving.address
     channel.close()
     poll.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_broker_that_was_too_slow_is_tried_again_when_no_other_one_serves(start):
+    slow, waiting = start(second_time(serves)), start(waits)
+    channel = LinkChannel(f"{slow.address},{waiting.address}", "token")
+    assert status(channel).type == pb.GEO_STATUS_RESPONSE
+    assert (channel.address, channel.wake_at) == (slow.address, inf)
+    assert (kinds(slow), kinds(waiting)) == ([pb.CONNECT, pb.CONNECT, pb.GEO_STATUS], [pb.CONNECT])
+    channel.close()
 
 
 @pytest.mark.usefixtures("quick")

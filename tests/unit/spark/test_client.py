@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from magnetar.spark import client as module
+from magnetar.core import addresses as limits
 from magnetar.spark.client import Client
 from magnetar.spark.connection import Access, Connection, Down
 from magnetar.wire import commands
@@ -45,13 +45,28 @@ def test_a_broker_that_does_not_answer_connect_is_down(start):
 
 
 def test_it_remembers_the_broker_that_answered(start, monkeypatch):
-    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
     paused, serving = start(silent), start(serves)
     client = Client(Access(f"pulsar://{REFUSED},{paused.address},{serving.address}"))
     for _ in range(2):
         assert client.connection().url == f"pulsar://{serving.address}"
         client.close()
     assert (len(paused.frames), len(serving.frames)) == (1, 2)
+
+
+def test_a_broker_that_was_too_slow_is_tried_again(start, monkeypatch):
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
+    seen: list[Frame] = []
+
+    def second_time(frame: Frame, peer: Peer) -> None:
+        seen.append(frame)
+        if len(seen) > 1:
+            serves(frame, peer)
+
+    slow = start(second_time)
+    client = Client(Access(f"pulsar://{slow.address},{REFUSED}"))
+    assert client.connection().url == f"pulsar://{slow.address}"
+    client.close()
 
 
 def test_every_address_is_named(start):

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from math import inf
 from typing import Final
 
-from magnetar.core.addresses import SILENT_S, BrokerAddresses
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ProtocolError
 from magnetar.pipeline.tasks.channel_poll import ChannelPoll
 from magnetar.pipeline.tasks.pace import Pace
@@ -51,7 +51,6 @@ class LinkChannel:
         fresh: whether it was opened for the present task, so that a failure says something about the broker.
         progress_at: when bytes last went in or out, by `clock`.
         tried_at: when `address` was begun to be tried, likewise.
-        wake_at: when the next address is tried if nothing is heard of this one; `inf`: this is the last one, or it accepted.
         hello: who the broker is; None until it accepted CONNECT.
         round_trip_s: seconds from CONNECT to its answer; 0 until then.
         pace: of the bytes that are sent over it and answered. It is kept with the connection, so that a task begins with the
@@ -60,8 +59,6 @@ class LinkChannel:
     Raises:
         LinkDown: it cannot be begun.
     """
-
-    wake_at: float = inf
 
     def __init__(
         self, addresses: BrokerAddresses | str, token: str, *, clock: Callable[[], float] = time.monotonic
@@ -102,7 +99,7 @@ class LinkChannel:
         self._target = target_of(address)
         self.address = shown(address)
         self.progress_at = self.tried_at = self._clock()
-        self.wake_at = inf if self._round.last else self.tried_at + SILENT_S
+        self._patience_s = self._round.patience_s(inf)
         family = socket.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family[0], family[1], family[2])
         self._socket: socket.socket | TlsSocket = opened
@@ -119,6 +116,11 @@ class LinkChannel:
     def fileno(self) -> int:
         """Descriptor of the socket, for the selector; -1 once closed."""
         return self._socket.fileno()
+
+    @property
+    def wake_at(self) -> float:
+        """When the next address is tried if nothing is heard of this one; `inf`: this is the last one, or it accepted."""
+        return self.progress_at + self._patience_s
 
     @property
     def connected(self) -> bool:
@@ -163,10 +165,8 @@ class LinkChannel:
                 raise LinkDown(f"{self.address}: {reason}") from None
             self._next_address(reason)
             return []
-        if self.wake_at != inf:
-            self.wake_at = self.progress_at + SILENT_S
-            if self.wake_at <= self._clock():
-                self._next_address(f"no answer within {SILENT_S * 1000:.0f} ms")
+        if self._patience_s != inf and self.wake_at <= self._clock():
+            self._next_address(f"no answer within {self._patience_s * 1000:.0f} ms", silent=True)
         return events
 
     def _exchange(self, readable: bool, writable: bool) -> list[Response | Push]:
@@ -182,10 +182,10 @@ class LinkChannel:
             return []
         return events
 
-    def _next_address(self, reason: str) -> None:
+    def _next_address(self, reason: str, *, silent: bool = False) -> None:
         """Connect to the next address. Nothing was sent to the present one but CONNECT."""
         self._tried.append(self._socket)
-        if not self._round.failed(f"{self.address}: {reason}"):
+        if not self._round.failed(f"{self.address}: {reason}", silent=silent):
             raise LinkDown(self._round.reason)
         self._connected, self._greets_at = False, 0.0
         self._begin()
@@ -240,7 +240,7 @@ class LinkChannel:
             raise ProtocolError("the broker does not accept this link token (or is no Magnetar broker)")
         self.hello = greeting.geo
         self.round_trip_s = self._clock() - self._greets_at
-        self.wake_at = inf
+        self._patience_s = inf
         self._round.answered()
         self._close_tried()
         self._send_some()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from magnetar.core.addresses import SILENT_S, BrokerAddresses
+from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ErrorCode, MagnetarError
 from magnetar.core.ids import NONE, Position
 from magnetar.runtime.network.link_connection import LinkConnection, LinkDown, LinkRefused
@@ -97,8 +97,8 @@ class LinkClient:
             addresses: of the cluster's brokers: `host:port`, or `pulsar+ssl://host:port` (see
                 `runtime.security.tls.target_of`); a text is `BrokerAddresses.parse`d.
             token: what links present: their shared secret, or a token (JWT) where there is authentication.
-            timeout_ms: for connecting, and for each later answer. A broker that is silent for `SILENT_S` is given up earlier if
-                there is another one to try.
+            timeout_ms: for connecting, and for each later answer. A silent broker is given up earlier if there is another one to
+                try (`AddressRound.patience_s`).
             clock: seconds, monotonic.
 
         Raises:
@@ -110,13 +110,14 @@ class LinkClient:
         presented = token.encode() if isinstance(token, str) else token
         refused: LinkRefused | None = None
         while True:
-            timeout_s = timeout_ms / 1000
+            timeout_s, began = timeout_ms / 1000, clock()
+            patience_s = tries.patience_s(timeout_s)
             try:
-                link = _connected(tries.address, presented, timeout_s, clock, timeout_s if tries.last else SILENT_S)
+                link = _connected(tries.address, presented, timeout_s, clock, patience_s)
             except (LinkDown, LinkRefused) as error:
                 if isinstance(error, LinkRefused) and error.code is not ErrorCode.SERVICE_NOT_READY:
                     refused = error
-                if not tries.failed(str(error)):
+                if not tries.failed(str(error), silent=clock() - began >= patience_s):
                     raise refused or LinkDown(tries.reason) from None
             else:
                 tries.answered()
@@ -375,7 +376,6 @@ def _connected(
     address: str, token: bytes, timeout_s: float, clock: Callable[[], float], patience_s: float
 ) -> LinkConnection:
     """A connection to one broker that has accepted the token; `patience_s` bounds each step until then."""
-    patience_s = min(patience_s, timeout_s)
     try:
         connection = tls.connect(address, patience_s)
     except OSError as error:

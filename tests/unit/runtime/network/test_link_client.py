@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from magnetar.core import addresses as limits
 from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.errors import ConfigError, ErrorCode
 from magnetar.core.ids import NONE, Position
@@ -350,13 +351,28 @@ def waits(frame: Frame, peer: Peer) -> None:
 
 
 def test_the_broker_that_serves_is_found_among_several_addresses(serve, monkeypatch):
-    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
     waiting, silent, peer = serve(waits), serve(lambda frame, peer: None), serve(broker(lambda frame, peer: None))
     addresses = BrokerAddresses(["127.0.0.1:1", waiting.address, silent.address, peer.address])
     for _ in range(2):
         with LinkClient.connect(addresses, "secret") as client:
             assert (client.address, client.hello.cluster) == (peer.address, "us-east")
     assert (len(waiting.frames), len(silent.frames), len(peer.frames)) == (1, 1, 2)  # the second time at once
+
+
+def test_a_broker_that_was_too_slow_is_tried_again_when_no_other_one_serves(serve, monkeypatch):
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
+    answer, seen = broker(lambda frame, peer: None), list[Frame]()
+
+    def second_time(frame: Frame, peer: Peer) -> None:
+        seen.append(frame)
+        if len(seen) > 1:
+            answer(frame, peer)
+
+    slow, waiting = serve(second_time), serve(waits)
+    with LinkClient.connect(f"{slow.address},{waiting.address}", "secret") as client:
+        assert client.address == slow.address
+    assert (len(slow.frames), len(waiting.frames)) == (2, 1)
 
 
 def test_no_broker_serves_names_every_address(serve):
