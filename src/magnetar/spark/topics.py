@@ -3,11 +3,13 @@
 import json
 import logging
 import re
+import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -190,6 +192,40 @@ def _none_else(option: str, named: Positions, topics: list[str]) -> None:
         )
 
 
+class _Plain(HTTPConnection):
+    """Its timeout is that of connecting; an answer has `ADMIN_S`."""
+
+    def connect(self) -> None:
+        """Connect."""
+        super().connect()
+        self.sock.settimeout(ADMIN_S)
+
+
+class _Encrypted(HTTPSConnection):
+    """Likewise."""
+
+    def connect(self) -> None:
+        """Connect."""
+        super().connect()
+        self.sock.settimeout(ADMIN_S)
+
+
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Makes these connections."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        super().__init__(context=context)
+        self._trust = context
+
+    def http_open(self, request: urllib.request.Request) -> Any:
+        """Send a request."""
+        return self.do_open(_Plain, request)
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        """Send a request by TLS."""
+        return self.do_open(_Encrypted, request, context=self._trust)
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect is an answer: the request has the token, and goes only to addresses that the user named."""
 
@@ -209,7 +245,7 @@ def admin_get(options: ReadOptions, topic: str, what: str) -> Any:
     scheme, _, rest = options.admin_url.partition("://")
     tries = BrokerAddresses([f"{scheme}://{part}" for part in rest.split(",")]).round()
     context = client_context(options.access.trust) if scheme == "https" else None
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(_NoRedirects, _Handler(context))
     while True:
         url = tries.address + path
         try:

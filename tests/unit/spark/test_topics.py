@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from magnetar.core import addresses as limits
 from magnetar.spark import topics
 from magnetar.spark.connection import Access, Down
 from magnetar.spark.options import read_options
@@ -33,6 +34,8 @@ class Told(BaseHTTPRequestHandler):
         if server.location:
             self.send_header("Location", server.location)
         self.end_headers()
+        self.wfile.flush()
+        threading.Event().wait(server.takes_s)
         self.wfile.write(b"{}" if server.location else b'{"served": true}')
 
     def log_message(self, *_arguments: object) -> None:
@@ -42,8 +45,9 @@ class Told(BaseHTTPRequestHandler):
 class Web(HTTPServer):
     """A REST interface."""
 
-    def __init__(self, location: str = "") -> None:
+    def __init__(self, location: str = "", takes_s: float = 0.0) -> None:
         super().__init__(("127.0.0.1", 0), Told)
+        self.takes_s = takes_s
         self.location, self.tokens = location, list[str]()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -62,5 +66,22 @@ def test_the_token_goes_only_to_addresses_of_admin_url() -> None:
         assert (serving.tokens, elsewhere.tokens) == (["Bearer secret"], [])
     finally:
         for one in (serving, elsewhere, waiting):
+            one.shutdown()
+            one.server_close()
+
+
+def test_an_answer_may_take_longer_than_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SILENT_S", 0.05)
+    monkeypatch.setattr(limits, "SILENT_AGAIN_S", 0.05)
+    serving = Web(takes_s=0.2)
+    waiting = Web(f"http://127.0.0.1:{serving.server_port}/")
+    address = f"http://127.0.0.1:{serving.server_port},127.0.0.1:{waiting.server_port}"
+    given = {"service.url": "pulsar://127.0.0.1:1", "topic": "t", "admin.url": address}
+    try:
+        options = read_options(given, streaming=False)
+        assert topics.admin_get(options, "persistent://public/default/t", "internalStats") == {"served": True}
+        assert (len(serving.tokens), len(waiting.tokens)) == (1, 0)
+    finally:
+        for one in (serving, waiting):
             one.shutdown()
             one.server_close()
