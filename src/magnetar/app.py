@@ -4,12 +4,9 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar import FORM, __version__
@@ -23,7 +20,6 @@ from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
 from magnetar.broker.broker import Broker
-from magnetar.broker.security.credentials import Keys
 from magnetar.broker.waiting.registration import NO_BROKERS
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError, StorageError
@@ -37,13 +33,11 @@ from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.driver import Driver
 from magnetar.runtime.interpreter.garbage import Collector
 from magnetar.runtime.local_storage import open_local
-from magnetar.runtime.log.files import read_small
 from magnetar.runtime.network.connection_slots import per_address
 from magnetar.runtime.network.descriptors import fitting, raise_file_limit, too_few
 from magnetar.runtime.network.protocol_sniffing import Urls
 from magnetar.runtime.network.server import PulsarServer
-from magnetar.runtime.security.secrets import load_keys, watch_files
-from magnetar.runtime.security.tls import Listening
+from magnetar.runtime.security.secrets import Secrets
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
@@ -55,46 +49,6 @@ logger = logging.getLogger("magnetar.broker")
 
 FOLDER_LOOK_S: Final = 1.0
 """Between two looks whether the data folder is still this broker's, by an idle one; the log looks before it writes."""
-
-
-def read_link_token(path: Path) -> bytes:
-    """The links' shared secret; made (mode 0600) when the file is missing.
-
-    Raises:
-        StorageError: the file can be read by others, is empty, or cannot be made.
-    """
-    try:
-        # An existing file may be in a folder without write permission (a secret that is mounted).
-        if not path.exists():
-            _make_link_token(path)
-        if path.stat().st_mode & 0o077:
-            raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
-        token = read_small(path, follow=True).encode()  # secret managers use symbolic links
-    except OSError as error:
-        raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
-    if not token:
-        raise StorageError(f"{path} is empty; delete it, and a new link token is created")
-    return token
-
-
-def _make_link_token(path: Path) -> None:
-    """Create the links' secret, unless another process creates it at the same time.
-
-    It is written to another file and then linked to its name, so that two brokers that start at once agree and no
-    reader sees half of it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In containers each run has the same process id: with the process id alone, the file of a run that was killed here
-    # would be in the way for ever.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
 
 
 class BrokerApp:
@@ -130,6 +84,10 @@ class BrokerApp:
             MagnetarError: anything that keeps it from running, in one line.
             GivenUp: see `give_up`.
         """
+        # Once, also by a broker that waits first: a file that is wrong when it takes over leaves what was in force.
+        self._secrets = Secrets(self.config.security, self.config.replication.token_file)
+        self._secrets.start()
+        self._stack.callback(self._secrets.stop)
         if self.cluster.storage == "bookkeeper":
             await self._wait_for_storage()
         # Recovered objects stay: with ten thousand topics the collector's scans of them would take a third of the
@@ -148,7 +106,6 @@ class BrokerApp:
         config = self.config.broker
         name = self.cluster.name
         clock = SystemClock()
-        keys, token, self.tls = self._secrets()
         storage = await self._open_storage()
         self.store, self.log = storage.store, storage.log
         stored, recovered = storage.stored, storage.recovered
@@ -166,7 +123,7 @@ class BrokerApp:
             cluster=name,
             uuid=storage.uuid,
             service_url=self.endpoints.service_url,
-            link_token=token,
+            link_token=self._secrets.link_token,
             resources=resources,
             stored=stored,
             recovered=recovered.topics,
@@ -182,7 +139,7 @@ class BrokerApp:
             service_url_tls=self.endpoints.service_url_tls,
             listeners=self.endpoints.listener_urls(),
             security=self.config.security,
-            keys=keys,
+            keys=self._secrets.keys,
             lost_entries=storage.lost_entries,
             admin_url=self.endpoints.admin_url,
             web_url=self.endpoints.web_url,
@@ -201,17 +158,9 @@ class BrokerApp:
             urls=self._urls(),
         )
         self.driver.run(lambda: None)
-        self._watch_files()
+        self._secrets.follow(lambda keys: self.driver.run(self.broker.access.new_keys, keys), self._new_link_token)
         self._watch_storage(storage.lost)
         await self._listen(resources, storage.uuid, clock)
-
-    def _secrets(self) -> tuple[Keys, bytes, Listening | None]:
-        """Keys that check tokens, the links' secret, certificates."""
-        security = self.config.security
-        keys = load_keys(security.authentication)
-        # With authentication links have tokens of their own, which the broker does not need.
-        token = b"" if security.authentication.enabled else read_link_token(self.config.replication.token_file)
-        return keys, token, Listening(security.tls) if security.tls.certificate_file else None
 
     async def _open_storage(self) -> BrokerStorage:
         if self._opening is None:
@@ -226,15 +175,12 @@ class BrokerApp:
             if error.name == "kazoo":
                 raise StorageError('a log on BookKeeper needs kazoo: pip install "magnetar[zookeeper]"') from None
             raise
-        # Faults in files, and ports in use, are reported now, and not when the other broker has died.
-        keys, token, tls = self._secrets()
+        # Ports in use are reported now, and not when the other broker has died.
         waiting = self._waiting = WaitingRole(
             self.config,
             self.cluster.name,
             self.endpoints,
-            keys,
-            token,
-            tls,
+            self._secrets,
             connections_max=self._connections_max,
             http_connections_max=self._http_max,
             answers=self._answers,
@@ -281,19 +227,6 @@ class BrokerApp:
 
     # ------------------------------------------------------------------------------------------------------------- parts
 
-    def _watch_files(self) -> None:
-        """Keys and certificates that change are read again."""
-        watches = watch_files(
-            self.config.security.authentication,
-            self.config.replication.token_file,
-            self.tls,
-            new_keys=lambda keys: self.driver.run(self.broker.access.new_keys, keys),
-            new_link_token=self._new_link_token,
-        )
-        for watch in watches:
-            watch.start()
-            self._stack.callback(watch.stop)
-
     def _watch_storage(self, lost: Callable[[], str]) -> None:
         """A broker whose data folder was moved, replaced or taken over ends: the log and the store write nothing more by then."""
         loop = asyncio.get_running_loop()
@@ -321,13 +254,14 @@ class BrokerApp:
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
         if self._waiting is not None:
             await self._waiting.stop()  # as late as possible: until then clients get an answer
+        tls = self._secrets.tls
         self.pulsar_port = await self.server.start(self.endpoints.pulsar.host, self.endpoints.pulsar.port)
         if self.endpoints.pulsar.port == 0:
             host = self.endpoints.service_url.removeprefix("pulsar://").rpartition(":")[0]
             self.broker.service_url = f"pulsar://{host}:{self.pulsar_port}"
             self.server.urls = self._urls()._replace(pulsar=self.broker.service_url)
-        if self.tls is not None and self.endpoints.pulsar_tls is not None:
-            await self.server.start(self.endpoints.pulsar_tls.host, self.endpoints.pulsar_tls.port, self.tls.context)
+        if tls is not None and self.endpoints.pulsar_tls is not None:
+            await self.server.start(self.endpoints.pulsar_tls.host, self.endpoints.pulsar_tls.port, tls.context)
         info = BrokerInfo(
             cluster=self.cluster.name,
             uuid=uuid,
@@ -354,8 +288,8 @@ class BrokerApp:
         )
         await self._ports.start(application)
         self.http_port = await self._ports.listen("http", self.endpoints.http, None)
-        if self.tls is not None and self.endpoints.https is not None:
-            await self._ports.listen("https", self.endpoints.https, self.tls.context)
+        if tls is not None and self.endpoints.https is not None:
+            await self._ports.listen("https", self.endpoints.https, tls.context)
 
     def _gateway(self, clock: SystemClock) -> Gateway:
         config, security = self.config.broker, self.config.security.authentication

@@ -1,20 +1,26 @@
 """What a broker does with its files before it is one."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import magnetar.app as application
-from magnetar.app import BrokerApp, read_link_token
-from magnetar.core.config import single
+from magnetar.app import BrokerApp
+from magnetar.broker.waiting.registration import NO_BROKERS, Brokers
+from magnetar.core.config import load, single
 from magnetar.core.errors import StorageError
+from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.metadata.topic_records import LAST_LEDGER_KEY, TOPIC_PREFIX, TopicRecord
-from magnetar.runtime.local_storage import check_together, start_log
+from magnetar.runtime.broker_storage import BrokerStorage, LogReports
+from magnetar.runtime.local_storage import check_together, open_local, start_log
 from magnetar.runtime.log.files import OsFiles
+from magnetar.runtime.security.secrets import read_link_token
 from magnetar.runtime.stores.sqlite import SqliteStore
 from magnetar.storage.recovery import Recovered, recover
 from magnetar.storage.topiclog import RecoveredTopic
@@ -176,3 +182,59 @@ def test_a_broker_whose_folder_is_moved_ends(
         asyncio.run(run())
     assert caplog.text.count("the broker stops: another folder is at") == 1
     assert [path.name for path in folder.rglob("*")] == ["log"]
+
+
+def test_a_broker_takes_over_with_the_keys_that_were_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a key is wrong when it takes over: the former one stays in force, as in a broker that serves."""
+    opening = pytest.importorskip("magnetar.runtime.bookkeeper.opening")
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(65, 113)))
+    key.chmod(0o600)
+    (tmp_path / "clusters.toml").write_text(
+        f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\nstore = "zookeeper://127.0.0.1:1/one"\n'
+        f'[clusters.one.brokers.a]\npulsar = "127.0.0.1:{free_port()}"\nhttp = "127.0.0.1:{free_port()}"\n'
+        '[authentication]\nmethods = ["token"]\nsecret_key_files = ["key"]\n'
+    )
+    config = load(tmp_path / "clusters.toml")
+
+    class Opening:
+        """Another broker serves until the key's file is wrong; the storage is a folder."""
+
+        def __init__(
+            self,
+            _cluster: ClusterConfig,
+            _endpoints: BrokerEndpoints,
+            reports: LogReports,
+            stack: contextlib.ExitStack,
+            changed: Callable[[Brokers], None],
+        ) -> None:
+            self._reports, self._stack = reports, stack
+
+        def register(self) -> None:
+            """It is registered."""
+
+        def wait(self, waits: Callable[[], None]) -> None:
+            """The other broker serves."""
+            waits()
+            key.write_bytes(b"short")
+
+        def open(self, _broker: BrokerConfig) -> BrokerStorage:
+            """The log."""
+            return open_local(config, "one", self._reports, self._stack)
+
+        def seen(self) -> Brokers:
+            """None of them."""
+            return NO_BROKERS
+
+    monkeypatch.setattr(opening, "Opening", Opening)
+
+    async def run() -> None:
+        app = BrokerApp(config, "one/a")
+        try:
+            await app.start()
+            assert app.broker.access.enabled
+        finally:
+            await app.stop()
+
+    with leaving_garbage():
+        asyncio.run(run())

@@ -6,7 +6,6 @@ when the other broker has died.
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from magnetar import __version__
@@ -15,7 +14,6 @@ from magnetar.admin.http.gate import Gate
 from magnetar.admin.ports import HttpPorts
 from magnetar.admin.waiting.site import WaitingSite
 from magnetar.broker.admin.info import BrokerInfo
-from magnetar.broker.security.credentials import Keys
 from magnetar.broker.waiting.broker import WaitingBroker
 from magnetar.broker.waiting.registration import Brokers, registration_of
 from magnetar.broker.waiting.takeover import Takeover
@@ -27,11 +25,8 @@ from magnetar.runtime.network.connection_slots import per_address
 from magnetar.runtime.network.protocol_sniffing import Urls
 from magnetar.runtime.network.relay import OwnerRelay
 from magnetar.runtime.network.server import PulsarServer
-from magnetar.runtime.security.secrets import watch_files
+from magnetar.runtime.security.secrets import Secrets
 from magnetar.runtime.waiting_driver import WaitingDriver
-
-if TYPE_CHECKING:
-    from magnetar.runtime.security.tls import Listening
 
 
 class WaitingRole:
@@ -41,9 +36,7 @@ class WaitingRole:
         config: the whole configuration.
         cluster: the name of the cluster.
         endpoints: the addresses of this broker.
-        keys: keys for checking credentials.
-        link_token: the shared secret of links.
-        tls: of the ports by TLS; None: there are none.
+        secrets: keys, the links' secret, certificates.
         connections_max, http_connections_max: ceilings on connections.
         answers: the memory of answers by HTTP.
 
@@ -56,9 +49,7 @@ class WaitingRole:
         config: Config,
         cluster: str,
         endpoints: BrokerEndpoints,
-        keys: Keys,
-        link_token: bytes,
-        tls: "Listening | None",
+        secrets: Secrets,
         *,
         connections_max: int,
         http_connections_max: int,
@@ -70,7 +61,7 @@ class WaitingRole:
         own = registration_of(endpoints)
         takeover = Takeover(cluster, own)
         self._endpoints = endpoints
-        self._tls = tls
+        self._tls = secrets.tls
         self.driver = WaitingDriver(loop, outbox, clock)
         security = config.security
         trust = {
@@ -79,7 +70,9 @@ class WaitingRole:
             "key": security.client.key_file,
         }
         self._relay = OwnerRelay(loop, self.driver.run, f"?{urlencode({k: v for k, v in trust.items() if v})}")
-        self._broker = WaitingBroker(outbox, config.broker, security, keys, link_token, takeover, self._relay)
+        self._broker = WaitingBroker(
+            outbox, config.broker, security, secrets.keys, secrets.link_token, takeover, self._relay
+        )
         urls = Urls(own.pulsar, own.pulsar_tls, own.web, own.web_tls)
         limits = self._broker.limits
         self._server = PulsarServer(
@@ -105,13 +98,7 @@ class WaitingRole:
         gate = Gate(self._broker.access, self.driver.run) if self._broker.access.enabled else None
         self._site = WaitingSite(self._broker, takeover, info, gate)
         self._ports = HttpPorts(config.broker, http_connections_max, answers, self.driver.warn, lambda: urls)
-        self._watches = watch_files(
-            security.authentication,
-            config.replication.token_file,
-            tls,
-            new_keys=lambda keys: self.driver.run(self._broker.access.new_keys, keys),
-            new_link_token=self._broker.new_link_token,
-        )
+        secrets.follow(lambda keys: self.driver.run(self._broker.access.new_keys, keys), self._broker.new_link_token)
 
     async def start(self) -> None:
         """Listen.
@@ -119,8 +106,6 @@ class WaitingRole:
         Raises:
             MagnetarError: a port is in use or may not be bound, in one line.
         """
-        for watch in self._watches:
-            watch.start()
         own = self._endpoints
         await self._server.start(own.pulsar.host, own.pulsar.port)
         if self._tls is not None and own.pulsar_tls is not None:
@@ -137,8 +122,6 @@ class WaitingRole:
 
     async def stop(self) -> None:
         """Close the ports and all connections, so that the serving broker can listen there. May be called twice."""
-        for watch in self._watches:
-            watch.stop()
         await self._server.stop()
         await self._ports.stop()
         self._relay.close()

@@ -7,17 +7,20 @@ replaced while brokers run.
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.security.credentials import SECRET_BYTES_MIN, Keys, parse_passwords
-from magnetar.core.errors import ConfigError, MagnetarError
+from magnetar.core.errors import ConfigError, MagnetarError, StorageError
 from magnetar.core.secret_file import file_state, read_file, read_token
-from magnetar.core.security import AuthenticationConfig
+from magnetar.core.security import AuthenticationConfig, Security
+from magnetar.runtime.log.files import read_small
 from magnetar.runtime.security.tls import Listening
 
 if TYPE_CHECKING:
@@ -139,32 +142,107 @@ class Watch:
         return tuple(file_state(path) for path in self._files)
 
 
-def watch_files(
-    config: AuthenticationConfig,
-    token_file: Path,
-    tls: Listening | None,
-    *,
-    new_keys: Callable[[Keys], None],
-    new_link_token: Callable[[bytes], None],
-) -> list[Watch]:
-    """Watches of the files that a broker reads again when they change; start them.
+class Secrets:
+    """The secrets of a broker, as they are in force: they are read once, and again when their files change.
 
     Args:
-        config: the `[authentication]` table.
-        token_file: the links' secret, which counts only without authentication.
-        tls: of the listeners; None: there is none.
-        new_keys: gets the keys that check credentials.
-        new_link_token: gets the links' secret. Links that are there stay.
+        security: the configuration.
+        token_file: the links' secret, which is made when it is missing. It counts only without authentication.
+
+    Attributes:
+        keys: keys for checking credentials.
+        link_token: the links' secret; empty with authentication, because links have tokens of their own then.
+        tls: of the listeners; None: they have no certificate.
+
+    Raises:
+        MagnetarError: a file is missing or wrong, in one line that shows no secret.
     """
-    watches = [Watch(key_files(config), lambda: new_keys(load_keys(config)), "keys of [authentication]")]
-    if not config.enabled:
-        watches.append(
-            Watch(
-                [str(token_file)],
-                lambda: new_link_token(read_token(token_file, "link token").encode()),
-                "the links' secret",
+
+    def __init__(self, security: Security, token_file: Path) -> None:
+        config = security.authentication
+        self.keys = load_keys(config)
+        self.link_token = b"" if config.enabled else read_link_token(token_file)
+        self.tls = Listening(security.tls) if security.tls.certificate_file else None
+        self._followers: list[tuple[Callable[[Keys], None], Callable[[bytes], None]]] = []
+        self._watches = [
+            Watch(key_files(config), lambda: self._new_keys(load_keys(config)), "keys of [authentication]")
+        ]
+        if not config.enabled:
+            self._watches.append(
+                Watch(
+                    [str(token_file)],
+                    lambda: self._new_link_token(read_token(token_file, "link token").encode()),
+                    "the links' secret",
+                )
             )
-        )
-    if tls is not None:
-        watches.append(Watch(tls.files, tls.reload, "certificates of [tls]"))
-    return watches
+        if self.tls is not None:
+            self._watches.append(Watch(self.tls.files, self.tls.reload, "certificates of [tls]"))
+
+    def start(self) -> None:
+        """Look for changes from now on, in the running loop."""
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        for watch in self._watches:
+            watch.stop()
+
+    def follow(self, new_keys: Callable[[Keys], None], new_link_token: Callable[[bytes], None]) -> None:
+        """Report changes from now on.
+
+        Args:
+            new_keys: gets the keys that check credentials.
+            new_link_token: gets the links' secret. Links that are there stay.
+        """
+        self._followers.append((new_keys, new_link_token))
+
+    def _new_keys(self, keys: Keys) -> None:
+        self.keys = keys
+        for new_keys, _ in self._followers:
+            new_keys(keys)
+
+    def _new_link_token(self, token: bytes) -> None:
+        self.link_token = token
+        for _, new_link_token in self._followers:
+            new_link_token(token)
+
+
+def read_link_token(path: Path) -> bytes:
+    """The links' shared secret; made (mode 0600) when the file is missing.
+
+    Raises:
+        StorageError: the file can be read by others, is empty, or cannot be made.
+    """
+    try:
+        # An existing file may be in a folder without write permission (a secret that is mounted).
+        if not path.exists():
+            _make_link_token(path)
+        if path.stat().st_mode & 0o077:
+            raise StorageError(f"{path} can be read by others; it is the links' secret: chmod 600 {path}")
+        token = read_small(path, follow=True).encode()  # secret managers use symbolic links
+    except OSError as error:
+        raise StorageError(f"cannot use the link token file {path}: {error.strerror}") from error
+    if not token:
+        raise StorageError(f"{path} is empty; delete it, and a new link token is created")
+    return token
+
+
+def _make_link_token(path: Path) -> None:
+    """Create the links' secret, unless another process creates it at the same time.
+
+    It is written to another file and then linked to its name, so that two brokers that start at once agree and no
+    reader sees half of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In containers each run has the same process id: with the process id alone, the file of a run that was killed here
+    # would be in the way for ever.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()

@@ -16,8 +16,7 @@ from magnetar.admin.waiting.role import WaitingRole
 from magnetar.broker.waiting.registration import NO_BROKERS, Brokers, Registration, registration_of
 from magnetar.core.config import load
 from magnetar.core.errors import ErrorCode, MagnetarError
-from magnetar.runtime.security.secrets import load_keys
-from magnetar.runtime.security.tls import Listening
+from magnetar.runtime.security.secrets import Secrets
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.frames import FrameDecoder, encode
 from tests.support.brokers import free_port
@@ -64,9 +63,7 @@ class World:
             config,
             cluster.name,
             endpoints,
-            load_keys(config.security.authentication),
-            b"",
-            Listening(config.security.tls),
+            Secrets(config.security, config.replication.token_file),
             connections_max=100,
             http_connections_max=100,
             answers=Answers(),
