@@ -1,5 +1,5 @@
 """The interface between the log and the file system: all file operations of the log go through it, so that tests can
-inject failures.
+inject failures. `read_whole` and `write_over` serve several users of it.
 """
 
 from collections.abc import Sequence
@@ -94,3 +94,37 @@ class Files(Protocol):
 
     def free_bytes(self, folder: Path) -> int:
         """Room left for this user."""
+
+
+def read_whole(files: Files, path: Path) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+    """
+    file = files.open(path)
+    try:
+        return file.pread(0, files.size(path))
+    finally:
+        file.close()
+
+
+def write_over(files: Files, path: Path, content: Sequence[bytes]) -> tuple[LogFile, int]:
+    """Write a new file durably, which then takes the name `path` from the old one; the open file, and its size.
+
+    Raises:
+        OSError: the old file has the name, or the new one.
+    """
+    temporary = path.with_name(path.name + ".new")
+    files.unlink(temporary)
+    file = files.create(temporary)
+    try:
+        size = file.writev(content)
+        file.sync()
+        files.replace(temporary, path)
+        files.sync_folder(path.parent)
+    except OSError:
+        file.close()
+        raise
+    return file, size

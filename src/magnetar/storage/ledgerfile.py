@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from magnetar.storage.files import Files, LogFile
+from magnetar.storage.files import Files, LogFile, read_whole, write_over
 from magnetar.storage.frames import pack_frame, read_frames
 
 MAGIC: Final = b"MAGNETARL\x00\x00\x01"
@@ -97,14 +97,10 @@ class LedgerFile:
             OSError: it cannot be read.
         """
         try:
-            file = self._files.open(self._path)
+            data = memoryview(read_whole(self._files, self._path))
         except FileNotFoundError:
             self.missing = True
             return {}
-        try:
-            data = memoryview(file.pread(0, self._files.size(self._path)))
-        finally:
-            file.close()
         if bytes(data[: len(MAGIC)]) != MAGIC:
             self.damaged = True
             return {}
@@ -131,8 +127,6 @@ class LedgerFile:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        temporary = self._path.with_name(self._path.name + ".new")
-        self._files.unlink(temporary)
         items = list(self._known.items())
         frames = [MAGIC]
         for at in range(0, len(items), _LEDGERS_PER_FRAME):
@@ -141,19 +135,11 @@ class LedgerFile:
             frames.append(
                 _pack(_Frame(openings, [(ledger, each.entries, each.next_index) for ledger, each in part], []))
             )
-        file = self._files.create(temporary)
-        try:
-            self._base = file.writev(frames)
-            file.sync()
-            self._files.replace(temporary, self._path)
-            self._files.sync_folder(self._path.parent)
-        except OSError:
-            file.close()
-            raise
+        file, size = write_over(self._files, self._path, frames)
         if self._file is not None:
             self._file.close()
         self._file = file
-        self._size = self._base
+        self._size = self._base = size
 
     def tell(self, openings: Iterable[Opening], marks: Iterable[LedgerMark], dropped: Iterable[int] = ()) -> None:
         """Record what the log has done and made durable.

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import StorageError
-from magnetar.storage.files import Files, LogFile
+from magnetar.storage.files import Files, LogFile, read_whole
 from magnetar.storage.ledger import SEGMENT_MAX, Ledger
 from magnetar.storage.ledgerfile import Known
 from magnetar.storage.records import (
@@ -314,11 +314,7 @@ class _Recovery:
     def _sidecar(self, number: int, end: int) -> SegmentIndex | None:
         path = self._folder / index_name(number)
         try:
-            file = self._files.open(path)
-            try:
-                index = decode_index(file.pread(0, self._files.size(path)), number)
-            finally:
-                file.close()
+            index = decode_index(read_whole(self._files, path), number)
         except OSError:
             return None  # it says nothing that a scan does not
         return index if index is not None and index.end == end else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.runtime.log.readers import SegmentReaders
-from magnetar.storage.files import Files, LogFile
+from magnetar.storage.files import Files, LogFile, read_whole
 from magnetar.storage.log import SegmentLog
 from magnetar.storage.recovery import index_name, segment_name
 from magnetar.storage.rewriting import LIVE_FRACTION_MAX, REWRITE_BYTES_MIN, Rewrite, is_whole
@@ -148,8 +148,7 @@ class Housekeeping:
     def _load_index(self, number: int, source: LogFile) -> SegmentIndex:
         path = self._folder / index_name(number)
         try:
-            file = self._files.open(path)
-            index = decode_index(file.pread(0, self._files.size(path)), number)
+            index = decode_index(read_whole(self._files, path), number)
             if index is not None:
                 return index
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from magnetar.core.errors import StorageError
 from magnetar.metadata.store import VersionConflict
 from magnetar.runtime.stores.writes import Write
 from magnetar.storage import statefile
-from magnetar.storage.files import Files, LogFile
+from magnetar.storage.files import Files, LogFile, read_whole, write_over
 from magnetar.storage.statefile import Keys, Transaction
 
 logger = logging.getLogger("magnetar.store")
@@ -93,15 +93,11 @@ class StateFile:
 
     def _read(self) -> tuple[Keys, int]:
         try:
-            file = self._files.open(self._path)
+            return statefile.read(read_whole(self._files, self._path))
         except FileNotFoundError:
             return {}, 0
-        try:
-            return statefile.read(file.pread(0, self._files.size(self._path)))
         except StorageError as error:
             raise StorageError(f"the states of the broker ({self._path.name}) are damaged: {error}") from error
-        finally:
-            file.close()
 
     def _rewrite(self) -> None:
         """Write a new file that takes the name of the old one.
@@ -109,17 +105,7 @@ class StateFile:
         Raises:
             OSError: the old one has the name, or the new one.
         """
-        temporary = self._path.with_name(self._path.name + ".new")
-        self._files.unlink(temporary)
-        file = self._files.create(temporary)
-        try:
-            size = file.writev(list(statefile.snapshot(self._keys, self.version)))
-            file.sync()
-            self._files.replace(temporary, self._path)
-            self._files.sync_folder(self._path.parent)
-        except OSError:
-            file.close()
-            raise
+        file, size = write_over(self._files, self._path, list(statefile.snapshot(self._keys, self.version)))
         if self._file is not None:
             self._file.close()
         self._file = file
