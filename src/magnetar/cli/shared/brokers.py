@@ -8,37 +8,23 @@ from magnetar.admin.client import AdminClient, AdminError
 from magnetar.cli.shared.targets import Target, at_once
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
+from magnetar.core.settings import BrokerEndpoints
 
 BROKER_COLUMNS: Final = ("cluster", "broker", "state", "service", "detail")
 
 
 class OneBroker(NamedTuple):
-    """A broker of a cluster with several.
-
-    Attributes:
-        cluster, name: as in the configuration.
-        service_url: its address for clients.
-        web_url: its address in answers to `leaderBroker`.
-        client: speaks to it alone.
-    """
+    """A broker of a cluster with several; `client` speaks to it alone."""
 
     cluster: str
-    name: str
-    service_url: str
-    web_url: str
+    endpoints: BrokerEndpoints
     client: AdminClient
 
 
 def several(config: Config, timeout_s: float) -> list[OneBroker]:
     """The brokers of clusters that have several."""
     return [
-        OneBroker(
-            cluster.name,
-            broker.name,
-            broker.service_url,
-            broker.web_url,
-            AdminClient(broker.admin_url, timeout_s=timeout_s),
-        )
+        OneBroker(cluster.name, broker, AdminClient(broker.admin_url, timeout_s=timeout_s))
         for cluster in config.clusters.values()
         if len(cluster.brokers) > 1
         for broker in cluster.brokers
@@ -47,17 +33,14 @@ def several(config: Config, timeout_s: float) -> list[OneBroker]:
 
 def look_at_brokers(brokers: list[OneBroker]) -> dict[str, list[dict[str, Any]]]:
     """Rows of `BROKER_COLUMNS` by cluster."""
-    web_urls = {broker.client: broker.web_url for broker in brokers}
-
-    def ask(client: AdminClient) -> tuple[str, str]:
-        return _state(client, web_urls[client])
-
-    answers = at_once([Target(broker.cluster, broker.client) for broker in brokers], ask)
+    web_urls = {client: endpoints.web_url for _, endpoints, client in brokers}
+    asked = [Target(cluster, client) for cluster, _, client in brokers]
+    answers = at_once(asked, lambda client: _state(client, web_urls[client]))
     rows: dict[str, list[dict[str, Any]]] = {}
-    for broker, answer in zip(brokers, answers, strict=True):
+    for (cluster, endpoints, _), answer in zip(brokers, answers, strict=True):
         state, detail = ("down", str(answer)) if isinstance(answer, MagnetarError) else answer
-        row = {"broker": broker.name, "state": state, "service": broker.service_url, "detail": detail}
-        rows.setdefault(broker.cluster, []).append(row)
+        row = {"broker": endpoints.name, "state": state, "service": endpoints.service_url, "detail": detail}
+        rows.setdefault(cluster, []).append(row)
     return rows
 
 
@@ -67,7 +50,7 @@ def broker_rows(seen: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _state(client: AdminClient, web_url: str) -> tuple[str, str]:
-    """The state of a broker, and the reason if it does not serve.
+    """The state of a broker, and the reason if it does not serve. `web_url` is its address in answers to `leaderBroker`.
 
     Raises:
         MagnetarError: it does not answer, or refuses.

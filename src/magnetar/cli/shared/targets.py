@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from magnetar.admin.client import AdminClient
+from magnetar.admin.client import TIMEOUT_S, AdminClient
 from magnetar.cli.shared.common import found_file, print_line, print_rows, read_config
 from magnetar.cli.shared.credentials import present_as
 from magnetar.core.config import Config
@@ -65,13 +65,10 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
     return [Target(first.name, AdminClient(first.admin_urls))]
 
 
-def of_config(config: Config, *, timeout_s: float | None = None) -> list[Target]:
+def of_config(config: Config, *, timeout_s: float = TIMEOUT_S) -> list[Target]:
     """Every cluster of a configuration."""
     return [
-        Target(
-            name, AdminClient(cluster.admin_urls, timeout_s=timeout_s) if timeout_s else AdminClient(cluster.admin_urls)
-        )
-        for name, cluster in config.clusters.items()
+        Target(name, AdminClient(cluster.admin_urls, timeout_s=timeout_s)) for name, cluster in config.clusters.items()
     ]
 
 
