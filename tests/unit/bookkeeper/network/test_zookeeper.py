@@ -91,6 +91,21 @@ async def opened(hosts: str, root: str, bookies: Bookies | None = None, **more: 
         await made.close()
 
 
+def lose_an_answer(store: ZooKeeper, monkeypatch: pytest.MonkeyPatch, which: Callable[[Any], bool]) -> list[Any]:
+    """Lose the connection after the first request with such an answer was carried out; the list gets the answer."""
+    real, lost = store._call, list[Any]()
+
+    async def call(request: Callable[[], Any]) -> Any:
+        answer = await real(request)
+        if not lost and which(answer):
+            lost.append(answer)
+            raise zookeeper.ConnectionLoss
+        return answer
+
+    monkeypatch.setattr(store, "_call", call)
+    return lost
+
+
 def run(test: Callable[[], Awaitable[Any]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(200):
@@ -158,16 +173,7 @@ def test_a_creation_whose_answer_is_lost_is_done_once(
 ) -> None:
     async def test() -> None:
         async with opened(server.hosts, root) as store:
-            real, lost = store._call, []
-
-            async def call(request: Callable[[], Any]) -> Any:
-                answer = await real(request)
-                if not lost and isinstance(answer, str) and "/L" in answer:
-                    lost.append(answer)
-                    raise zookeeper.ConnectionLoss
-                return answer
-
-            monkeypatch.setattr(store, "_call", call)
+            lost = lose_an_answer(store, monkeypatch, lambda answer: isinstance(answer, str) and "/L" in answer)
             ledger, versioned = await store.create(METADATA)
             assert lost == [f"{root}/00/0000/L{ledger:04d}"]
             assert versioned == Versioned(METADATA, 0)
@@ -182,16 +188,7 @@ def test_an_update_whose_answer_is_lost_is_read(
     async def test() -> None:
         async with opened(server.hosts, root) as store:
             ledger, _ = await store.create(METADATA)
-            real, lost = store._call, []
-
-            async def call(request: Callable[[], Any]) -> Any:
-                answer = await real(request)
-                if not lost:
-                    lost.append(answer)
-                    raise zookeeper.ConnectionLoss
-                return answer
-
-            monkeypatch.setattr(store, "_call", call)
+            lose_an_answer(store, monkeypatch, lambda _: True)
             changed = replace(METADATA, state=LedgerState.IN_RECOVERY)
             assert await store.update(ledger, changed, 0) is None
             assert await store.read(ledger) == Versioned(changed, 1)
