@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Meta, Struct
 
-from magnetar.core.addresses import SQLITE, is_zookeeper_path, parse_zookeeper
+from magnetar.core.addresses import SQLITE, BrokerAddresses, is_zookeeper_path, parse_zookeeper
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster
 from magnetar.core.security import Security
@@ -115,7 +115,7 @@ class Config(Struct, frozen=True, kw_only=True):
         except ConfigError as error:
             raise ConfigError(f"{self.source}: {error}") from None
 
-    def link_addresses(self, name: str) -> tuple[str, ...]:
+    def link_addresses(self, name: str) -> BrokerAddresses:
         """The addresses of the brokers of a cluster for links: each `host:port`, or a `pulsar+ssl://` URL that names the
         trusted CA.
         """
@@ -123,9 +123,11 @@ class Config(Struct, frozen=True, kw_only=True):
         client = self.security.client
         own = {"cert": client.certificate_file, "key": client.key_file} if client.certificate_file else {}
         query = "?" + urlencode(trust | own) if trust or own else ""
-        return tuple(
-            broker.service_url_tls + query if self.replication.tls and broker.service_url_tls else broker.advertised
-            for broker in self.cluster(name).brokers
+        return BrokerAddresses(
+            [
+                broker.service_url_tls + query if self.replication.tls and broker.service_url_tls else broker.advertised
+                for broker in self.cluster(name).brokers
+            ]
         )
 
     def link(self, text: str) -> LinkConfig:

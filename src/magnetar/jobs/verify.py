@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from magnetar.admin.client import AdminClient, topic_path
-from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import NONE, Identity, Position
@@ -305,7 +304,7 @@ def verify(
 
 def addresses_of(config: Config) -> dict[str, str]:
     """The addresses of the clusters of a configuration for links."""
-    return {name: str(BrokerAddresses(config.link_addresses(name))) for name in config.clusters}
+    return {name: str(config.link_addresses(name)) for name in config.clusters}
 
 
 def verify_config(

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.backoff import pause
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
@@ -119,7 +118,7 @@ def pipeline_of(options: ReplicateOptions, queries: tuple[str, ...] = (TAIL, BUL
         raise ConfigError(f"{config.source}: there is no link to replicate; name two clusters or add [[links]]")
     links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(chosen))
     names = sorted({name for link in links for name in (link.source, link.target)})
-    addresses = {name: str(BrokerAddresses(config.link_addresses(name))) for name in names}
+    addresses = {name: str(config.link_addresses(name)) for name in names}
     long = set(LONG) <= set(queries)
     master = master_of(options, long=long)
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"

@@ -133,7 +133,7 @@ class Runner:
         config = load(world.config)
         self.token = read_link_token(config.replication.token_file)
         links = tuple(Link(number, link.source, link.target, link.filter) for number, link in enumerate(config.links))
-        addresses = {name: config.link_addresses(name)[0] for name in world.brokers}
+        addresses = {name: str(config.link_addresses(name)) for name in world.brokers}
         self.lines: list[str] = []
         self.wanted = wanted
         self.batches: list[Batch] = []

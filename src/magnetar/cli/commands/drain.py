@@ -28,7 +28,6 @@ from magnetar.cli.shared.common import (
     read_config,
     table,
 )
-from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
@@ -186,12 +185,8 @@ def unconfirmed(config: Config, cluster: str, links: list[dict[str, Any]], time_
             token = read_link_token(config.replication.token_file)
             timeout_ms = math.ceil(time_left.patience_s * 1000)
             with (
-                LinkClient.connect(
-                    BrokerAddresses(config.link_addresses(cluster)), token, timeout_ms=timeout_ms
-                ) as here,
-                LinkClient.connect(
-                    BrokerAddresses(config.link_addresses(target)), token, timeout_ms=timeout_ms
-                ) as there,
+                LinkClient.connect(config.link_addresses(cluster), token, timeout_ms=timeout_ms) as here,
+                LinkClient.connect(config.link_addresses(target), token, timeout_ms=timeout_ms) as there,
             ):
                 lines += _compare(here, there, cluster, target, link.get("topics_linked", 0), time_left)
         except MagnetarError as error:
@@ -251,7 +246,7 @@ def _listen(config: Config, cluster: str, target: str, news: threading.Event) ->
     def run() -> None:
         from magnetar.runtime.network.link_client import LinkClient
 
-        addresses = BrokerAddresses(config.link_addresses(cluster))
+        addresses = config.link_addresses(cluster)
         while True:
             try:
                 token = read_link_token(config.replication.token_file)

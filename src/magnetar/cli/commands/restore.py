@@ -24,7 +24,6 @@ from magnetar.cli.shared.common import (
     size,
     with_spark,
 )
-from magnetar.core.addresses import BrokerAddresses
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
@@ -160,7 +159,7 @@ class Sides:
         if behind:
             say(f"waiting for the link {self.peer}:{self.cluster} to bring the subscriptions' states first")
         try:
-            with LinkClient.connect(BrokerAddresses(self.config.link_addresses(self.peer)), self.token) as client:
+            with LinkClient.connect(self.config.link_addresses(self.peer), self.token) as client:
                 answer = client.topics(self.cluster)
                 while behind and (left_ms := int((until - time.monotonic()) * 1000)) > 0:
                     # A poll does not report entries that a link skips without its pipeline: so the state is checked now
@@ -238,9 +237,9 @@ def _run(config: Config, sides: Sides, plan: "Sequence[PlannedTopic]", master: s
                 spark,
                 [one for one in plan if one.missing],
                 cluster=sides.cluster,
-                address=str(BrokerAddresses(config.link_addresses(sides.cluster))),
+                address=str(config.link_addresses(sides.cluster)),
                 peer=sides.peer,
-                peer_address=str(BrokerAddresses(config.link_addresses(sides.peer))),
+                peer_address=str(config.link_addresses(sides.peer)),
                 token_file=config.replication.token_file,
             )
         finally:
