@@ -8,7 +8,6 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -37,10 +36,12 @@ from tests.support.delaying_proxy import DelayingProxy
 
 pytestmark = [pytest.mark.timeout(300)]
 
-T = "persistent://public/default/t"
 LINKS = '[[links]]\nfrom = "a"\nto = "b"\n'
 ONE_WAY_S = 0.4
 """Long, so that a busy machine fills the way too."""
+
+STILL_ONE_WAY_S = 0.2
+"""Half as long where a cluster stands still: nearly all of the time of that test is round trips."""
 
 SIZE = 20_000
 COUNT = 1_000
@@ -58,9 +59,10 @@ CEILING = LIMITS.window_bytes + (2 << 20)
 class Ways:
     """A delaying proxy in front of each of some ports, in a thread with a loop of its own."""
 
-    def __init__(self, ports: dict[str, int]) -> None:
+    def __init__(self, ports: dict[str, int], one_way_s: float) -> None:
         self.ports: dict[str, int] = {}
         self.most: dict[str, int] = dict.fromkeys(ports, 0)
+        self._one_way_s = one_way_s
         self._proxies: dict[str, DelayingProxy] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -69,7 +71,7 @@ class Ways:
 
     async def _start(self, ports: dict[str, int]) -> None:
         for name, port in ports.items():
-            proxy = self._proxies[name] = await DelayingProxy(("127.0.0.1", port), ONE_WAY_S).start()
+            proxy = self._proxies[name] = await DelayingProxy(("127.0.0.1", port), self._one_way_s).start()
             self.ports[name] = proxy.port
         self._watch()
 
@@ -77,7 +79,7 @@ class Ways:
         """Note how much is under way, many times in each round trip."""
         for name, proxy in self._proxies.items():
             self.most[name] = max(self.most[name], proxy.held_bytes)
-        self._loop.call_later(ONE_WAY_S / 20, self._watch)
+        self._loop.call_later(self._one_way_s / 20, self._watch)
 
     async def _stop(self) -> None:
         for proxy in self._proxies.values():
@@ -109,15 +111,18 @@ class Runner:
         far: clusters that are far from the pipeline.
         long: whether long batches carry topics at their end.
         limits: of the pipeline.
+        one_way_s: to each of the far clusters.
 
     Attributes:
         accepted: for each long batch that has begun to ask, whether its connection to b was open by then.
     """
 
-    def __init__(self, world: World, far: str, *, long: bool, limits: ReplicationLimits = LIMITS) -> None:
+    def __init__(
+        self, world: World, far: str, *, long: bool, limits: ReplicationLimits = LIMITS, one_way_s: float = ONE_WAY_S
+    ) -> None:
         config = load(world.config)
         self._token = read_link_token(config.replication.token_file)
-        self.ways = Ways({name: world[name].pulsar_port for name in far})
+        self.ways = Ways({name: world[name].pulsar_port for name in far}, one_way_s)
         addresses = {
             name: f"127.0.0.1:{self.ways.ports.get(name, broker.pulsar_port)}" for name, broker in world.brokers.items()
         }
@@ -176,14 +181,24 @@ class Runner:
         self.ways.close()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, ["a", "b"], LINKS).start()
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A link from a to b. Each test waits until all that it published has arrived."""
+    made = World(tmp_path_factory.mktemp("two"), ["a", "b"], LINKS).start()
     yield made
     made.close()
 
 
-def publish(broker: BrokerProcess, count: int, topic: str = T) -> None:
+@pytest.fixture(scope="module")
+def world_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The same with a link from a to c."""
+    links = f'{LINKS}[[links]]\nfrom = "a"\nto = "c"\n'
+    made = World(tmp_path_factory.mktemp("three"), ["a", "b", "c"], links).start()
+    yield made
+    made.close()
+
+
+def publish(broker: BrokerProcess, count: int, topic: str) -> None:
     client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True, max_pending_messages=50)
     for number in range(count):
@@ -192,7 +207,7 @@ def publish(broker: BrokerProcess, count: int, topic: str = T) -> None:
     client.close()
 
 
-def numbers_there(broker: BrokerProcess, count: int, topic: str = T) -> list[int]:
+def numbers_there(broker: BrokerProcess, count: int, topic: str) -> list[int]:
     """The numbers of the messages at a destination."""
     client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
@@ -219,36 +234,36 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["planned", "long"])
-def runner(request: pytest.FixtureRequest, world: World, windows: None) -> Iterator[Runner]:
+def runner(request: pytest.FixtureRequest, world: World, topic: str, windows: None) -> Iterator[Runner]:
     """A pipeline that is far from both clusters."""
-    publish(world["a"], COUNT)
+    publish(world["a"], COUNT, topic)
     made = Runner(world, "ab", long=request.param == "long")
     yield made
     made.stop()
 
 
-def test_one_topic_has_more_under_way_than_one_answer(world: World, runner: Runner) -> None:
+def test_one_topic_has_more_under_way_than_one_answer(world: World, topic: str, runner: Runner) -> None:
     eventually(lambda: arrived(world), within_s=200, what="everything is there")
     for name, most in runner.ways.most.items():
         assert 4 * FORMER < most < CEILING, f"{most // KIB} KiB on the way from or to {name}"
-    assert numbers_there(world["b"], COUNT) == list(range(COUNT))
+    assert numbers_there(world["b"], COUNT, topic) == list(range(COUNT))
 
 
 def test_a_batch_takes_over_when_its_connection_to_a_far_destination_is_open(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each turn of the long batches holds messages back for two round trips."""
     monkeypatch.setattr(fetch_read, "READY_S", 60.0)  # the word decides, however busy the machine is
     runner = Runner(world, "b", long=True, limits=msgspec.structs.replace(LIMITS, long_batch_ms=4_000))
     try:
         for turn in range(1, 4):
-            publish(world["a"], 1)
+            publish(world["a"], 1, topic)
             eventually(lambda turn=turn: len(runner.accepted) >= turn, within_s=100, what="the next batch asks")
         eventually(lambda: arrived(world), within_s=100, what="everything is there")
         assert all(runner.accepted), runner.accepted
     finally:
         runner.stop()
-    assert numbers_there(world["b"], 3) == [0, 0, 0]
+    assert numbers_there(world["b"], 3, topic) == [0, 0, 0]
 
 
 class Counted(AppendSender):
@@ -265,24 +280,24 @@ class Counted(AppendSender):
 
 @pytest.mark.parametrize("mode", ["planned", "long"])
 def test_a_far_cluster_that_stands_still_costs_the_others_nothing_and_memory_is_bounded(
-    tmp_path: Path, mode: str, windows: None, monkeypatch: pytest.MonkeyPatch
+    world_of_three: World, topic: str, mode: str, windows: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pipeline is at a third place, far from all three clusters. b stops in the middle of what it gets, and goes on later."""
     for module in (fetch_write, task_write):
         monkeypatch.setattr(module, "AppendSender", Counted)
     Counted.most = {}
-    world = World(tmp_path, ["a", "b", "c"], f'{LINKS}[[links]]\nfrom = "a"\nto = "c"\n').start()
+    world = world_of_three
     # A planned batch ends when b is given up. A long one has b's share in memory for as long as b may be silent.
     limits = LIMITS if mode == "long" else msgspec.structs.replace(LIMITS, progress_ms=4_000)
-    runner = Runner(world, "abc", long=mode == "long", limits=limits)
+    runner = Runner(world, "abc", long=mode == "long", limits=limits, one_way_s=STILL_ONE_WAY_S)
     stopped = world["b"].process
     assert stopped is not None
     try:
-        publish(world["a"], 1)
+        publish(world["a"], 1, topic)
         eventually(lambda: arrived(world), within_s=100, what="a message to each")
-        publish(world["a"], COUNT // 4)
+        publish(world["a"], COUNT // 4, topic)
         stopped.send_signal(signal.SIGSTOP)
-        publish(world["a"], COUNT)
+        publish(world["a"], COUNT, topic)
         eventually(lambda: lags(world)["c"] == 0, within_s=200, what="c has everything")
         assert lags(world)["b"] > COUNT // 2
         stopped.send_signal(signal.SIGCONT)
@@ -291,8 +306,8 @@ def test_a_far_cluster_that_stands_still_costs_the_others_nothing_and_memory_is_
         stopped.send_signal(signal.SIGCONT)
         runner.stop()
         for name in "bc":
-            assert numbers_there(world[name], 1 + COUNT // 4 + COUNT) == [0, *range(COUNT // 4), *range(COUNT)]
-        world.close()
+            there = numbers_there(world[name], 1 + COUNT // 4 + COUNT, topic)
+            assert there == [0, *range(COUNT // 4), *range(COUNT)]
     assert 4 * FORMER < runner.ways.most["c"] < CEILING, "its window grew as if it were alone"
     ceiling = LIMITS.link_window_bytes_max if mode == "long" else LIMITS.window_bytes + LIMITS.buffer_bytes_max
     assert Counted.most["b"] > FORMER
