@@ -4,9 +4,19 @@ The first question of a reader ends the former batch (`replication.link.fetching
 then, the next messages would wait for them. That takes two round trips: 160 ms where clusters are 80 ms apart, at each turn. So
 the reader waits with its first question until the writer is ready. Meanwhile the former batch carries everything.
 
-Spark runs the reader and the writer of a batch in two processes of one executor, and rows go in one direction only. For the other
-direction the reader listens for a datagram on the loopback address, and a row (`columns.READY`) brings the port to the writer.
-The content of a datagram does not matter: the worst that a wrong one does is that the reader does not wait.
+Rows go from the reader to the writer only. For the other direction the reader listens for a datagram on the loopback address,
+and a row (`columns.READY`) brings the port to the writer. Reader and writer are on one host, also on a cluster of several: a
+long batch is one Spark task, because its query exchanges no rows between tasks, and one executor starts the processes of a
+task. The former batch may run on another host, and so may a copy of the task: each has a port of its own.
+
+If the datagram is lost, the reader waits for `READY_S` at each turn. No message is late for that, because the former batch
+carries everything until the first question. It has 1.5 s left when the next one is planned (`turns.LEAD_MS`), and continues for
+15 s more if no other one supersedes it (`fetch_read.GRACE_MS`). The first batch, and one after a failure, have no former batch:
+their first messages are up to `READY_S` late. The content of a datagram does not matter: a wrong one only makes the reader
+begin too early.
+
+At each turn the writer opens one connection to each cluster that is a destination, also where the link is idle, unless its
+process has kept one from an earlier batch. Links to one cluster share it, so a turn opens at most one for each cluster.
 """
 
 import socket

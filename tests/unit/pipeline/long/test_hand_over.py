@@ -1,6 +1,7 @@
 """The reader of a long batch asks its first question when the writer's connections are open."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import cast
 
 import pytest
@@ -145,9 +146,14 @@ class Destination(FarChannel):
 
 
 class Writer:
-    """A sink that got the rows with which a reader begins, for links to these destinations; None: it refuses."""
+    """A sink that got the rows with which a reader begins.
 
-    def __init__(self, **destinations: Destination | None) -> None:
+    Args:
+        sources: clusters, each with a link to every destination.
+        destinations: None: it refuses.
+    """
+
+    def __init__(self, sources: str = "a", **destinations: Destination | None) -> None:
         def connect(address: str, _token: str) -> LinkChannel:
             self.connected.append(address)
             if (found := destinations[address]) is None:
@@ -156,7 +162,8 @@ class Writer:
 
         self.connected: list[str] = []
         self.port = ReadyPort()
-        routes = tuple(m.Route(number, "a", name, "a:1", name, "u") for number, name in enumerate(destinations))
+        links = enumerate(product(sources, destinations))
+        routes = tuple(m.Route(number, source, name, f"{source}:1", name, "u") for number, (source, name) in links)
         task = m.Task(routes, (), m.LongBatch(1, 1_000, "p", 1 << 20))
         self.sink = FetchSink("token", connect=connect)
         self.sink.feed(next(FetchReader(task, "token", ready=self.port).batches()))
@@ -179,6 +186,10 @@ def test_the_writer_connects_before_there_is_anything_to_send_and_says_when_it_c
     assert writer.port.heard()
     writer.pump()
     assert not writer.port.heard(), "once"
+
+
+def test_links_to_one_cluster_share_the_connection_that_a_turn_opens() -> None:
+    assert Writer("abc", near=Destination(), far=Destination()).connected == ["near", "far"]
 
 
 def test_a_destination_that_refuses_delays_no_batch() -> None:
