@@ -6,16 +6,15 @@ seeds. docs/design/acknowledged-sets.md says of each rule which bug leaves it ou
 
 import random
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import NamedTuple
-from unittest.mock import patch
 
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets import AckedSets
 from magnetar.replication.acked_sets.marker_reader import Outcome
 from magnetar.replication.acked_sets.state import Change
 from magnetar.replication.marker_host import Acked
-from magnetar_sim.planted.exact import EXACT, MACHINE, MACHINES_ONLY, Patches, patches_of
+from magnetar_sim.host.patches import Patches, patched
+from magnetar_sim.planted.exact import EXACT, MACHINE, MACHINES_ONLY, patches_of
 from tests.support.ackworld import BY_CHANCE, Node, Options, Topology, World
 
 # ------------------------------------------------------------------------------------- worlds that leave a rule out themselves
@@ -204,9 +203,7 @@ def run_world(
     steps = steps or rng.choice(STEPS)
     trace: list[str] = []
     world = BUGS[bug].world if bug else World
-    with ExitStack() as stack:
-        for target, replacement in (patches(bug) if bug else {}).items():
-            stack.enter_context(patch(target, replacement))
+    with patched(patches(bug) if bug else {}):
         try:
             world(rng, trace, options).run(steps)
         except AssertionError as violation:

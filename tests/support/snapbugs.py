@@ -6,14 +6,14 @@ docs/design/snapshots.md says of the first seven which rule they leave out.
 """
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 from magnetar.core.ids import EARLIEST, LATEST, NONE
 from magnetar.wire import markers
-from magnetar_sim.planted.snapshot import MACHINES_ONLY, SNAPSHOT, Patches
+from magnetar_sim.host.patches import Patches, patched
+from magnetar_sim.planted.snapshot import MACHINES_ONLY, SNAPSHOT
 from tests.support import snapworld
 from tests.support.snapworld import Site, World
 
@@ -364,18 +364,9 @@ KNOWN: dict[str, int] = {
 """A seed that finds each bug, from a search over 0, 1, 2, ... (`python -m tests.support.snapbugs`)."""
 
 
-@contextmanager
-def planted(world: type[World]) -> Iterator[None]:
+def planted(world: type[World]) -> AbstractContextManager[None]:
     """The world's patches, for as long as the block runs."""
-    patches: Patches = getattr(world, "patches", {})
-    active = [patch(name, function) for name, function in patches.items()]
-    for one in active:
-        one.start()
-    try:
-        yield
-    finally:
-        for one in active:
-            one.stop()
+    return patched(getattr(world, "patches", {}))
 
 
 def find(name: str, seeds: Iterable[int]) -> tuple[int, str, list[str]] | None:

@@ -7,10 +7,9 @@ happen in one world. A recovery asks another bookie after a while; but it asks t
 with as many hung bookies as it can bear that is enough. `tests/unit/bookkeeper/ledgers/test_recovery.py` has the last two.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
-from unittest.mock import patch
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
 
 from magnetar.bookkeeper.ledgers import quorums
 from magnetar.bookkeeper.ledgers.adds import Adds
@@ -22,14 +21,13 @@ from magnetar.bookkeeper.ledgers.recovery import LedgerRecovery
 from magnetar.bookkeeper.ledgers.writer import LedgerWriter
 from magnetar.bookkeeper.protocol.entries import EntryCodec, Stored
 from magnetar.bookkeeper.protocol.messages import ABSENT, LAST_ENTRY, Code, EntryAdded, EntryRead, ReadEntry, Response
+from magnetar_sim.host.patches import Patches, patched
 
 L: Final = "magnetar.bookkeeper.ledgers."
 W: Final = L + "writer.LedgerWriter."
 A: Final = L + "adds.Adds."
 R: Final = L + "recovery.LedgerRecovery."
 O: Final = L + "reader.LedgerReader."  # noqa: E741 - O as in open
-
-Patches = dict[str, Any]
 
 _confirm = LedgerWriter._confirm
 _change = LedgerWriter._change
@@ -362,10 +360,6 @@ BUGS: Final[dict[str, Bug]] = {
 """By name."""
 
 
-@contextmanager
-def planted(bug: str) -> Iterator[None]:
+def planted(bug: str) -> AbstractContextManager[None]:
     """A world in which a rule is left out, for as long as the block runs; "" for the honest one."""
-    with ExitStack() as stack:
-        for name, replacement in BUGS[bug].patches.items() if bug else ():
-            stack.enter_context(patch(name, replacement))
-        yield
+    return patched(BUGS[bug].patches if bug else {})

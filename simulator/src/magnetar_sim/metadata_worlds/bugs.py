@@ -5,8 +5,8 @@ A listing counts only if it lists a deletion: an equal time of a living value is
 buries a deletion without having announced it has to announce it again, because another cluster still waits for it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
@@ -18,6 +18,7 @@ from magnetar.metadata.sync.projection import Projector, there
 from magnetar.metadata.sync.records import EMPTY, Cell, Record, merged, split
 from magnetar.metadata.sync.stamps import US_PER_MS, Stamp, beats
 from magnetar.metadata.sync.updates import Snapshot, Update
+from magnetar_sim.host.patches import Patches, patched
 
 S: Final = "magnetar.metadata.sync."
 M: Final = S + "machine."
@@ -171,8 +172,6 @@ def _no_local_part(self: Projector, path: str, kind: Any, record: Record) -> byt
     return kind.write(_last_count(kind, record.values()))  # type: ignore[no-any-return]
 
 
-Patches = dict[str, Callable[..., Any]]
-
 BUGS: Final[dict[str, Patches]] = {
     "tie_by_local_name": {
         M + "Synchroniser.merge": _merge_here,
@@ -207,7 +206,5 @@ def planted(bug: str) -> Iterator[None]:
     """A world in which a rule is left out, for as long as the block runs; "" for the honest one."""
     Here.name = ""
     Here.applied = {}
-    with ExitStack() as stack:
-        for name, replacement in BUGS[bug].items() if bug else ():
-            stack.enter_context(patch(name, replacement))
+    with patched(BUGS[bug] if bug else {}):
         yield

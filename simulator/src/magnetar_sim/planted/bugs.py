@@ -11,16 +11,13 @@ tests/property finds it with worlds of its own:
     no_trailing, ...                              slow convergence: snapshot mode promises no time
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
-from unittest.mock import patch
 
-from magnetar import FORM
-from magnetar.runtime.interpreter.compiled import COMPILED
 from magnetar_sim.actions.stories import STORIES
+from magnetar_sim.host.patches import Patches, patched
 from magnetar_sim.options import BY_SEED, STEPS, WorldOptions
-from magnetar_sim.planted.exact import EXACT, Dropping, Patches, patches_of
+from magnetar_sim.planted.exact import EXACT, Dropping, patches_of
 from magnetar_sim.planted.links import LINKS
 from magnetar_sim.planted.long_batches import LONG_BATCHES
 from magnetar_sim.planted.mixed import BOTH, MIXED
@@ -160,16 +157,6 @@ BUGS: dict[str, PlantedBug] = {
 }
 
 
-@contextmanager
-def planted(bug: str) -> Iterator[None]:
-    """For as long as the block runs a bug is planted; "" for none.
-
-    Raises:
-        RuntimeError: compiled modules run: they would not notice the patches.
-    """
-    if bug and FORM.name == COMPILED:
-        raise RuntimeError("planted bugs need pure Python: set MAGNETAR_COMPILE=no")
-    with ExitStack() as stack:
-        for name, replacement in (patches_of(BUGS[bug].patches) if bug else {}).items():
-            stack.enter_context(patch(name, replacement))
-        yield
+def planted(bug: str) -> AbstractContextManager[None]:
+    """For as long as the block runs a bug is planted; "" for none."""
+    return patched(patches_of(BUGS[bug].patches) if bug else {})

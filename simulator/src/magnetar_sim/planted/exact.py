@@ -25,6 +25,7 @@ from magnetar.replication.marker_host import Acked
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import INDEX_MAX, AckedSet, AckedSetsMarker, Epoch, LowWater, StateRequest
+from magnetar_sim.host.patches import Patches
 
 ZERO = (0, 0)
 HERE = "magnetar.replication.acked_sets"
@@ -33,8 +34,6 @@ READER, WRITER = f"{HERE}.marker_reader.MarkerReader", f"{HERE}.marker_writer.Ma
 STATE, LOW_WATER = f"{HERE}.state", f"{HERE}.low_water.LowWaterMarks"
 
 Marks = dict[str, tuple[int, int]]
-Patches = Mapping[str, Any]
-"""By the dotted name of what is replaced."""
 
 _begin, _started, _stored, _merge = AckedSets._begin, AckedSets.started, AckedSets.stored, AckedSets._merge
 _acknowledged, _of_acked = AckedSets.acknowledged, LogIndex.of_acked

@@ -4,7 +4,7 @@ One table for all worlds: the simulator plants `SNAPSHOT` in whole brokers, test
 machines, and in addition `MACHINES_ONLY`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +17,7 @@ from magnetar.replication.snapshots.state import State
 from magnetar.replication.snapshots.update_reader import UpdateReader
 from magnetar.wire import markers
 from magnetar.wire.acksets import SoughtEpoch
+from magnetar_sim.host.patches import Patches
 
 HERE = "magnetar.replication.snapshots"
 _made, _own, _work = CachedSnapshot.__init__, Snapshots._own, Snapshots._work
@@ -76,9 +77,6 @@ def _reported_at_once(self: Snapshots, subscription: str, state: State) -> None:
     if state.writing is not None:
         state.reported = state.writing.local
 
-
-Patches = Mapping[str, Any]
-"""By the dotted name of what is replaced."""
 
 SNAPSHOT: dict[str, Patches] = {
     "no_restricted_check": {f"{HERE}.cache.CachedSnapshot.__init__": _taken_highest},

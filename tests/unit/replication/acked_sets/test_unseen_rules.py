@@ -5,12 +5,10 @@ Each is tried with the machine as it is and with the rule left out (`magnetar_si
 rule fails.
 """
 
-from contextlib import ExitStack
-from unittest.mock import patch
-
 from magnetar.core.ids import Position
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.wire.acksets import LowWater, Mark
+from magnetar_sim.host.patches import patched
 from magnetar_sim.planted.exact import EXACT, patches_of
 from tests.unit.replication.acked_sets.rig import INCARNATION, Rig, bits, marker, told
 
@@ -23,10 +21,7 @@ def lives_of_b_and_c(position, index, incarnation):
 
 def planted(rule):
     """The real code without a rule."""
-    stack = ExitStack()
-    for name, replacement in patches_of(EXACT[rule]).items():
-        stack.enter_context(patch(name, replacement))
-    return stack
+    return patched(patches_of(EXACT[rule]))
 
 
 def left_after_marks_of_a_former_life():

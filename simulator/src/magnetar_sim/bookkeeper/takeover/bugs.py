@@ -7,11 +7,9 @@ That a ledger is deleted after its last reader is not planted: a read and a dele
 (`tests/support/files_conformance.py`) has it.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from unittest.mock import patch
 
 from magnetar.runtime.bookkeeper.ledger_file import LedgerFile
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
@@ -19,6 +17,7 @@ from magnetar.runtime.stores.state_file import StateFile
 from magnetar.storage.bookkeeper.chain import Chain
 from magnetar.storage.log import SegmentLog
 from magnetar_sim.bookkeeper.takeover.process import Process
+from magnetar_sim.host.patches import Patches, patched
 
 F: Final = "magnetar.runtime.bookkeeper.ledger_files.LedgerFiles."
 B: Final = "magnetar.runtime.bookkeeper.ledger_file."
@@ -116,7 +115,7 @@ class Bug(NamedTuple):
     """
 
     focus: tuple[str, ...]
-    patches: dict[str, Any]
+    patches: Patches
 
 
 BUGS: Final[dict[str, Bug]] = {
@@ -138,10 +137,6 @@ BUGS: Final[dict[str, Bug]] = {
 """By name."""
 
 
-@contextmanager
-def planted(bug: str) -> Iterator[None]:
+def planted(bug: str) -> AbstractContextManager[None]:
     """A world in which a rule is left out, for as long as the block runs; "" for the honest one."""
-    with ExitStack() as stack:
-        for name, replacement in BUGS[bug].patches.items() if bug else ():
-            stack.enter_context(patch(name, replacement))
-        yield
+    return patched(BUGS[bug].patches if bug else {})
