@@ -1,14 +1,13 @@
 """Worlds of ledgers: none breaks a promise, and every planted bug is noticed by its known seed."""
 
-import inspect
 import os
-import pkgutil
 
 import pytest
 
 from magnetar_sim.bookkeeper.bugs import BUGS
 from magnetar_sim.bookkeeper.runner import run_many, run_world
 from magnetar_sim.bookkeeper.world import KINDS
+from tests.support.plants import check_fits, check_noticed
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "700"))
 
@@ -58,22 +57,12 @@ def test_worlds_keep_every_promise() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_noticed(bug: str) -> None:
-    for seed in (*KNOWN[bug], *range(SEARCHED)):
-        if why := run_world(seed, bug=bug).why:
-            assert not why.startswith("TypeError"), f"the plant does not fit the code: {seed}: {why}"
-            assert not run_world(seed, kind=BUGS[bug].kind).why, f"without the bug seed {seed} is fine"
-            return
-    raise AssertionError(f"{bug}: a rule is missing and nothing notices")
+    check_noticed(run_world, bug, (*KNOWN[bug], *range(SEARCHED)))
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_every_bug_can_be_planted(bug: str) -> None:
-    """What a plant replaces is still there, and is called in that way."""
-    for name, replacement in BUGS[bug].patches.items():
-        real = pkgutil.resolve_name(name)
-        if inspect.isfunction(real) and inspect.isfunction(replacement):
-            wanted = [one for one in inspect.signature(real).parameters.values() if one.default is one.empty]
-            inspect.signature(replacement).bind(*(None for _ in wanted))
+    check_fits(BUGS[bug].patches)
 
 
 def test_every_bug_has_seeds() -> None:

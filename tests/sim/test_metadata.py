@@ -6,6 +6,7 @@ import pytest
 
 from magnetar_sim.metadata_worlds.bugs import BUGS
 from magnetar_sim.metadata_worlds.runner import run_many, run_world
+from tests.support.plants import check_fits, check_noticed
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "300"))
 
@@ -41,7 +42,12 @@ def test_worlds_keep_every_promise() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_noticed(bug: str) -> None:
-    assert any(run_world(seed, bug=bug).why for seed in (*KNOWN[bug], *range(SEARCHED)))
+    check_noticed(run_world, bug, (*KNOWN[bug], *range(SEARCHED)))
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_every_bug_can_be_planted(bug: str) -> None:
+    check_fits(BUGS[bug])
 
 
 def test_a_seed_is_one_world() -> None:

@@ -148,10 +148,10 @@ def _first_peer_is_enough(self: Synchroniser) -> Update:
     return update
 
 
-def _half_read(data: bytes, known: events.Known) -> events.Event:
+def _half_read(data: bytes, *known: events.Known) -> events.Event:
     """Values that cannot be are taken all the same."""
     with patch("magnetar.metadata.sync.events.check_fields", lambda *_: None):
-        return _decode(data, known)
+        return _decode(data, *known)
 
 
 _decode = events.decode
