@@ -250,17 +250,15 @@ def main() -> int:
         print(f"pure Python: {VARIABLE}=no")
         return CANNOT if options.check else 0
     try:
-        fresh = up_to_date()
-        if not fresh:
+        if not options.check:
+            build()
+        elif up_to_date():
+            print("compiled modules are up to date")
+            return 0
+        else:
             check_tools()
-        if options.check:
-            print(
-                "compiled modules are up to date"
-                if fresh
-                else "compiled modules are missing, or were made from other sources or another list in pyproject.toml"
-            )
-            return int(not fresh)
-        build()
+            print("compiled modules are missing, or were made from other sources or another list in pyproject.toml")
+            return 1
     except NotCompiledError as error:
         print(f"pure Python: {error}")
         return CANNOT if options.check else 0

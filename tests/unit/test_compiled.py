@@ -239,7 +239,7 @@ def test_without_a_c_compiler_one_line_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "argv", ["compile_modules.py"])
-    monkeypatch.setattr(compiling, "up_to_date", lambda: False)
+    monkeypatch.setattr(compiling, "up_to_date", lambda _root: False)
     if named:
         monkeypatch.setenv("CC", "/nowhere/gcc -m64")
     else:
