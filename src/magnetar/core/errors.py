@@ -33,6 +33,14 @@ class ErrorCode(IntEnum):
     NOT_ALLOWED = 22
     PRODUCER_FENCED = 25
 
+    @classmethod
+    def of(cls, number: int) -> "ErrorCode":
+        """The code of a number that a peer sent; UNKNOWN for numbers that this side does not know."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.UNKNOWN
+
 
 class MagnetarError(Exception):
     """Any failure that is explained to a user in one line."""

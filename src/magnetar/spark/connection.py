@@ -39,8 +39,6 @@ OWNER_OF: Final[dict[int, tuple[str, Callable[[pb.BaseCommand], int]]]] = {
 }
 """Commands for a consumer or a producer: for which kind, and where its id is."""
 
-_CODES: Final = frozenset(int(code) for code in ErrorCode)
-
 
 class Down(MagnetarError):
     """The broker is gone, silent, or sends invalid data. The caller may connect again and continue where it stopped."""
@@ -55,7 +53,7 @@ class Refused(MagnetarError):
 
     def __init__(self, code: int, message: str, where: str) -> None:
         super().__init__(f"{where}: {message}")
-        self.code = ErrorCode(code) if code in _CODES else ErrorCode.UNKNOWN
+        self.code = ErrorCode.of(code)
 
 
 @dataclass(frozen=True)

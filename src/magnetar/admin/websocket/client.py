@@ -113,7 +113,7 @@ class BrokerClient:
         answer = await self.ask(pb.BaseCommand(type=PARTITIONED_METADATA, partitionMetadata=asked))
         found = answer.partitionMetadataResponse
         if found.HasField("error"):
-            raise BrokerError(_code(found.error), found.message)
+            raise BrokerError(ErrorCode.of(found.error), found.message)
         return int(found.partitions)
 
     def tell(self, command: pb.BaseCommand, payload: bytes = b"") -> None:
@@ -181,13 +181,9 @@ def _resolve(future: asyncio.Future[pb.BaseCommand] | None, command: pb.BaseComm
     if future is None or future.done():
         return
     if command.type == ERROR:
-        future.set_exception(BrokerError(_code(command.error.error), command.error.message))
+        future.set_exception(BrokerError(ErrorCode.of(command.error.error), command.error.message))
     else:
         future.set_result(command)
-
-
-def _code(number: int) -> ErrorCode:
-    return ErrorCode(number) if number in set(ErrorCode) else ErrorCode.UNKNOWN
 
 
 async def _answer(future: asyncio.Future[pb.BaseCommand]) -> pb.BaseCommand:

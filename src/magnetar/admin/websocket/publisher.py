@@ -222,8 +222,7 @@ class Publisher:
                 reply = command.send_error
                 lane = self._lane(reply.producer_id)
                 if lane is not None:
-                    code = ErrorCode(reply.error) if reply.error in set(ErrorCode) else ErrorCode.UNKNOWN
-                    lane.refused(reply.sequence_id, BrokerError(code, reply.message))
+                    lane.refused(reply.sequence_id, BrokerError(ErrorCode.of(reply.error), reply.message))
             case 15:
                 lane = self._lane(command.close_producer.producer_id)
                 if lane is not None:

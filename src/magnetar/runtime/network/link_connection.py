@@ -23,8 +23,6 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 HELLO_VERSION: Final = 1
 """The version of the link commands that this side speaks."""
 
-_CODES: Final = frozenset(int(code) for code in ErrorCode)
-
 
 def link_connect(token: bytes) -> pb.CommandConnect:
     """The CONNECT of a link peer.
@@ -54,7 +52,7 @@ class LinkRefused(MagnetarError):
 
     def __init__(self, code: int, message: str, where: str) -> None:
         super().__init__(f"{where}: {message}")
-        self.code = ErrorCode(code) if code in _CODES else ErrorCode.UNKNOWN
+        self.code = ErrorCode.of(code)
         self.message = message
 
 

@@ -35,8 +35,6 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 4096
 """The receive buffer: most answers have 30 bytes."""
 
-_CODES: Final = frozenset(code.value for code in ErrorCode)
-
 
 class _Upstream(asyncio.Protocol):
     """The connection of one client.
@@ -154,8 +152,7 @@ class _Upstream(asyncio.Protocol):
             self._used_s = self._relay.loop.time()
             self._relay.run(answered, event.command)
         elif isinstance(event, ConnectRefused):
-            code = ErrorCode(event.error.error) if event.error.error in _CODES else ErrorCode.UNKNOWN
-            self.end(BrokerError(code, event.error.message))
+            self.end(BrokerError(ErrorCode.of(event.error.error), event.error.message))
         elif not isinstance(event, Connected):
             logger.debug("broker %s pushed command type %s", self.serving.broker, event.command.type)
 
