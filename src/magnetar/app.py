@@ -15,7 +15,6 @@ from magnetar.admin.http.answers import Answers
 from magnetar.admin.http.gate import Gate
 from magnetar.admin.metrics.runtime_settings import runtime_settings
 from magnetar.admin.ports import HttpPorts
-from magnetar.admin.waiting.role import WaitingRole
 from magnetar.admin.websocket.gateway import Gateway
 from magnetar.broker.admin.controller import Controller
 from magnetar.broker.admin.info import BrokerInfo
@@ -42,7 +41,7 @@ from magnetar.storage.entries import Append, Location
 from magnetar.storage.topiclog import EntryCache, LedgerIds
 
 if TYPE_CHECKING:
-    # It needs kazoo, which is there only with the extra `zookeeper`.
+    from magnetar.admin.waiting.role import WaitingRole
     from magnetar.runtime.bookkeeper.opening import Opening
 
 logger = logging.getLogger("magnetar.broker")
@@ -169,6 +168,9 @@ class BrokerApp:
 
     async def _wait_for_storage(self) -> None:
         """Wait until no other broker serves with this log."""
+        # A broker with a disk needs neither; kazoo is there only with the extra `zookeeper`.
+        from magnetar.admin.waiting.role import WaitingRole
+
         try:
             from magnetar.runtime.bookkeeper.opening import Opening
         except ModuleNotFoundError as error:

@@ -196,4 +196,6 @@ HEAVY = {"cryptography", "jwt", "numpy", "pyarrow", "pyspark", "py4j"}
 def test_a_broker_starts_without_what_it_may_never_need() -> None:
     code = "import sys, magnetar.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert HEAVY & set(done.stdout.split()) == set()
+    loaded = set(done.stdout.split())
+    assert HEAVY & loaded == set()
+    assert {"magnetar.admin.waiting.role", "kazoo"} & loaded == set(), "a broker with a disk does not wait to take over"
