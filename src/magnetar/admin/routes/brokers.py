@@ -67,7 +67,7 @@ def _addresses(call: Call) -> list[str]:
 
 def web_addresses(brokers: Brokers) -> list[str]:
     """`host:port` of the admin interfaces of brokers, in the order of their names."""
-    urls = (one.web or one.web_tls for one in brokers.all)
+    urls = (one.web_url() for one in brokers.all)
     return [url.partition("://")[2] for url in urls if url]
 
 

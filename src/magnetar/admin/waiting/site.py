@@ -94,8 +94,7 @@ class WaitingSite:
         serving = self._takeover.serving
         if serving is None:
             return self._unready()
-        first, second = (serving.web_tls, serving.web) if request.secure else (serving.web, serving.web_tls)
-        base = first or second
+        base = serving.web_url(tls=request.secure)
         if not base:
             return self._unready()
         # As it came: names in it may hold percent-encoded slashes. A proxy's request has a whole URL in its first line.
@@ -118,7 +117,7 @@ class WaitingSite:
 
     async def _leader(self, _request: web.Request) -> web.StreamResponse:
         serving = self._takeover.brokers.serving
-        return self._unready() if serving is None else json_reply(leader_answer(serving.web or serving.web_tls))
+        return self._unready() if serving is None else json_reply(leader_answer(serving.web_url()))
 
     async def _metrics(self, _request: web.Request) -> web.StreamResponse:
         process = await asyncio.to_thread(HOST.process)

@@ -57,6 +57,14 @@ class Registration(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         """The record as JSON."""
         return msgspec.json.encode({"version": VERSION, **msgspec.to_builtins(self)})
 
+    def pulsar_url(self, *, tls: bool = False) -> str:
+        """Its address for clients: with TLS or without, as asked, else the other one; "" for none."""
+        return (self.pulsar_tls or self.pulsar) if tls else (self.pulsar or self.pulsar_tls)
+
+    def web_url(self, *, tls: bool = False) -> str:
+        """The same of its REST interface."""
+        return (self.web_tls or self.web) if tls else (self.web or self.web_tls)
+
     def urls(self, listener: str) -> tuple[str, str] | None:
         """Its addresses for clients, without and with TLS ("" for none).
 

@@ -39,7 +39,7 @@ class Takeover:
             return f"{name} waits to take over; no broker serves yet"
         if serving.broker == self.own.broker:
             return f"{name} takes over: it recovers the log"
-        address = serving.pulsar or serving.pulsar_tls
+        address = serving.pulsar_url()
         return f"{name} waits to take over; broker {serving.broker} serves{f' at {address}' if address else ''}"
 
     def not_ready(self) -> BrokerError:

@@ -140,7 +140,7 @@ class Registry:
         """Where the other broker of this name is, for a line."""
         with contextlib.suppress(*UNANSWERED):
             other = read_registration(bytes(self._client.get_async(self._node).get(timeout=self._session_s)[0]))
-            return f" at {other.pulsar or other.pulsar_tls}" if other.pulsar or other.pulsar_tls else ""
+            return f" at {url}" if (url := other.pulsar_url()) else ""
         return ""
 
     def _node_changed(self, _event: object) -> None:

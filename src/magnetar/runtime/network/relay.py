@@ -212,8 +212,7 @@ class OwnerRelay:
             upstream.end(BrokerError(ErrorCode.SERVICE_NOT_READY, f"broker {upstream.serving.broker} serves no longer"))
             upstream = None
         if upstream is None:
-            url = serving.pulsar_tls if tls or not serving.pulsar else serving.pulsar
-            url = url or serving.pulsar
+            url = serving.pulsar_url(tls=tls)
             if not url or not self._room():
                 reason = (
                     f"{CONNECTIONS_MAX} clients are being helped"
