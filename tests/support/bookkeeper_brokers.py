@@ -67,38 +67,62 @@ class Brokers:
         eventually(lambda: "waits to take over" in self[name].log.read_text(), what=f"{name} waits")
 
 
-def numbers(url: str) -> list[int]:
-    """Everything that is stored."""
+def stored(url: str, topic: str) -> list[str]:
+    """Everything that is stored in a topic."""
     client = connect(url)
     try:
-        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(int(reader.read_next(20_000).data()))
+            found.append(reader.read_next(20_000).data().decode())
         return found
     finally:
         client.close()
 
 
-class Publisher:
-    """Sends numbers one after the other, until it is stopped; counts those that are confirmed."""
+def numbers(url: str) -> list[int]:
+    """Everything that a `Publisher` without a prefix stored in `TOPIC`."""
+    return [int(text) for text in stored(url, TOPIC)]
 
-    def __init__(self, url: str) -> None:
+
+class Publisher:
+    """Sends numbers one after the other, until it is stopped; counts those that are confirmed.
+
+    Args:
+        url: of the cluster.
+        topic: to which it publishes.
+        name: of the producer.
+        prefix: of each message.
+        pause_s: between two messages.
+        patience_s: of `after`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        topic: str = TOPIC,
+        name: str = "p",
+        prefix: str = "",
+        pause_s: float = 0.0,
+        patience_s: float = 60,
+    ) -> None:
         self.confirmed: list[int] = []
         self.failed: list[str] = []
+        self._prefix, self._pause_s, self._patience_s = prefix, pause_s, patience_s
         self._stop = threading.Event()
         self._client = connect(url)
         self._producer = self._client.create_producer(
-            TOPIC, producer_name="p", batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True
+            topic, producer_name=name, batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         number = 0
-        while not self._stop.is_set():
+        while not self._stop.wait(self._pause_s):
             try:
-                self._producer.send(b"%d" % number)
+                self._producer.send(f"{self._prefix}{number}".encode())
             except pulsar.PulsarException as error:
                 self.failed.append(str(error))
                 return
@@ -108,7 +132,11 @@ class Publisher:
     def after(self, count: int) -> None:
         """Wait until so many more are confirmed."""
         wanted = len(self.confirmed) + count
-        eventually(lambda: self.failed or len(self.confirmed) >= wanted, within_s=60, what=f"{count} more messages")
+        eventually(
+            lambda: self.failed or len(self.confirmed) >= wanted,
+            within_s=self._patience_s,
+            what=f"{count} more messages",
+        )
         assert not self.failed
 
     def close(self) -> None:

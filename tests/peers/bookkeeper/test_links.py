@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pulsar
 import pytest
 
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
-from tests.support.bookkeeper_brokers import connect
+from tests.support.bookkeeper_brokers import Publisher, connect, stored
 from tests.support.brokers import BrokerProcess, eventually, free_port
 from tests.support.pipelines import Pipeline
 
@@ -114,58 +113,6 @@ def clusters(cluster: BookKeeperCluster, tmp_path: Path) -> Iterator[Clusters]:
     made.close()
 
 
-class Publisher:
-    """Sends `NAME-0`, `NAME-1` and so on, until it is stopped; counts those that are confirmed."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.confirmed = 0
-        self.failed = ""
-        self._name = name
-        self._stop = threading.Event()
-        self._client = connect(url)
-        self._producer = self._client.create_producer(
-            TOPIC, producer_name=name, batching_enabled=False, send_timeout_millis=0, block_if_queue_full=True
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.wait(PAUSE_S):
-            try:
-                self._producer.send(f"{self._name}-{self.confirmed}".encode())
-            except pulsar.PulsarException as error:
-                self.failed = str(error)
-                return
-            self.confirmed += 1
-
-    def after(self, count: int) -> None:
-        """Wait until so many more are confirmed."""
-        wanted = self.confirmed + count
-        eventually(lambda: self.failed or self.confirmed >= wanted, within_s=120, what=f"{count} more of {self._name}")
-        assert not self.failed
-
-    def close(self) -> list[str]:
-        """End; what was confirmed, in order."""
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive() and not self.failed
-        self._client.close()
-        return [f"{self._name}-{number}" for number in range(self.confirmed)]
-
-
-def stored(url: str) -> list[str]:
-    """Everything in the topic of a cluster."""
-    client = connect(url)
-    try:
-        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(reader.read_next(20_000).data().decode())
-        return found
-    finally:
-        client.close()
-
-
 def backlog(broker: BrokerProcess) -> int:
     """Messages that the subscription has still to get."""
     stats: dict[str, Any] = broker.rest("GET", f"{PATH}/stats")
@@ -188,8 +135,11 @@ def acknowledge(consumer: pulsar.Consumer, count: int) -> None:
 
 def test_links_in_both_directions_continue_over_a_takeover(clusters: Clusters) -> None:
     clusters.start()
-    publishers = [Publisher(clusters.west, "from-west"), Publisher(clusters["east"].url, "from-east")]
-    for publisher in publishers:
+    publishers = {
+        name: Publisher(url, topic=TOPIC, name=name, prefix=f"{name}-", pause_s=PAUSE_S, patience_s=120)
+        for name, url in (("from-west", clusters.west), ("from-east", clusters["east"].url))
+    }
+    for publisher in publishers.values():
         publisher.after(50)
     client = connect(clusters.west)
     consumer = client.subscribe(
@@ -200,19 +150,20 @@ def test_links_in_both_directions_continue_over_a_takeover(clusters: Clusters) -
 
     clusters["a"].kill()  # SIGKILL, while messages travel in both directions
     clusters["east"].rest("POST", RETENTION, {"retentionTimeInMinutes": 77, "retentionSizeInMB": 7})
-    for publisher in publishers:
+    for publisher in publishers.values():
         publisher.after(50)
     clusters["b"].await_ready()
-    for publisher in publishers:
+    for publisher in publishers.values():
         publisher.after(20)
 
-    confirmed = {
-        name: publisher.close() for name, publisher in zip(("from-west", "from-east"), publishers, strict=True)
-    }
+    for publisher in publishers.values():
+        publisher.close()
+        assert not publisher.failed
+    confirmed = {name: [f"{name}-{number}" for number in publisher.confirmed] for name, publisher in publishers.items()}
     expected = sum(map(len, confirmed.values()))
     for url in (clusters["b"].url, clusters["east"].url):
         found = eventually(
-            lambda url=url: (all_ := stored(url)) and len(all_) >= expected and all_, within_s=120, every_s=1
+            lambda url=url: (all_ := stored(url, TOPIC)) and len(all_) >= expected and all_, within_s=120, every_s=1
         )
         for name, sent in confirmed.items():
             assert [one for one in found if one.startswith(name)] == sent, f"{name} at {url}"
