@@ -6,7 +6,6 @@ when the other broker has died.
 
 import asyncio
 import contextlib
-from urllib.parse import urlencode
 
 from magnetar import __version__
 from magnetar.admin.http.answers import Answers
@@ -69,7 +68,7 @@ class WaitingRole:
             "cert": security.client.certificate_file,
             "key": security.client.key_file,
         }
-        self._relay = OwnerRelay(loop, self.driver.run, f"?{urlencode({k: v for k, v in trust.items() if v})}")
+        self._relay = OwnerRelay(loop, self.driver.run, trust)
         self._broker = WaitingBroker(
             outbox, config.broker, security, secrets.keys, secrets.link_token, takeover, self._relay
         )

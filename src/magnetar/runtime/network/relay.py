@@ -7,12 +7,14 @@ authenticates the client itself, and no broker has to trust another one.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, cast
+from urllib.parse import urlencode
 
 from magnetar.broker.waiting.registration import Registration
 from magnetar.broker.waiting.session import Answered
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError, ProtocolError
+from magnetar.core.secret_file import file_state
 from magnetar.runtime.security import tls
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import ClientConnection, Connected, ConnectRefused, Event, Response
@@ -186,14 +188,14 @@ class OwnerRelay:
     Args:
         loop: the event loop.
         run: brings an event to the machine (`runtime.waiting_driver.WaitingDriver.run`).
-        parameters: of addresses by TLS, such as `?ca=FILE` (`runtime.security.tls.target_of`).
+        trust: files for addresses by TLS: `ca`, `cert` and `key` (`runtime.security.tls.target_of`); "" for none.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, run: Callable[..., None], parameters: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, run: Callable[..., None], trust: Mapping[str, str]) -> None:
         self.loop = loop
         self.run = run
-        self._parameters = parameters
-        self._targets: dict[str, tls.Target] = {}
+        self._trust = trust
+        self._by_tls: tuple[Hashable, tls.Target] | None = None
         self._upstreams: dict[int, _Upstream] = {}
 
     def ask(
@@ -237,23 +239,23 @@ class OwnerRelay:
         if upstream is not None:
             upstream.hold(hold)
 
-    def ended(self, connection: int, upstream: Any) -> None:
+    def ended(self, connection: int, upstream: _Upstream) -> None:
         """One of the connections has ended."""
         if self._upstreams.get(connection) is upstream:
             del self._upstreams[connection]
 
     def target(self, url: str) -> tls.Target:
-        """Where an address leads, with the context of TLS; kept, because a context takes milliseconds to make.
+        """Where an address leads. The context of TLS, which takes milliseconds to make, is kept while its files stay as they are.
 
         Raises:
             ConfigError: the address, or a file of the context, is wrong.
         """
-        found = self._targets.get(url)
-        if found is None:
-            by_tls = url.startswith("pulsar+ssl://")
-            found = tls.target_of(f"{url}{self._parameters}" if by_tls else url)
-            self._targets = {url: found}
-        return found
+        if not url.startswith("pulsar+ssl://"):
+            return tls.target_of(url)
+        made_of = (url, *map(file_state, self._trust.values()))
+        if self._by_tls is None or self._by_tls[0] != made_of:
+            self._by_tls = made_of, tls.target_of(f"{url}?{urlencode(self._trust)}")
+        return self._by_tls[1]
 
     def close(self) -> None:
         """Close all connections."""

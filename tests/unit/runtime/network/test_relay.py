@@ -12,6 +12,7 @@ from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.runtime.network import relay as relays
 from magnetar.runtime.network.relay import OwnerRelay
+from magnetar.runtime.security import tls
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.connection import NO_REQUEST
@@ -92,10 +93,10 @@ def request_id_of(command: pb.BaseCommand) -> int:
 class World:
     """A relay, and a broker that serves."""
 
-    def __init__(self, parameters: str = "") -> None:
+    def __init__(self, **trust: str) -> None:
         self.loop = asyncio.get_running_loop()
         self.owner = Owner()
-        self.relay = OwnerRelay(self.loop, lambda event, *arguments: event(*arguments), parameters)
+        self.relay = OwnerRelay(self.loop, lambda event, *arguments: event(*arguments), trust)
         self.serving = Registration(broker="a")
 
     async def start(self) -> None:
@@ -281,7 +282,7 @@ def test_by_tls_the_certificate_of_the_broker_is_checked(tmp_path: Path) -> None
     certificate, key = authority.sign("broker")
 
     async def told() -> None:
-        world = World(f"?ca={authority.file}")
+        world = World(ca=str(authority.file))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         port = await world.owner.start(context)
@@ -290,12 +291,43 @@ def test_by_tls_the_certificate_of_the_broker_is_checked(tmp_path: Path) -> None
         )
         assert await world.ask(tls=True) == 1
         await world.close()
-        stranger = World(f"?ca={Authority(tmp_path, 'other').file}")
+        stranger = World(ca=str(Authority(tmp_path, "other").file))
         port = await stranger.owner.start(context)
         stranger.serving = Registration(broker="a", pulsar_tls=f"pulsar+ssl://127.0.0.1:{port}")
         code, message = await stranger.ask()
         assert code is ErrorCode.SERVICE_NOT_READY
         assert message.startswith("broker a, which serves, does not answer: TLS: ")
         await stranger.close()
+
+    asyncio.run(told())
+
+
+def test_a_context_of_tls_is_made_once_and_again_when_its_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes milliseconds; clients come without TLS in between. Certificates are replaced while a broker waits."""
+    made: list[str] = []
+
+    def make(*files: str) -> ssl.SSLContext:
+        made.append(files[0])
+        return ssl.create_default_context()
+
+    monkeypatch.setattr(tls, "client_context", make)
+    trusted = tmp_path / "ca.pem"
+    trusted.write_text("one")
+
+    async def told() -> None:
+        relay = OwnerRelay(
+            asyncio.get_running_loop(), lambda event, *arguments: event(*arguments), {"ca": str(trusted)}
+        )
+        for _ in range(3):
+            relay.target("pulsar://127.0.0.1:1")
+            relay.target("pulsar+ssl://127.0.0.1:2")
+        assert made == [str(trusted)]
+        trusted.write_text("another")
+        relay.target("pulsar+ssl://127.0.0.1:2")
+        assert len(made) == 2
+        relay.target("pulsar+ssl://127.0.0.1:3")
+        assert len(made) == 3
 
     asyncio.run(told())
