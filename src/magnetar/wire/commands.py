@@ -226,26 +226,24 @@ def message_header(
 
 def lookup_response(request_id: int, url: str, url_tls: str = "") -> bytes:
     """LOOKUP_RESPONSE: connect to `url` (`pulsar://host:port`), or by TLS to `url_tls` (`pulsar+ssl://host:port`)."""
-    return _looked_up(request_id, 1, url, url_tls)
+    return encode(_looked_up(request_id, 1, url, url_tls))
 
 
 def lookup_redirect(request_id: int, url: str, url_tls: str = "") -> bytes:
     """LOOKUP_RESPONSE: look up at another broker, which serves the topic; the addresses are as those of `lookup_response`."""
-    return _looked_up(request_id, 0, url or None, url_tls)
+    return encode(_looked_up(request_id, 0, url or None, url_tls))
 
 
-def _looked_up(request_id: int, response: int, url: str | None, url_tls: str) -> bytes:
-    return encode(
-        pb.BaseCommand(
-            type=pb.LOOKUP_RESPONSE,
-            lookupTopicResponse=pb.CommandLookupTopicResponse(
-                request_id=request_id,
-                response=response,
-                brokerServiceUrl=url,
-                brokerServiceUrlTls=url_tls or None,
-                authoritative=True,
-            ),
-        )
+def _looked_up(request_id: int, response: int, url: str | None, url_tls: str) -> pb.BaseCommand:
+    return pb.BaseCommand(
+        type=pb.LOOKUP_RESPONSE,
+        lookupTopicResponse=pb.CommandLookupTopicResponse(
+            request_id=request_id,
+            response=response,
+            brokerServiceUrl=url,
+            brokerServiceUrlTls=url_tls or None,
+            authoritative=True,
+        ),
     )
 
 
