@@ -97,6 +97,6 @@ proto: pure ## Generate the protobuf modules from the .proto files
 lock: pure ## Resolve the dependencies again into requirements.lock
 	@tools/lock.sh
 
-clean: ## Remove the virtual environment, caches and demo data
+clean: ## Remove the virtual environment, compiled modules, caches and demo data
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist spark-warehouse artifacts metastore_db
-	find src simulator tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src simulator examples tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

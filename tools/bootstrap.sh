@@ -143,7 +143,7 @@ archive_classes() {
 # Many containers forbid Python to write down what it compiled (PYTHONDONTWRITEBYTECODE): then each process compiled the package
 # anew, half of what a broker takes to start. What has not changed since is left alone.
 compile_sources() {
-    "$venv/bin/python" -m compileall -q src simulator/src examples/demo tests/support bench || say "processes will start more slowly; the line above says why"
+    "$venv/bin/python" -m compileall -q src simulator/src examples tests/support bench || say "processes will start more slowly; the line above says why"
 }
 
 # The modules that pyproject.toml lists, as machine code; without a C compiler pure Python runs, and one line says so.
