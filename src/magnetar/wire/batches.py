@@ -3,8 +3,10 @@
     repeated [ metadata size (4) | SingleMessageMetadata | payload_size bytes ]
 
 The broker opens a batch only where messages have idempotency keys; tools do (`verify`, the Spark source of messages,
-tests). A batch is compressed as a whole: its functions take and give the uncompressed bytes, which `inflate` and
-`snappy_size` are for.
+tests). A batch is compressed as a whole: `encode_batch`, `walk_batch` and `decode_batch` work on the uncompressed bytes.
+
+A payload may be compressed, that of a single message too, and may become larger than its message says. A broker and a Spark
+worker find that out with `inflate` and `snappy_size`, before they allocate memory for it.
 """
 
 import zlib
@@ -85,10 +87,6 @@ def decode_batch(payload: bytes, count: int) -> list[tuple[SingleMessageMetadata
         ProtocolError: not exactly `count` messages, or a size that does not fit.
     """
     return [(metadata, payload[start:end]) for metadata, _, start, end in walk_batch(payload, count)]
-
-
-# A payload may be compressed, and says itself how large it becomes: a broker and a Spark worker ask for that before they
-# allocate memory.
 
 
 def inflate(payload: bytes | memoryview, size: int) -> bytes:
