@@ -383,7 +383,7 @@ class Site:
         self.say(f"{process} goes on")
         if process is self.serving:
             self._cluster.wake()
-        elif process.quit is not _nothing and process is not self._taking:
+        elif process.epoch and process is not self._taking:
             self._context.count("former owner woke up")
             self._context.clock.after(int(self._context.rng.random() * END_MS), self._finish, process)
 
@@ -452,6 +452,3 @@ class Site:
             yield
         finally:
             self._blind -= 1
-
-
-def _nothing() -> None: ...
