@@ -338,7 +338,7 @@ class Cluster:
     def _cut_off(self) -> None:
         """Nothing more is done; of what was on its way to the store a part may have been committed."""
         self._end_life()
-        self.log.over = True
+        self.log.power_cut()
         self.store.power_cut()
 
     def _over(self) -> None:

@@ -165,10 +165,7 @@ class LocalDisk:
             self.files,
             limits,
             self._slow_ms,
-            on_appended=reports.appended,
-            on_failed=reports.failed,
-            on_healed=reports.healed,
-            on_power_cut=reports.power_cut,
+            reports,
             holds=lambda: False,
         )
         store = self._store = SimStore(self._clock, self._rng, self._meta, self._slow_ms, reports.answered)
@@ -220,6 +217,43 @@ class LocalDisk:
         return self.files.without_faults()
 
 
+class Turns:
+    """What a thread of one life of a broker does, without the thread: its turns are events of the world.
+
+    Args:
+        clock: the world's.
+        holds: whether the thread has to wait, because the process is stopped or another operation has not ended.
+        power_cut: called when the broker dies inside an operation.
+
+    Attributes:
+        over: the life has ended; no turn comes any more.
+    """
+
+    def __init__(self, clock: Clock, holds: Callable[[], bool], power_cut: Callable[[], None]) -> None:
+        self._clock, self._holds, self._power_cut = clock, holds, power_cut
+        self.over = False
+
+    def end(self) -> None:
+        """The life ends."""
+        self.over = True
+
+    def after(self, ms: int, work: Callable[[], None]) -> None:
+        """Do some work after so long, or later if the thread has to wait then."""
+        self._clock.after(ms, self._turn, work)
+
+    def _turn(self, work: Callable[[], None]) -> None:
+        if self.over:
+            return
+        if self._holds():
+            self.after(HELD_MS, work)
+            return
+        try:
+            work()
+        except PowerCut:
+            self.over = True
+            self._power_cut()
+
+
 class SimLog(LogThread):
     """The log of one life of a broker.
 
@@ -228,9 +262,8 @@ class SimLog(LogThread):
         files: the cluster's.
         config: limits.
         slow_ms: the longest time from a submit to the cycle that takes it.
-        on_appended, on_failed, on_healed: called at the moment of the fact; the caller makes events of them.
-        on_power_cut: called when the cluster dies inside an operation.
-        holds: whether the thread has to wait, because the process is stopped or another operation has not ended.
+        reports: called at the moment of the fact.
+        holds: see `Turns`.
     """
 
     def __init__(
@@ -240,29 +273,23 @@ class SimLog(LogThread):
         files: Files,
         config: BrokerConfig,
         slow_ms: int,
-        *,
-        on_appended: Callable[[list[tuple[Append, Location]]], None],
-        on_failed: Callable[[list[Append], str], None],
-        on_healed: Callable[[], None],
-        on_power_cut: Callable[[], None],
+        reports: Reports,
         holds: Callable[[], bool],
     ) -> None:
         super().__init__(
             files,
             FOLDER,
             config,
-            on_appended=on_appended,
-            on_failed=on_failed,
-            on_healed=on_healed,
+            on_appended=reports.appended,
+            on_failed=reports.failed,
+            on_healed=reports.healed,
             salt=lambda: rng.randbytes(SALT_BYTES),
             step_aside=lambda: None,
         )
-        self._clock, self._rng, self._slow_ms = clock, rng, slow_ms
-        self._on_power_cut = on_power_cut
-        self._holds = holds
+        self._rng, self._slow_ms = rng, slow_ms
+        self._turns = Turns(clock, holds, reports.power_cut)
         self._due = False
         self._broken = False
-        self.over = False
 
     def start(self) -> Recovered:
         """Recover and begin a segment; no thread is started."""
@@ -289,7 +316,7 @@ class SimLog(LogThread):
     def finish(self) -> bool:
         """The broker ends: write what waits; whether all of it, and everything before, is durable."""
         if self._broken:
-            self.over = True
+            self._turns.end()
             return False
         try:
             while not self._broken and (self._queue or self._dropped or self._barriers):
@@ -299,13 +326,17 @@ class SimLog(LogThread):
         return self._ended()
 
     def _ended(self) -> bool:
-        self.over = True
+        self._turns.end()
         try:
             if not self._broken:
                 self._log.close()
         except (OSError, PowerCut):
             return False
         return not self._broken
+
+    def power_cut(self) -> None:
+        """The broker died."""
+        self._turns.end()
 
     @property
     def idle(self) -> bool:
@@ -315,26 +346,15 @@ class SimLog(LogThread):
     def _arm(self) -> None:
         if not self._due:
             self._due = True
-            self._clock.after(int(self._rng.random() * self._slow_ms), self._round)
+            self._turns.after(int(self._rng.random() * self._slow_ms), self._round)
 
     def _round(self) -> None:
         self._due = False
-        if self.over:
-            return
-        if self._holds():
-            self._due = True
-            self._clock.after(HELD_MS, self._round)
-            return
-        try:
-            if self._broken:
-                waiting, self._queue = self._queue, []
-                self._refuse(waiting, "the log cannot be written")
-            elif self._queue or self._dropped or self._barriers or self._background.pending:
-                self._cycle()
-        except PowerCut:
-            self.over = True
-            self._on_power_cut()
-            return
+        if self._broken:
+            waiting, self._queue = self._queue, []
+            self._refuse(waiting, "the log cannot be written")
+        elif self._queue or self._dropped or self._barriers or self._background.pending:
+            self._cycle()
         if self._queue or self._barriers or self._background.pending:
             self._arm()
 
@@ -355,23 +375,13 @@ class SimLog(LogThread):
         self._refuse(flying, f"the log cannot be written: {error.strerror}")
         waiting, self._queue = self._queue, []
         self._refuse(waiting, f"the log cannot be written: {error.strerror}")
-        self._clock.after(int(self._rng.random() * HEAL_MS), self._mend)
+        self._turns.after(int(self._rng.random() * HEAL_MS), self._mend)
 
     def _mend(self) -> None:
-        if self.over:
-            return
-        if self._holds():
-            self._clock.after(HELD_MS, self._mend)
-            return
-        try:
-            waiting, self._queue = self._queue, []
-            self._refuse(waiting, "the log cannot be written")
-            if not self._log.heal():
-                self._clock.after(int(self._rng.random() * HEAL_MS) + 1, self._mend)
-                return
-        except PowerCut:
-            self.over = True
-            self._on_power_cut()
+        waiting, self._queue = self._queue, []
+        self._refuse(waiting, "the log cannot be written")
+        if not self._log.heal():
+            self._turns.after(int(self._rng.random() * HEAL_MS) + 1, self._mend)
             return
         self._broken = False
         self._on_healed()

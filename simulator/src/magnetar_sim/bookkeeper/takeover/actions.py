@@ -161,7 +161,7 @@ class Takeovers:
         open_ = [number for number, one in site.bookies.ledgers.items() if not one.closed and not one.deleted]
         if open_:
             try:
-                site.bookies.fence(self._rng.choice(open_))
+                site.bookies.recover(self._rng.choice(open_))
                 self._context.count("ledger fenced by BookKeeper's repair")
             except TooFew:
                 return

@@ -140,7 +140,3 @@ class Bookies:
                 self.recover(number)
                 for copies in ledger.copies:
                     copies |= set(ledger.ensemble)
-
-    def fence(self, number: int) -> None:
-        """BookKeeper's repair closes a ledger whose writer does not say much. Raises TooFew."""
-        self.recover(number)

@@ -126,18 +126,17 @@ class SimWriter(SimReader):
     def __init__(self, client: SimLedgers, ledger: int) -> None:
         super().__init__(client, ledger)
         self._waiting: list[bytes] = []
-        self._failed = False
 
     def submit(self, payloads: Sequence[bytes]) -> None:
         """See `Writable`."""
-        if self._failed:
+        if self._ledger.failed:
             raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
         self._waiting += payloads
         self._try("write")
 
     def wait(self) -> None:
         """See `Writable`."""
-        if self._failed:
+        if self._ledger.failed:
             raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
         if not self._waiting:
             return
@@ -159,14 +158,14 @@ class SimWriter(SimReader):
         self._try("close-answer")
 
     def _fails(self, why: str) -> OSError:
-        self._failed = self._ledger.failed = True
+        self._ledger.failed = True
         return OSError(errno.EIO, why)
 
     def _try(self, kind: str) -> None:
         try:
             self._client.steps.step(kind)
         except OSError:
-            self._failed = self._ledger.failed = True
+            self._ledger.failed = True
             self._client.bookies.append_some(self.id, self._waiting)
             self._waiting = []
             raise

@@ -191,7 +191,7 @@ class Process:
 
     def lost(self) -> str:
         """Why it must not serve, or ""."""
-        return self.lease.lost(self.now_s()) or self._lost()
+        return self.lease_over() or self._lost()
 
     def take(self, lost: Callable[[], str]) -> None:
         """It serves; `lost` says why the chain is no longer its own."""
@@ -199,7 +199,7 @@ class Process:
 
     def lease_over(self) -> str:
         """What the driver asks before each event: only the lease."""
-        return self.lease.lost(self.now_s()) if self.now_s() > self.lease.until_s else ""
+        return self.lease.lost(self.now_s())
 
 
 def _nothing() -> None: ...

@@ -224,8 +224,7 @@ class Site:
             states,
             self._expected,
             context.slow_disk_ms,
-            reports.answered,
-            reports.power_cut,
+            reports,
             holds,
             current,
             lost,
@@ -236,11 +235,8 @@ class Site:
             files,
             limits,
             context.slow_disk_ms,
-            on_appended=reports.appended,
-            on_failed=reports.failed,
-            on_healed=reports.healed,
-            on_power_cut=reports.power_cut,
-            holds=holds,
+            reports,
+            holds,
         )
         recovered = log.start()
         stored = {key: value for key, (value, _version) in states.load().items()}
@@ -261,7 +257,7 @@ class Site:
             stored |= piece.puts
 
         def quit_() -> None:
-            log.over = True
+            log.power_cut()
             store.power_cut()
 
         def still() -> bool:
@@ -409,10 +405,6 @@ class Site:
 
     def inject(self, rule: Rule) -> None:
         """See `Disk`."""
-        self._rules.append(rule)
-
-    def once(self, rule: Rule) -> None:
-        """A rule that is asked until it does something: until it returns an error or raises."""
         self._rules.append(rule)
 
     def fail_next(self, operation: str, error: OSError) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from magnetar.runtime.stores.state_file import StateFile
 from magnetar.runtime.stores.writes import Write
 from magnetar_sim.clock import Clock
-from magnetar_sim.disk import HELD_MS, PowerCut
+from magnetar_sim.disk import PowerCut, Reports, Turns
 from magnetar_sim.memory.records import Violation
 
 Done = Callable[[str], None]
@@ -68,9 +68,8 @@ class LedgerStore:
         states: the file.
         expected: learns what was answered.
         slow_ms: the longest time from a submit to its commit, and from there to its answer.
-        answer: makes an event of a callback.
-        power_cut: called when the process is killed inside an operation.
-        holds: whether the thread has to wait.
+        reports: makes an event of an answer.
+        holds: see `Turns`.
         current: whether this process is the one that has taken the log last.
         lost: why the log is no longer this process's, or "".
 
@@ -85,20 +84,24 @@ class LedgerStore:
         states: StateFile,
         expected: Expected,
         slow_ms: int,
-        answer: Callable[[Done, str], None],
-        power_cut: Callable[[], None],
+        reports: Reports,
         holds: Callable[[], bool],
         current: Callable[[], bool],
         lost: Callable[[], str],
     ) -> None:
-        self._clock, self._rng, self._states, self._slow_ms = clock, rng, states, slow_ms
-        self._expected, self._answer, self._power_cut, self._holds = expected, answer, power_cut, holds
+        self._rng, self._states, self._slow_ms = rng, states, slow_ms
+        self._expected, self._answer = expected, reports.answered
+        self._turns = Turns(clock, holds, reports.power_cut)
         self._current, self._lost = current, lost
         self._waiting: list[tuple[Write, Done | None]] = []
         self._due = False
         self._whole = True
-        self.over = False
         self.closing = False
+
+    @property
+    def over(self) -> bool:
+        """The life has ended."""
+        return self._turns.over
 
     @property
     def idle(self) -> bool:
@@ -110,21 +113,11 @@ class LedgerStore:
         self._waiting.append((Write(dict(puts), deletes, None, lambda _failure: None), done))
         if not self._due:
             self._due = True
-            self._clock.after(int(self._rng.random() * self._slow_ms), self._round)
+            self._turns.after(int(self._rng.random() * self._slow_ms), self._round)
 
     def _round(self) -> None:
         self._due = False
-        if self.over:
-            return
-        if self._holds():
-            self._due = True
-            self._clock.after(HELD_MS, self._round)
-            return
-        try:
-            self._commit()
-        except PowerCut:
-            self.over = True
-            self._power_cut()
+        self._commit()
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -158,9 +151,9 @@ class LedgerStore:
             self._states.close()
         except PowerCut:
             self._whole = False
-        self.over = True
+        self._turns.end()
         return self._whole
 
     def power_cut(self) -> None:
         """See `StateStore`."""
-        self.over = True
+        self._turns.end()
