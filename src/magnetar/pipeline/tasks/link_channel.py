@@ -60,6 +60,8 @@ class LinkChannel:
         LinkDown: it cannot be begun.
     """
 
+    _patience_s: float = inf
+
     def __init__(
         self, addresses: BrokerAddresses | str, token: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
