@@ -11,6 +11,7 @@ from magnetar.broker.context import Done
 from magnetar.broker.failover.fencing import Fences
 from magnetar.broker.links.links import Links
 from magnetar.broker.links.states import LinkState, SkipPreview
+from magnetar.broker.statistics.topic_stats import at_once
 from magnetar.core.ids import Position
 
 
@@ -40,11 +41,11 @@ class LinkControl:
 
     def states(self) -> list[LinkState]:
         """Every outgoing link, by target name; topics by name."""
-        return self._links.reports.states()
+        return at_once(self._links.reports.states())
 
     def figures(self, shown: Container[str]) -> Generator[None, None, list[LinkState]]:
         """The same for `/metrics`, in steps; `topics` has only those of `shown`, and those that are blocked."""
-        return self._links.reports.figures(shown)
+        return self._links.reports.states(shown)
 
     def incoming(self) -> dict[str, Any]:
         """`incoming` of `status` alone, which does not walk over the topics."""

@@ -89,22 +89,18 @@ class LinkReporter:
         self._sent = sent
         self._clients = clients
 
-    def states(self) -> list[LinkState]:
-        """Every outgoing link."""
-        return [self._all_topics(source) for source in self._sources.values()]
-
-    def figures(self, shown: Container[str]) -> Generator[None, None, list[LinkState]]:
-        """`states` for `/metrics`, in steps of `TOPICS_A_STEP` topics.
+    def states(self, shown: Container[str] | None = None) -> Generator[None, None, list[LinkState]]:
+        """Every outgoing link with its topics by name, in steps of `TOPICS_A_STEP` topics.
 
         Args:
-            shown: the topics that are described; so are those that are blocked. The others are in the sums alone.
+            shown: the topics that are described; so are those that are blocked. The others are in the sums alone. None: all.
         """
         found: list[LinkState] = []
         for source in list(self._sources.values()):
-            found += [(yield from self._figures(source, shown))]
+            found += [(yield from self._with_topics(source, shown))]
         return found
 
-    def _figures(self, source: LinkSource, shown: Container[str]) -> Generator[None, None, LinkState]:
+    def _with_topics(self, source: LinkSource, shown: Container[str] | None) -> Generator[None, None, LinkState]:
         sums, topics, losers = _Sums(), [], []
         now_ms, of = self._outbox.day_ms, source.topics
         for number, state in enumerate(list(of.values()), 1):
@@ -113,7 +109,7 @@ class LinkReporter:
                 sums.add(state, lag)
                 if state.gap or state.skipped:
                     losers.append(state)
-                if state.blocked is not None or state.name in shown:
+                if shown is None or state.blocked is not None or state.name in shown:
                     topics.append(self._topic_state(state, lag, source.to))
             if number % TOPICS_A_STEP == 0:
                 yield
@@ -130,14 +126,6 @@ class LinkReporter:
     def topic_state(self, state: LinkTopic, target: str) -> LinkTopicState:
         """One topic of the link to a target."""
         return self._topic_state(state, self._lag(state, self._outbox.day_ms), target)
-
-    def _all_topics(self, source: LinkSource) -> LinkState:
-        sums, topics, now_ms = _Sums(), [], self._outbox.day_ms
-        for _, state in sorted(source.topics.items()):
-            lag = self._lag(state, now_ms)
-            sums.add(state, lag)
-            topics.append(self._topic_state(state, lag, source.to))
-        return self._state(source, topics, sums, source.lost)
 
     def _state(self, source: LinkSource, topics: list[LinkTopicState], sums: _Sums, lost: tuple[int, int]) -> LinkState:
         state, detail = "up", ""
