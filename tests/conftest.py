@@ -27,6 +27,8 @@ LONG = (
     "sim/test_mixed_worlds.py",
     "replication/kills/test_executors.py",
     "replication/kills/test_drivers.py",
+    "replication/test_far_apart.py",
+    "replication/test_speculation.py",
     "replication/test_restore.py",
     "clients/test_failover.py",
 )
