@@ -311,8 +311,7 @@ class BrokerApp:
         return Urls(own.service_url, own.service_url_tls, own.web_url, own.web_url_tls)
 
     def _tell(self, line: str) -> None:
-        if self.driver.quiet.allows(line):
-            logger.warning("%s", line)
+        self.driver.quiet.warn(line)
 
     async def stop(self) -> None:
         """Stop taking work, make everything durable, let go of the folder."""

@@ -315,7 +315,8 @@ class Driver:
         self._log.drop(effect.ledgers)
 
     def _note(self, effect: Note) -> None:
-        if effect.level == "warning" and not self.quiet.allows(effect.text):
+        if effect.level == "warning":
+            self.quiet.warn(effect.text)
             return
         logger.log(
             logging.getLevelNamesMapping().get(effect.level.upper(), logging.INFO),

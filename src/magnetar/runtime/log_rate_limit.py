@@ -24,7 +24,7 @@ class Quiet:
 
     Args:
         later: calls a function after a number of seconds.
-        write: writes a line that says how many were left out.
+        write: writes a line.
     """
 
     def __init__(self, later: Callable[[float, Callable[[], None]], object], write: Callable[[str], None]) -> None:
@@ -42,6 +42,11 @@ class Quiet:
             self._later(INTERVAL_S, lambda: self._over(kind))
         self._counts[kind] = count + 1
         return count < LINES_MAX
+
+    def warn(self, line: str) -> None:
+        """Write a line, unless there are too many of its kind."""
+        if self.allows(line):
+            self._write(line)
 
     def _over(self, kind: str) -> None:
         left_out = self._counts.pop(kind) - LINES_MAX

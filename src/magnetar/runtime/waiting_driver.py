@@ -75,11 +75,6 @@ class WaitingDriver:
         finally:
             self._running = False
 
-    def warn(self, line: str) -> None:
-        """Log a warning, unless there are too many of its kind."""
-        if self.quiet.allows(line):
-            logger.warning("%s", line)
-
     def shut_down(self) -> None:
         """Take no more events."""
         self._closed = True
@@ -101,7 +96,7 @@ class WaitingDriver:
                     peer.let_in(frame_bytes_max, command_bytes_max, link=link)
             case Note(level, text):
                 if level == "warning":
-                    self.warn(text)
+                    self.quiet.warn(text)
                 else:
                     logger.log(logging.getLevelNamesMapping().get(level.upper(), logging.INFO), "%s", text)
             case Timer():

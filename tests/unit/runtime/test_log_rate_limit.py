@@ -39,6 +39,16 @@ def test_few_lines_are_all_written_and_nothing_is_added() -> None:
     assert clock.due == []
 
 
+def test_what_is_written_counts() -> None:
+    clock = Clock()
+    for number in range(LINES_MAX + 2):
+        clock.quiet.warn(f"one two three {number}")
+    assert clock.lines == [f"one two three {number}" for number in range(LINES_MAX)]
+    assert not clock.quiet.allows("one two three four")
+    clock.over()
+    assert clock.lines[LINES_MAX:] == ["3 more lines like 'one two three ...' were left out within 10 s"]
+
+
 def test_kinds_are_bounded() -> None:
     clock = Clock()
     for number in range(10 * KINDS_MAX):

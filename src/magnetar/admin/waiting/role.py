@@ -96,7 +96,7 @@ class WaitingRole:
         )
         gate = Gate(self._broker.access, self.driver.run) if self._broker.access.enabled else None
         self._site = WaitingSite(self._broker, takeover, info, gate)
-        self._ports = HttpPorts(config.broker, http_connections_max, answers, self.driver.warn, lambda: urls)
+        self._ports = HttpPorts(config.broker, http_connections_max, answers, self.driver.quiet.warn, lambda: urls)
         secrets.follow(lambda keys: self.driver.run(self._broker.access.new_keys, keys), self._broker.new_link_token)
 
     async def start(self) -> None:

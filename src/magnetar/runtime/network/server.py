@@ -7,7 +7,6 @@ has too much to write, the socket is not read.
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import ssl
@@ -27,8 +26,6 @@ from magnetar.wire import commands
 from magnetar.wire.frame import Frame, PlainSend
 from magnetar.wire.frames import FrameDecoder, FrameError
 from magnetar.wire.limits import FIELDS_MAX, LINK_FIELDS_MAX
-
-logger = logging.getLogger("magnetar.broker")
 
 WRITE_HIGH_BYTES = 4 * 1024 * 1024
 """Backpressure: above this many unsent bytes dispatch to the connection stops. A few frames of the largest size would
@@ -270,9 +267,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close when all bytes have been written; the reason, if any, is logged."""
         if self._transport is None or self._transport.is_closing():
             return
-        line = f"closed the connection of {self._peer}: {reason}"
-        if reason and self._server.driver.quiet.allows(line):
-            logger.warning("%s", line)
+        if reason:
+            self._server.driver.quiet.warn(f"closed the connection of {self._peer}: {reason}")
         self._transport.close()
         self._end = self._server.loop.call_later(CLOSE_S, self.abort)
 
@@ -387,22 +383,20 @@ class PulsarServer:
     def _refused(self, peer: str) -> None:
         """Log that a connection was refused because the limit is reached."""
         shaking = f", {self.shaking} in handshakes of TLS" if self.shaking else ""
-        self._tell(f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)")
+        self.driver.quiet.warn(f"refused a connection from {peer}: {self.open} are open{shaking} (connections_max)")
 
     def _crowded(self, peer: str) -> None:
         """Log that a connection was refused because its address has too many."""
         most = self._slots.per_address
-        self._tell(f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)")
+        self.driver.quiet.warn(
+            f"refused a connection from {peer}: {most} of its address are open (connections_per_address_max)"
+        )
 
     def _made_room(self, peer: str) -> None:
         """Log that a connection was closed to make room for another."""
-        self._tell(
+        self.driver.quiet.warn(
             f"closed the connection of {peer}: it had sent no CONNECT, and another connection needed its slot (connections_max)"
         )
-
-    def _tell(self, line: str) -> None:
-        if self.driver.quiet.allows(line):
-            logger.warning("%s", line)
 
     def inside(self, heard: Heard, closed: Callable[[str], None]) -> InsideConnection:
         """A connection of this process itself, which takes no socket and no slot; open it."""
@@ -448,9 +442,7 @@ class PulsarServer:
         return listener.port
 
     def _handshake_failed(self, peer: str, reason: str) -> None:
-        line = f"closed the connection of {peer}: {handshake_failed('pulsar_tls', reason, self.urls)}"
-        if self.driver.quiet.allows(line):
-            logger.warning("%s", line)
+        self.driver.quiet.warn(f"closed the connection of {peer}: {handshake_failed('pulsar_tls', reason, self.urls)}")
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
