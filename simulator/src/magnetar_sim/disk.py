@@ -18,6 +18,7 @@ from magnetar.storage.files import Files
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
 from magnetar_sim.clock import Clock
+from magnetar_sim.host.breakable import Rule
 from magnetar_sim.host.memory_files import MemoryFiles
 
 FOLDER: Final = Path("/log")
@@ -118,8 +119,8 @@ class Disk(Protocol):
     def expired(self) -> str:
         """Why the broker must not handle anything any more; "": it may."""
 
-    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """See `MemoryFiles.inject`."""
+    def inject(self, rule: Rule) -> None:
+        """See `Breakable`."""
 
     def fail_next(self, operation: str, error: OSError) -> None:
         """The next such operation fails, once."""
@@ -193,7 +194,7 @@ class LocalDisk:
         """Never."""
         return ""
 
-    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
+    def inject(self, rule: Rule) -> None:
         """See `Disk`."""
         self.files.inject(rule)
 

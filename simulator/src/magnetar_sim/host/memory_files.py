@@ -7,11 +7,11 @@ random source says. A file exists durably only after its folder was synced.
 import errno
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from magnetar.storage.files import LogFile
+from magnetar_sim.host.breakable import Breakable
 
 
 class MemoryFile:
@@ -98,8 +98,11 @@ class MemoryFile:
         """Nothing to let go of."""
 
 
-class MemoryFiles:
+class MemoryFiles(Breakable):
     """A file system in memory.
+
+    Rules are asked before each write, sync, create, unlink, truncate and read, and "wait" before a read of bytes that are in
+    memory.
 
     Args:
         rng: decides what survives a crash.
@@ -107,56 +110,13 @@ class MemoryFiles:
     """
 
     def __init__(self, rng: random.Random, capacity: int = 1 << 40) -> None:
+        super().__init__()
         self.random = rng
         self.capacity = capacity
         self.lock = threading.RLock()
         self._files: dict[Path, MemoryFile] = {}
         self._durable: set[Path] = set()
         self._unlinked: dict[Path, MemoryFile] = {}
-        self._faults: list[Callable[[str, Path], OSError | None]] = []
-        self.broken = 0
-        """Operations that broke so far."""
-
-    # --------------------------------------------------------------------------------------------------------- faults
-
-    def inject(self, rule: Callable[[str, Path], OSError | None]) -> None:
-        """Ask `rule(operation, path)` before each write, sync, create, unlink, truncate and read, and "wait" before a
-        read of bytes that are in memory. The error that it returns is raised.
-        """
-        self._faults.append(rule)
-
-    def fail_next(self, operation: str, error: OSError) -> None:
-        """The next such operation fails, once."""
-
-        def once(kind: str, _path: Path) -> OSError | None:
-            if kind == operation:
-                self._faults.remove(once)
-                return error
-            return None
-
-        self._faults.append(once)
-
-    def fault(self, operation: str, path: Path) -> OSError | None:
-        """The fault for this operation, if any."""
-        for rule in list(self._faults):
-            error = rule(operation, path)
-            if error is not None:
-                self.broken += 1
-                return error
-        return None
-
-    @contextmanager
-    def without_faults(self) -> Iterator[None]:
-        """Inject no faults while the block runs: the caller inspects the files from outside."""
-        faults, self._faults = self._faults, []
-        try:
-            yield
-        finally:
-            self._faults = faults
-
-    def heal(self) -> None:
-        """No more faults."""
-        self._faults.clear()
 
     def content(self, path: Path) -> bytearray:
         """The bytes of a file, to be damaged."""

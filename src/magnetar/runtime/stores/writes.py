@@ -65,7 +65,10 @@ class Writes:
         self._queue.put(None)
 
     def take(self) -> list[Write]:
-        """Wait for writes; those that wait, `GROUP_MAX` at most, up to the first one that expects something. None: the end."""
+        """Wait for a write, and take all that wait then: `GROUP_MAX` at most, and none after the first one with `expected`.
+
+        An empty list means that `end` was called and all writes were taken.
+        """
         group: list[Write] = []
         while not self._ended:
             write = self._queue.get()

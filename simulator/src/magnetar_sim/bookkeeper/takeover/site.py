@@ -4,8 +4,7 @@ The files, the chain, the log, the file of states and the lease are the real one
 """
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,13 +24,12 @@ from magnetar_sim.bookkeeper.takeover.states import Expected, LedgerStore
 from magnetar_sim.bookkeeper.takeover.zookeeper import ZooKeeper
 from magnetar_sim.context import WorldContext
 from magnetar_sim.disk import Opened, PowerCut, Reports, SimLog
+from magnetar_sim.host.breakable import Breakable
 from magnetar_sim.memory.records import Violation
 
 ROOT: Final = Path("/")
 END_MS: Final = 1_000
 """A process that has lost its lease notices within this time, and ends."""
-
-Rule = Callable[[str, Path], OSError | None]
 
 
 class Served(Protocol):
@@ -64,7 +62,7 @@ class _AtStep:
         self._site.changed(self._process, before, now)
 
 
-class Site:
+class Site(Breakable):
     """`Disk` (`magnetar_sim.disk`).
 
     Args:
@@ -78,8 +76,8 @@ class Site:
     """
 
     def __init__(self, context: WorldContext, cluster: Served) -> None:
+        super().__init__()
         self._context, self._cluster = context, cluster
-        self.broken = 0
         self.bookies = Bookies(context.rng)
         self.zookeeper = ZooKeeper(context.clock, context.rng)
         self.processes: list[Process] = []
@@ -90,8 +88,6 @@ class Site:
         self._taker: Process | None = None
         self._reader: Process | None = None
         self._expected = Expected()
-        self._rules: list[Rule] = []
-        self._blind = 0
         self._stopped = False
 
     @property
@@ -323,20 +319,17 @@ class Site:
         """See `bookkeeper.takeover.ledgers.Steps`."""
         if not process.alive:
             raise PowerCut
-        if self._blind or self._stopped:
+        if self._stopped:
             return
         try:
-            for rule in list(self._rules):
-                if rule not in self._rules:
-                    continue  # another process was meanwhile what it waited for
-                if (error := rule(kind, Path(str(process)))) is not None:
-                    self.broken += 1
-                    self.say(f"{process}: {kind} fails")
-                    raise error
+            error = self.fault(kind, Path(str(process)))
         except PowerCut:
             self.say(f"{process} is killed at {kind}")
             process.end()
             raise
+        if error is not None:
+            self.say(f"{process}: {kind} fails")
+            raise error
         if not process.alive:
             raise PowerCut
 
@@ -403,44 +396,15 @@ class Site:
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
-    def inject(self, rule: Rule) -> None:
-        """See `Disk`."""
-        self._rules.append(rule)
-
-    def fail_next(self, operation: str, error: OSError) -> None:
-        """See `Disk`."""
-
-        def once(kind: str, _path: Path) -> OSError | None:
-            if kind == operation:
-                self._rules.remove(once)
-                return error
-            return None
-
-        self._rules.append(once)
-
-    def forget(self, rule: Rule) -> None:
-        """A rule is not asked any more."""
-        if rule in self._rules:
-            self._rules.remove(rule)
-
     def fail_commit(self) -> None:
         """See `Disk`."""
         self.fail_next("sync-answer", OSError(5, "Input/output error"))
 
     def heal(self) -> None:
         """See `Disk`."""
-        self._rules.clear()
+        super().heal()
         self.bookies.silent.clear()
         self.zookeeper.heal()
         for process in self.processes:
             if process.paused:
                 self._wake(process, 0)
-
-    @contextmanager
-    def without_faults(self) -> Iterator[None]:
-        """See `Disk`."""
-        self._blind += 1
-        try:
-            yield
-        finally:
-            self._blind -= 1
