@@ -1,7 +1,9 @@
 """Which topics a query reads, where brokers cannot be reached."""
 
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from magnetar.core import addresses as limits
 from magnetar.spark import topics
 from magnetar.spark.connection import Access, Down
 from magnetar.spark.options import read_options
+from tests.support.certificates import Authority
 
 
 def test_a_broker_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,12 +33,11 @@ class Told(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Web)
         server.tokens.append(self.headers.get("Authorization", ""))
+        threading.Event().wait(server.takes_s)
         self.send_response(307 if server.location else 200)
         if server.location:
             self.send_header("Location", server.location)
         self.end_headers()
-        self.wfile.flush()
-        threading.Event().wait(server.takes_s)
         self.wfile.write(b"{}" if server.location else b'{"served": true}')
 
     def log_message(self, *_arguments: object) -> None:
@@ -45,9 +47,11 @@ class Told(BaseHTTPRequestHandler):
 class Web(HTTPServer):
     """A REST interface."""
 
-    def __init__(self, location: str = "", takes_s: float = 0.0) -> None:
+    def __init__(self, location: str = "", takes_s: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Told)
         self.takes_s = takes_s
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.location, self.tokens = location, list[str]()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -70,13 +74,23 @@ def test_the_token_goes_only_to_addresses_of_admin_url() -> None:
             one.server_close()
 
 
-def test_an_answer_may_take_longer_than_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SILENT_S", 0.05)
-    monkeypatch.setattr(limits, "SILENT_AGAIN_S", 0.05)
-    serving = Web(takes_s=0.2)
-    waiting = Web(f"http://127.0.0.1:{serving.server_port}/")
-    address = f"http://127.0.0.1:{serving.server_port},127.0.0.1:{waiting.server_port}"
-    given = {"service.url": "pulsar://127.0.0.1:1", "topic": "t", "admin.url": address}
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_answer_may_take_longer_than_connecting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str
+) -> None:
+    monkeypatch.setattr(limits, "SILENT_S", 0.3)
+    monkeypatch.setattr(limits, "SILENT_AGAIN_S", 0.3)
+    authority, tls = Authority(tmp_path), None
+    if scheme == "https":
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*authority.sign("broker"))
+    serving = Web(takes_s=0.45, tls=tls)
+    waiting = Web(f"{scheme}://127.0.0.1:{serving.server_port}/", tls=tls)
+    address = f"{scheme}://127.0.0.1:{serving.server_port},127.0.0.1:{waiting.server_port}"
+    given = {
+        "service.url": "pulsar://127.0.0.1:1", "topic": "t", "admin.url": address,
+        "pulsar.client.tlsTrustCertsFilePath": str(authority.file),
+    }  # fmt: skip
     try:
         options = read_options(given, streaming=False)
         assert topics.admin_get(options, "persistent://public/default/t", "internalStats") == {"served": True}
