@@ -18,7 +18,6 @@ GIVEN_UP_MS: Final = 1_000
 PART: Final = 4
 """A new measurement changes the average by a quarter of the difference: it follows a change within some ten entries."""
 
-
 DISTANCE_MS: Final = 30_000
 """The shortest time of this period and the one before it is the distance: a link that becomes slower for longer than a minute
 counts as one that is farther away."""

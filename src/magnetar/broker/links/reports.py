@@ -22,7 +22,6 @@ from magnetar.replication.link.source import LinkSource
 
 LEASE_SILENT: Final = "no pipeline serves this link; start one: magnetar replicate"
 
-
 TOPICS_A_STEP: Final = 200
 """Topics that are read for the figures of a link before others get their turn: some 0.2 ms where they have no lag."""
 
