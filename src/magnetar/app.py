@@ -69,6 +69,7 @@ class BrokerApp:
         self._answers = Answers(config.broker.http_answers_bytes_max, config.broker.http_answer_bytes_max)
         self._stack.callback(self._answers.close)
         broker = config.broker
+        self._files = files
         self._connections_max, self._http_max = fitting(files, broker.connections_max, broker.http_connections_max)
         self._ports = HttpPorts(broker, self._http_max, self._answers, self._tell, lambda: self.server.urls)
         self._waiting: WaitingRole | None = None
@@ -183,8 +184,7 @@ class BrokerApp:
             self.cluster.name,
             self.endpoints,
             self._secrets,
-            connections_max=self._connections_max,
-            http_connections_max=self._http_max,
+            files=self._files,
             answers=self._answers,
         )
         self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=waiting.seen)

@@ -22,7 +22,7 @@ from magnetar.effects.outbox import Outbox
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.network.connection_slots import per_address
 from magnetar.runtime.network.protocol_sniffing import Urls
-from magnetar.runtime.network.relay import OwnerRelay
+from magnetar.runtime.network.relay import OwnerRelay, fitting_with_relay
 from magnetar.runtime.network.server import PulsarServer
 from magnetar.runtime.security.secrets import Secrets
 from magnetar.runtime.waiting_driver import WaitingDriver
@@ -36,7 +36,7 @@ class WaitingRole:
         cluster: the name of the cluster.
         endpoints: the addresses of this broker.
         secrets: keys, the links' secret, certificates.
-        connections_max, http_connections_max: ceilings on connections.
+        files: how many may be open; None: no limit.
         answers: the memory of answers by HTTP.
 
     Attributes:
@@ -50,10 +50,12 @@ class WaitingRole:
         endpoints: BrokerEndpoints,
         secrets: Secrets,
         *,
-        connections_max: int,
-        http_connections_max: int,
+        files: int | None,
         answers: Answers,
     ) -> None:
+        connections_max, http_connections_max, relayed_max = fitting_with_relay(
+            files, config.broker.connections_max, config.broker.http_connections_max
+        )
         self._loop = loop = asyncio.get_running_loop()
         clock = SystemClock()
         outbox = Outbox(now_ms=clock.now_ms())
@@ -68,7 +70,7 @@ class WaitingRole:
             "cert": security.client.certificate_file,
             "key": security.client.key_file,
         }
-        self._relay = OwnerRelay(loop, self.driver.run, trust)
+        self._relay = OwnerRelay(loop, self.driver.run, trust, relayed_max)
         self._broker = WaitingBroker(
             outbox, config.broker, security, secrets.keys, secrets.link_token, takeover, self._relay
         )

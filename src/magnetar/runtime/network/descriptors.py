@@ -44,18 +44,22 @@ def too_few(limit: int | None, connections: int) -> str:
     )
 
 
-def fitting(limit: int | None, connections: int, http: int) -> tuple[int, int]:
+def fitting(limit: int | None, connections: int, *others: int) -> tuple[int, ...]:
     """How many connections of each kind there may be: as configured, or less, in proportion, where too few files may be open.
 
-    Connections to one port must not take the descriptors of the other, nor those of the log.
+    Connections of one kind must not take the descriptors of another, nor those of the log.
 
     Args:
         limit: as `raise_file_limit` returns it.
         connections: `connections_max`.
-        http: `http_connections_max`.
+        others: ceilings of other kinds, as `http_connections_max`.
+
+    Returns:
+        The ceilings, in the order of the arguments; each is at least 1.
     """
-    if limit is None or limit >= connections + http + BESIDE:
-        return connections, http
-    left = max(limit - BESIDE, 2)
-    of_http = max(1, left * http // (connections + http))
-    return max(1, left - of_http), of_http
+    total = connections + sum(others)
+    if limit is None or limit >= total + BESIDE:
+        return connections, *others
+    left = max(limit - BESIDE, 1 + len(others))
+    shares = [max(1, left * ceiling // total) for ceiling in others]
+    return max(1, left - sum(shares)), *shares

@@ -15,6 +15,7 @@ from magnetar.broker.waiting.registration import Registration
 from magnetar.broker.waiting.session import Answered
 from magnetar.core.errors import BrokerError, ErrorCode, MagnetarError, ProtocolError
 from magnetar.core.secret_file import file_state
+from magnetar.runtime.network.descriptors import fitting
 from magnetar.runtime.security import tls
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.client import ClientConnection, Connected, ConnectRefused, Event, Response
@@ -23,7 +24,7 @@ logger = logging.getLogger("magnetar.broker")
 
 CONNECTIONS_MAX: Final = 500
 """Connections to the serving broker at a time. Clients need theirs only while they open topics; each takes a descriptor here, in
-addition to that of the client, and one there."""
+addition to that of the client, and one there. Where too few files may be open there are fewer (`fitting_with_relay`)."""
 
 ANSWER_S: Final = 10.0
 """How long an answer may take: clients give up after 30 s, and have time for another try."""
@@ -36,6 +37,17 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 RECEIVE_BYTES: Final = 4096
 """The receive buffer: most answers have 30 bytes."""
+
+
+def fitting_with_relay(files: int | None, connections: int, http: int) -> tuple[int, ...]:
+    """`descriptors.fitting` for a waiting broker: the last one is for the connections to the serving broker.
+
+    Args:
+        files: how many may be open; None: no limit.
+        connections: `connections_max`; each client has one connection there at most.
+        http: `http_connections_max`.
+    """
+    return fitting(files, connections, http, min(CONNECTIONS_MAX, connections))
 
 
 class _Upstream(asyncio.Protocol):
@@ -142,7 +154,7 @@ class _Upstream(asyncio.Protocol):
         except TimeoutError:
             self.end(self._failed(f"no connection within {ANSWER_S:g} s"))
         except ssl.SSLError as error:
-            self.end(self._failed(f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"))
+            self.end(self._failed(tls.reason_of(error)))
         except OSError as error:
             self.end(self._failed(error.strerror or str(error)))
         except MagnetarError as error:
@@ -189,9 +201,17 @@ class OwnerRelay:
         loop: the event loop.
         run: brings an event to the machine (`runtime.waiting_driver.WaitingDriver.run`).
         trust: files for addresses by TLS: `ca`, `cert` and `key` (`runtime.security.tls.target_of`); "" for none.
+        connections_max: see `CONNECTIONS_MAX`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, run: Callable[..., None], trust: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        run: Callable[..., None],
+        trust: Mapping[str, str],
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._connections_max = connections_max
         self.loop = loop
         self.run = run
         self._trust = trust
@@ -217,7 +237,7 @@ class OwnerRelay:
             url = serving.pulsar_url(tls=tls)
             if not url or not self._room():
                 reason = (
-                    f"{CONNECTIONS_MAX} clients are being helped"
+                    f"{self._connections_max} clients are being helped"
                     if url
                     else f"the record of broker {serving.broker} has no address for clients"
                 )
@@ -264,7 +284,7 @@ class OwnerRelay:
 
     def _room(self) -> bool:
         """Whether there may be another connection; an idle one makes room."""
-        if len(self._upstreams) < CONNECTIONS_MAX:
+        if len(self._upstreams) < self._connections_max:
             return True
         idle = next((one for one in self._upstreams.values() if one.idle), None)
         if idle is None:

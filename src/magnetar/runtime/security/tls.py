@@ -226,11 +226,16 @@ class TlsSocket:
         return filled
 
 
-def _failed(error: ssl.SSLError) -> OSError:
-    """An OSError of one line."""
+def reason_of(error: ssl.SSLError) -> str:
+    """Why a connection to a broker failed, in a few words."""
     verify = getattr(error, "verify_message", "")
     text = f"the broker's certificate is not trusted: {verify}" if verify else f"TLS: {error.reason or error}"
-    return OSError(error.errno or 0, text.replace("_", " "))
+    return text.replace("_", " ")
+
+
+def _failed(error: ssl.SSLError) -> OSError:
+    """An OSError of one line."""
+    return OSError(error.errno or 0, reason_of(error))
 
 
 def connect(address: str, timeout_s: float) -> socket.socket | TlsSocket:

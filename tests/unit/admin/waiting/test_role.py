@@ -64,8 +64,7 @@ class World:
             cluster.name,
             endpoints,
             Secrets(config.security, config.replication.token_file),
-            connections_max=100,
-            http_connections_max=100,
+            files=None,
             answers=Answers(),
         )
         self.role = self.make()

@@ -11,7 +11,8 @@ import pytest
 from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.runtime.network import relay as relays
-from magnetar.runtime.network.relay import OwnerRelay
+from magnetar.runtime.network.descriptors import BESIDE
+from magnetar.runtime.network.relay import CONNECTIONS_MAX, OwnerRelay, fitting_with_relay
 from magnetar.runtime.security import tls
 from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
@@ -93,10 +94,10 @@ def request_id_of(command: pb.BaseCommand) -> int:
 class World:
     """A relay, and a broker that serves."""
 
-    def __init__(self, **trust: str) -> None:
+    def __init__(self, connections_max: int = CONNECTIONS_MAX, **trust: str) -> None:
         self.loop = asyncio.get_running_loop()
         self.owner = Owner()
-        self.relay = OwnerRelay(self.loop, lambda event, *arguments: event(*arguments), trust)
+        self.relay = OwnerRelay(self.loop, lambda event, *arguments: event(*arguments), trust, connections_max)
         self.serving = Registration(broker="a")
 
     async def start(self) -> None:
@@ -126,11 +127,11 @@ class World:
         await self.owner.stop()
 
 
-def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def run(story: Callable[[World], Coroutine[Any, Any, None]], connections_max: int = CONNECTIONS_MAX) -> None:
     """A story with a broker that serves."""
 
     async def told() -> None:
-        world = World()
+        world = World(connections_max)
         await world.start()
         try:
             async with asyncio.timeout(20):
@@ -248,9 +249,7 @@ def test_another_broker_that_serves_is_asked_next() -> None:
     run(story)
 
 
-def test_connections_have_a_limit_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "CONNECTIONS_MAX", 1)
-
+def test_connections_have_a_limit_and_idle_ones_make_room() -> None:
     async def story(world: World) -> None:
         assert await world.ask(1) == 1
         assert await world.ask(2) == 2
@@ -260,7 +259,24 @@ def test_connections_have_a_limit_and_idle_ones_make_room(monkeypatch: pytest.Mo
         world.relay.forget(2)
         assert not waits.done()
 
-    run(story)
+    run(story, connections_max=1)
+
+
+@pytest.mark.parametrize(
+    ("files", "connections", "http", "fits"),
+    [
+        (None, 10_000, 2_000, (10_000, 2_000, CONNECTIONS_MAX)),
+        (12_000 + CONNECTIONS_MAX + BESIDE, 10_000, 2_000, (10_000, 2_000, CONNECTIONS_MAX)),
+        (6_000 + CONNECTIONS_MAX // 2 + BESIDE, 10_000, 2_000, (5_000, 1_000, CONNECTIONS_MAX // 2)),
+        (None, 4, 4, (4, 4, 4)),
+        (6 + BESIDE, 4, 4, (2, 2, 2)),
+        (1, 4, 4, (1, 1, 1)),
+    ],
+)
+def test_connections_to_the_serving_broker_have_descriptors_of_their_own(
+    files: int | None, connections: int, http: int, fits: tuple[int, int, int]
+) -> None:
+    assert fitting_with_relay(files, connections, http) == fits
 
 
 def test_a_client_that_reads_nothing_holds_its_answers_up() -> None:
@@ -296,7 +312,7 @@ def test_by_tls_the_certificate_of_the_broker_is_checked(tmp_path: Path) -> None
         stranger.serving = Registration(broker="a", pulsar_tls=f"pulsar+ssl://127.0.0.1:{port}")
         code, message = await stranger.ask()
         assert code is ErrorCode.SERVICE_NOT_READY
-        assert message.startswith("broker a, which serves, does not answer: TLS: ")
+        assert message.startswith("broker a, which serves, does not answer: the broker's certificate is not trusted: ")
         await stranger.close()
 
     asyncio.run(told())
