@@ -17,6 +17,7 @@ from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import ClusterConfig
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.bookkeeper.shards import make_shards
 from magnetar.runtime.broker_storage import GivenUp
 
 logger = logging.getLogger("magnetar.broker")
@@ -63,7 +64,8 @@ class Connecting:
         """Connect, and check the cluster's nodes.
 
         Raises:
-            StorageError: ZooKeeper does not answer; there is no BookKeeper; the node is another cluster's. One line.
+            StorageError: ZooKeeper does not answer; there is no BookKeeper; the node is another cluster's, or one with
+                another number of shards. One line.
             GivenUp: `give_up` was called.
         """
         # Its lines come with each attempt, and do not say what they mean for this broker.
@@ -74,6 +76,7 @@ class Connecting:
         try:
             self._client.ensure_path(self._path)
             self._check_name()
+            make_shards(self._client, self._path)
             self._check_ledgers()
         except (*UNANSWERED, ValueError) as error:
             raise StorageError(f"{self._cluster.store}: {reason(error)}") from error

@@ -3,8 +3,9 @@
 <store>/uuid     the identity of the cluster
 <store>/brokers  the brokers, each with its addresses (`runtime.bookkeeper.registry`)
 <store>/cluster  its name (`runtime.bookkeeper.connecting`)
-<store>/owner    ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
-<store>/chain    which ledgers hold the files of the log (`storage.bookkeeper.chain`)
+<store>/shards/0 the cluster's only shard (`runtime.bookkeeper.shards`):
+    /owner       ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
+    /chain       which ledgers hold the files of the log (`storage.bookkeeper.chain`)
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from magnetar.runtime.bookkeeper.kazoo_errors import reason
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
 from magnetar.runtime.bookkeeper.registry import Registry
+from magnetar.runtime.bookkeeper.shards import adopt_chain, shard_path
 from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import BrokerStorage, GivenUp, LogReports, prove_deletions
 from magnetar.runtime.log.lanes import Lanes
@@ -64,7 +66,8 @@ class Opening:
         self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=KAZOO)
         self._connecting = Connecting(self._zookeeper, cluster)
         own = registration_of(endpoints)
-        self._ownership = Ownership(self._zookeeper, f"{self._path}/owner", own)
+        self._shard = shard_path(self._path)
+        self._ownership = Ownership(self._zookeeper, f"{self._shard}/owner", own)
         self._registry = Registry(
             self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
         )
@@ -137,7 +140,11 @@ class Opening:
                 f"{cluster.name} needs {cluster.ensemble}: start more, or write a smaller ensemble in "
                 f"[clusters.{cluster.name}]"
             )
-        record = ZooKeeperRecord(self._zookeeper, f"{self._path}/chain")
+        try:
+            adopt_chain(self._zookeeper, self._path)
+        except KazooException as error:
+            raise self._explained(error) from error
+        record = ZooKeeperRecord(self._zookeeper, f"{self._shard}/chain")
         files = LedgerFiles.take(ledgers, record, ROOT, self._name)
 
         def lost() -> str:

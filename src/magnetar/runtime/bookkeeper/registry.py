@@ -21,6 +21,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from magnetar.broker.waiting.registration import NO_BROKERS, Brokers, Registration, read_registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.runtime.broker_storage import GivenUp
 
 SESSIONS: Final = 3.0
@@ -56,7 +57,7 @@ class Registry:
         name_taken: Callable[[], None],
     ) -> None:
         self._client = client
-        self._owner = f"{path}/owner"
+        self._owner = f"{shard_path(path)}/owner"
         self._folder = f"{path}/brokers"
         self._own = own
         self._node = f"{self._folder}/{own.broker}"

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
 
 from magnetar.core import config
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import ClusterConfig
 from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
+from magnetar.runtime.bookkeeper.ledgers import VersionConflict
+from magnetar.runtime.bookkeeper.shards import adopt_chain, make_shards, shard_path
+from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import GivenUp
 from tests.support import zookeeper as servers
 from tests.support.brokers import free_port
@@ -82,6 +86,48 @@ def test_a_name_is_recorded_and_compared(server: servers.ZooKeeper, connecting: 
     assert line_of(connecting(cluster(server.hosts, "east"))) == (
         f"zookeeper://{server.hosts}/one: cluster 'west' has its log there: write another path in [clusters.east] store"
     )
+
+
+def test_the_number_of_shards_is_recorded_and_compared(server: servers.ZooKeeper, connecting: Connect) -> None:
+    connecting(cluster(server.hosts)).connect()
+    client = KazooClient(hosts=server.hosts)
+    client.start(20)
+    try:
+        assert client.get("/one/shards")[0] == b"1"
+        assert client.get_children("/one/shards") == ["0"]
+        client.set("/one/shards", b"64")
+        assert line_of(connecting(cluster(server.hosts))) == (
+            "ZooKeeper, /one/shards: the cluster was made with '64' shards, and this version of Magnetar has '1': start the "
+            "version that made it, or write another path in the cluster's store"
+        )
+    finally:
+        client.set("/one/shards", b"1")
+        client.stop()
+        client.close()
+
+
+def test_a_chain_from_before_there_were_shards_is_moved(server: servers.ZooKeeper) -> None:
+    """All or nothing; a former owner that still runs cannot change it from then on, and a later call finds nothing to do."""
+    client = KazooClient(hosts=server.hosts)
+    client.start(20)
+    try:
+        client.create("/old")
+        record = ZooKeeperRecord(client, "/old/chain")
+        version = record.write(b"its files", -1)
+        make_shards(client, "/old")
+        for _ in range(2):
+            adopt_chain(client, "/old")
+            assert ZooKeeperRecord(client, f"{shard_path('/old')}/chain").read() == (b"its files", 0)
+        with pytest.raises(VersionConflict):
+            record.write(b"of the former owner", version)
+        # A chain that is there already is not replaced.
+        client.create("/old/chain", b"another")
+        with pytest.raises(NodeExistsError):
+            adopt_chain(client, "/old")
+        assert record.read() == (b"another", 0)
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: Connect) -> None:

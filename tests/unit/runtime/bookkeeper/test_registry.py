@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from magnetar.broker.waiting.registration import NO_BROKERS, Brokers, Registration
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.registry import Registry
+from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.runtime.broker_storage import GivenUp
 from tests.support import zookeeper as servers
 from tests.support.brokers import eventually
@@ -63,7 +64,7 @@ class Member:
 
     def serve(self) -> None:
         """Become the one that serves, as far as others see it."""
-        self.client.create(f"{self.path}/owner", self.own.encode(), ephemeral=True)
+        self.client.create(f"{shard_path(self.path)}/owner", self.own.encode(), ephemeral=True, makepath=True)
 
     def close(self) -> None:
         """A clean end."""
@@ -167,6 +168,6 @@ def test_nodes_that_are_no_records_do_no_harm(join: Join) -> None:
     member = join("a")
     member.client.ensure_path(f"{member.path}/brokers")
     member.client.create(f"{member.path}/brokers/old", b"")
-    member.client.create(f"{member.path}/owner", b"old")
+    member.client.create(f"{shard_path(member.path)}/owner", b"old", makepath=True)
     member.registry.register()
     member.sees("old", "a", "?")
