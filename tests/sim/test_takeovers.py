@@ -39,10 +39,11 @@ def test_worlds_keep_every_promise() -> None:
     assert not broken, [f"python -m magnetar_sim --mode takeover --seed {one.seed}: {one.why}" for one in broken[:3]]
 
 
-@pytest.mark.parametrize("seed", [458, 473, 636, 2544])
+@pytest.mark.parametrize("seed", [458, 473, 636, 2544, 4953, 4889])
 def test_worlds_that_were_misjudged(seed: int) -> None:
     """A lease ended while a broker accepted a client; a late answer after two takeovers; an expiry at a stopped process; an empty
-    ledger in the chain, because the answer to the change that added it was lost.
+    ledger in the chain, because the answer to the change that added it was lost; states of unknown outcome that others followed at
+    the end of a lease; stopped processes within whose operations more were stopped, without end.
     """
     assert not run_world(seed).why
 

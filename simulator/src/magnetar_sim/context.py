@@ -19,6 +19,10 @@ MEANWHILE_MAX: Final = 8
 """Actions while a process is within an operation, at most: where they follow one another at once, half a minute has thousands."""
 NESTED_MAX: Final = 2
 """Operations that are not finished while others are."""
+NESTED_ACTIONS_MAX: Final = 1_000
+"""Actions within operations in one world, at most. Each may stop another operation, in which others act again: where most actions do
+so they would never end. One world in two hundred has more than this.
+"""
 
 
 def topology(rng: random.Random, names: list[str], shape: str = "") -> tuple[str, list[tuple[str, str]]]:
@@ -80,7 +84,7 @@ class WorldContext:
         self.replicated = rng.random() < options.replicated_share or options.plain
         self.storm = True
         self._act: Callable[[], None] | None = None
-        self._nested = 0
+        self._nested = self._nested_actions = 0
         self.departed: dict[str, set[str]] = {name: set() for name in self.names}
         self.kind, self.pairs = topology(rng, self.names, "mesh" if options.plain else options.shape)
         self.routes = frozenset(self.pairs)
@@ -120,7 +124,12 @@ class WorldContext:
     @property
     def may_nest(self) -> bool:
         """Whether `meanwhile` may be called: processes are stopped within operations of others, but not without end."""
-        return self.storm and self._nested < NESTED_MAX
+        return self.storm and self._nested < NESTED_MAX and self._nested_actions < NESTED_ACTIONS_MAX
+
+    @property
+    def _more(self) -> bool:
+        """Whether the others may act within an operation."""
+        return self.storm and self._nested <= NESTED_MAX and self._nested_actions < NESTED_ACTIONS_MAX
 
     def meanwhile(self, ms: int) -> None:
         """Time passes while a process is within an operation: the others act."""
@@ -129,8 +138,9 @@ class WorldContext:
         self._nested += 1
         try:
             while (left_ms := end_ms - self.clock.now_ms) > 0:
-                if left and self._act is not None and self.storm and self._nested <= NESTED_MAX:
+                if left and self._act is not None and self._more:
                     left -= 1
+                    self._nested_actions += 1
                     self._act()
                 else:
                     self.clock.run_for(left_ms)

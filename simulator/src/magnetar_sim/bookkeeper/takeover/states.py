@@ -27,6 +27,10 @@ class Expected:
         self.unanswered: list[Pieces] = []
         self._kept: list[Pieces] = []
 
+    def begun(self, pieces: list[Pieces]) -> None:
+        """These are being stored. After others whose fate is unknown they are not: the file takes nothing before that is known."""
+        self.unanswered = self.unanswered or pieces
+
     def answered(self, pieces: list[Pieces]) -> None:
         """These are stored."""
         self.unanswered = []
@@ -125,7 +129,7 @@ class LedgerStore:
             return
         group: list[Pieces] = [(write.puts, write.deletes) for write, _ in waiting]
         if self._current():
-            self._expected.unanswered = group
+            self._expected.begun(group)
         made, failures = self._states.commit([write for write, _ in waiting])
         error = str(next(filter(None, failures), ""))
         if not self._current():
