@@ -35,6 +35,7 @@ class FakeBroker:
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def answer(self, request: str, value: Any = None, status: int = 200) -> None:
+        """Plan an answer; a function is called for it when the request has come."""
         self.answers[request] = (status, value)
 
     @property
@@ -54,6 +55,7 @@ def make_broker() -> Iterator[Callable[[], FakeBroker]]:
                 what = f"{self.command} {self.path}"
                 broker.requests.append((what, json.loads(body) if body else None))
                 status, value = broker.answers.get(what, (404, {"reason": f"no answer planned for {what}"}))
+                value = value() if callable(value) else value
                 data = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
                 self.send_response(status if data or status != 200 else 204)
                 kind = "application/octet-stream" if isinstance(value, bytes) else "application/json"

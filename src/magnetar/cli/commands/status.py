@@ -3,6 +3,8 @@
 import signal
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,10 +12,10 @@ import typer
 from magnetar.cli.commands.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.commands.links import rows_of
 from magnetar.cli.commands.metadata import compare, differing, remarks, unequal, word
-from magnetar.cli.shared.brokers import BROKER_COLUMNS, OneBroker, broker_rows, look_at_brokers, several
+from magnetar.cli.shared.brokers import BROKER_COLUMNS, OneBroker, broker_rows, questions_to, rows_by_cluster, several
 from magnetar.cli.shared.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
 from magnetar.cli.shared.output import unread
-from magnetar.cli.shared.targets import Target, at_once, of_config
+from magnetar.cli.shared.targets import Target, answers_of, of_config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.hints import command
 from magnetar.core.names import TopicName
@@ -87,13 +89,17 @@ def _watch(found: list[Target], brokers: list[OneBroker], urls: dict[str, str], 
 
 
 def look(found: list[Target], brokers: list[OneBroker]) -> dict[str, dict[str, Any]]:
-    """The state of each cluster; `error` if it does not answer; `brokers` if it has several."""
-    answers = at_once(found, lambda client: client.get("/geo/v1/status"))
+    """The state of each cluster; `error` if it does not answer; `brokers` if it has several.
+
+    Clusters and brokers are asked at the same time: a machine that is down costs the timeout once.
+    """
+    questions: list[Callable[[], Any]] = [partial(target.client.get, "/geo/v1/status") for target in found]
+    answers = answers_of([*questions, *questions_to(brokers)])
     seen: dict[str, dict[str, Any]] = {
         target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
-        for target, answer in zip(found, answers, strict=True)
+        for target, answer in zip(found, answers, strict=False)
     }
-    for name, rows in look_at_brokers(brokers).items():
+    for name, rows in rows_by_cluster(brokers, answers[len(found) :]).items():
         seen[name] = seen[name] | {"brokers": rows}
     compare(found, {name: one["metadata"] for name, one in seen.items() if "metadata" in one})
     return seen

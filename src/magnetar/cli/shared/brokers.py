@@ -1,16 +1,19 @@
 """The brokers of clusters that have several, for `magnetar status`: which one serves, and which ones wait."""
 
 import http
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from magnetar.admin.client import AdminClient, AdminError
-from magnetar.cli.shared.targets import Target, at_once
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.settings import BrokerEndpoints
 
 BROKER_COLUMNS: Final = ("cluster", "broker", "state", "service", "detail")
+
+BrokerState = tuple[str, str]
+"""The state of a broker, and the reason if it does not serve."""
 
 
 class OneBroker(NamedTuple):
@@ -31,11 +34,15 @@ def several(config: Config, timeout_s: float) -> list[OneBroker]:
     ]
 
 
-def look_at_brokers(brokers: list[OneBroker]) -> dict[str, list[dict[str, Any]]]:
-    """Rows of `BROKER_COLUMNS` by cluster."""
-    web_urls = {client: endpoints.web_url for _, endpoints, client in brokers}
-    asked = [Target(cluster, client) for cluster, _, client in brokers]
-    answers = at_once(asked, lambda client: _state(client, web_urls[client]))
+def questions_to(brokers: Sequence[OneBroker]) -> list[Callable[[], BrokerState]]:
+    """What brokers are asked, for `targets.answers_of`."""
+    return [partial(_state, client, endpoints.web_url) for _, endpoints, client in brokers]
+
+
+def rows_by_cluster(
+    brokers: Sequence[OneBroker], answers: Sequence[BrokerState | MagnetarError]
+) -> dict[str, list[dict[str, Any]]]:
+    """Rows of `BROKER_COLUMNS` by cluster; `answers` are those to `questions_to`."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for (cluster, endpoints, _), answer in zip(brokers, answers, strict=True):
         state, detail = ("down", str(answer)) if isinstance(answer, MagnetarError) else answer
@@ -49,7 +56,7 @@ def broker_rows(seen: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"cluster": name, **row} for name, one in seen.items() for row in one.get("brokers", ())]
 
 
-def _state(client: AdminClient, web_url: str) -> tuple[str, str]:
+def _state(client: AdminClient, web_url: str) -> BrokerState:
     """The state of a broker, and the reason if it does not serve. `web_url` is its address in answers to `leaderBroker`.
 
     Raises:

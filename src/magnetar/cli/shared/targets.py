@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from magnetar.core.errors import ConfigError, MagnetarError
 _T = TypeVar("_T")
 
 PARALLEL_MAX: Final = 16
-"""Clusters asked at the same time: more threads would only wait for each other's output."""
+"""Questions asked at the same time: more threads would only wait for each other's output."""
 
 URL_VARIABLE: Final = "MAGNETAR_ADMIN_URL"
 
@@ -74,15 +75,20 @@ def of_config(config: Config, *, timeout_s: float = TIMEOUT_S) -> list[Target]:
 
 def at_once(found: Sequence[Target], ask: Callable[[AdminClient], _T]) -> list[_T | MagnetarError]:
     """Ask several brokers at the same time; answers or errors in their order."""
+    return answers_of([partial(ask, target.client) for target in found])
 
-    def one(target: Target) -> _T | MagnetarError:
+
+def answers_of(questions: Sequence[Callable[[], _T]]) -> list[_T | MagnetarError]:
+    """Ask several questions at the same time; answers or errors in their order."""
+
+    def one(question: Callable[[], _T]) -> _T | MagnetarError:
         try:
-            return ask(target.client)
+            return question()
         except MagnetarError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=min(PARALLEL_MAX, max(1, len(found)))) as pool:
-        return list(pool.map(one, found))
+    with ThreadPoolExecutor(max_workers=min(PARALLEL_MAX, max(1, len(questions)))) as pool:
+        return list(pool.map(one, questions))
 
 
 def change(found: Sequence[Target], act: Callable[[AdminClient], object], done: str) -> None:

@@ -1,10 +1,13 @@
 """`magnetar status` of a cluster of several brokers: which one serves, which ones wait, which ones are down."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from magnetar.cli.commands import status as status_command
 from tests.support.broker_status import status
 from tests.unit.cli.conftest import Answer, FakeBroker
 
@@ -65,6 +68,28 @@ def test_the_owner_of_the_log_that_does_not_serve_does_not_wait(three: dict[str,
     answer = run("status", "--json")
     assert "no cluster answers" in answer.err
     assert [row["state"] for row in answer.json["west"]["brokers"]] == ["waits", "waits", "not ready"]
+
+
+def test_brokers_are_asked_while_their_cluster_does_not_answer_yet(
+    three: dict[str, FakeBroker], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is down costs the timeout once."""
+    monkeypatch.setattr(status_command, "TIMEOUT_S", 60.0)
+    asked = threading.Event()
+    in_time: list[bool] = []
+
+    def ready() -> str:
+        asked.set()
+        return "ok"
+
+    def late() -> Any:
+        in_time.append(asked.wait(30))
+        return status()
+
+    three["a"].answer(STATUS, late)
+    three["b"].answer(READY, ready)
+    run("status", "--json")
+    assert in_time == [True]
 
 
 def test_a_broker_that_does_not_answer(run: Run, tmp_path: Path) -> None:
