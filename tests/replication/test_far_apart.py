@@ -37,11 +37,8 @@ from tests.support.delaying_proxy import DelayingProxy
 pytestmark = [pytest.mark.timeout(300)]
 
 LINKS = '[[links]]\nfrom = "a"\nto = "b"\n'
-ONE_WAY_S = 0.4
-"""Long, so that a busy machine fills the way too."""
-
-STILL_ONE_WAY_S = 0.2
-"""Half as long where a cluster stands still: nearly all of the time of that test is round trips."""
+ONE_WAY_S = 0.2
+"""Long enough for a busy machine to fill the way, and no longer: nearly all of the time of these tests is round trips."""
 
 SIZE = 20_000
 COUNT = 1_000
@@ -59,10 +56,9 @@ CEILING = LIMITS.window_bytes + (2 << 20)
 class Ways:
     """A delaying proxy in front of each of some ports, in a thread with a loop of its own."""
 
-    def __init__(self, ports: dict[str, int], one_way_s: float) -> None:
+    def __init__(self, ports: dict[str, int]) -> None:
         self.ports: dict[str, int] = {}
         self.most: dict[str, int] = dict.fromkeys(ports, 0)
-        self._one_way_s = one_way_s
         self._proxies: dict[str, DelayingProxy] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -71,7 +67,7 @@ class Ways:
 
     async def _start(self, ports: dict[str, int]) -> None:
         for name, port in ports.items():
-            proxy = self._proxies[name] = await DelayingProxy(("127.0.0.1", port), self._one_way_s).start()
+            proxy = self._proxies[name] = await DelayingProxy(("127.0.0.1", port), ONE_WAY_S).start()
             self.ports[name] = proxy.port
         self._watch()
 
@@ -79,7 +75,7 @@ class Ways:
         """Note how much is under way, many times in each round trip."""
         for name, proxy in self._proxies.items():
             self.most[name] = max(self.most[name], proxy.held_bytes)
-        self._loop.call_later(self._one_way_s / 20, self._watch)
+        self._loop.call_later(ONE_WAY_S / 20, self._watch)
 
     async def _stop(self) -> None:
         for proxy in self._proxies.values():
@@ -111,18 +107,15 @@ class Runner:
         far: clusters that are far from the pipeline.
         long: whether long batches carry topics at their end.
         limits: of the pipeline.
-        one_way_s: to each of the far clusters.
 
     Attributes:
         accepted: for each long batch that has begun to ask, whether its connection to b was open by then.
     """
 
-    def __init__(
-        self, world: World, far: str, *, long: bool, limits: ReplicationLimits = LIMITS, one_way_s: float = ONE_WAY_S
-    ) -> None:
+    def __init__(self, world: World, far: str, *, long: bool, limits: ReplicationLimits = LIMITS) -> None:
         config = load(world.config)
         self._token = read_link_token(config.replication.token_file)
-        self.ways = Ways({name: world[name].pulsar_port for name in far}, one_way_s)
+        self.ways = Ways({name: world[name].pulsar_port for name in far})
         addresses = {
             name: f"127.0.0.1:{self.ways.ports.get(name, broker.pulsar_port)}" for name, broker in world.brokers.items()
         }
@@ -289,7 +282,7 @@ def test_a_far_cluster_that_stands_still_costs_the_others_nothing_and_memory_is_
     world = world_of_three
     # A planned batch ends when b is given up. A long one has b's share in memory for as long as b may be silent.
     limits = LIMITS if mode == "long" else msgspec.structs.replace(LIMITS, progress_ms=4_000)
-    runner = Runner(world, "abc", long=mode == "long", limits=limits, one_way_s=STILL_ONE_WAY_S)
+    runner = Runner(world, "abc", long=mode == "long", limits=limits)
     stopped = world["b"].process
     assert stopped is not None
     try:
