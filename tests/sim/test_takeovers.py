@@ -2,12 +2,16 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from magnetar_sim.bookkeeper.takeover.bugs import BUGS, planted
-from magnetar_sim.bookkeeper.takeover.runner import run_many, run_world
+from magnetar_sim.bookkeeper.takeover.runner import ALONE, run_many, run_world
+from magnetar_sim.bookkeeper.takeover.site import Site
+from magnetar_sim.connections.clients import Client
 from magnetar_sim.runner import run_world as run_meshed
+from magnetar_sim.world import World
 from tests.support.plants import check_fits, check_noticed
 
 SEEDS = int(os.environ.get("MAGNETAR_SEEDS", "80"))
@@ -39,13 +43,38 @@ def test_worlds_keep_every_promise() -> None:
     assert not broken, [f"python -m magnetar_sim --mode takeover --seed {one.seed}: {one.why}" for one in broken[:3]]
 
 
-@pytest.mark.parametrize("seed", [458, 473, 636, 2544, 4953, 4889])
+@pytest.mark.parametrize("seed", [458, 473, 636, 2544, 4953, 4889, 11089])
 def test_worlds_that_were_misjudged(seed: int) -> None:
     """A lease ended while a broker accepted a client; a late answer after two takeovers; an expiry at a stopped process; an empty
-    ledger in the chain, because the answer to the change that added it was lost; states of unknown outcome that others followed at
-    the end of a lease; stopped processes within whose operations more were stopped, without end.
+    ledger in the chain, because the answer to the change that added it was lost; states of unknown outcome, and others after them
+    at the end of a lease; stopped processes within whose operations more were stopped, without end; a stop after the end of the
+    lease.
     """
     assert not run_world(seed).why
+
+
+def test_a_broker_that_ends_has_no_clients() -> None:
+    """The end of its log takes a while: what clients and operators ask meanwhile is not done."""
+    world = World(0, options=ALONE, checkers=())
+    cluster = world.clusters["a"]
+    world.context.clock.run_for(1_000)
+    site, asked = cluster.disk, list[bool]()
+    assert isinstance(site, Site)
+
+    def slow(operation: str, _name: Path) -> None:
+        if operation == "close" and not asked:
+            assert site.serving is not None
+            site.hang(site.serving, 1_000)
+
+    def ask() -> None:
+        asked.append(cluster.serves or bool(world.clusters.living()) or Client(world.around, "a").open)
+
+    site.inject(slow)
+    world.context.storms(ask)
+    assert cluster.serves
+    cluster.stop()
+    assert asked
+    assert not any(asked)
 
 
 def test_a_process_that_waits_goes_on_waiting_after_it_was_stopped() -> None:

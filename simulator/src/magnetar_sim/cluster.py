@@ -105,6 +105,9 @@ class Cluster:
         name: of the cluster.
         limits: of its broker.
         skew_ms: its clock against the world's.
+
+    Attributes:
+        ending: the broker writes what waits, which may take long, and has no clients any more.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Cluster:
         self.name, self.limits = name, limits
         self.skew_ms = skew_ms
         self.broker: Broker | None = None
+        self.ending = False
         self.life = 0
         self.lives = 0
         self.uuid = ""
@@ -152,6 +156,11 @@ class Cluster:
     def awake(self) -> bool:
         """Whether the process of its broker runs."""
         return self.disk.awake()
+
+    @property
+    def serves(self) -> bool:
+        """Whether what clients and operators ask is done at once."""
+        return self.broker is not None and not self.ending and self.awake
 
     @property
     def now_ms(self) -> int:
@@ -287,6 +296,9 @@ class Cluster:
         if not self.disk.awake() or self.disk.busy():
             self.kill()
             return
+        if reason := self.disk.expired():
+            self.expire(reason)
+            return
         for connection in self._net.of(self):
             connection.cut()
             self.run(broker.disconnected, connection.number)
@@ -296,6 +308,7 @@ class Cluster:
     def _finish(self, *, flushed: bool) -> None:
         """Write what waits, then let go; `flushed`: the broker was asked to write all that it has."""
         self._end_life()
+        self.ending = True
         # Another broker may begin meanwhile.
         life, log, store, shut = self.life, self.log, self.store, self._shut
         logged = log.finish()
@@ -344,6 +357,7 @@ class Cluster:
     def _over(self) -> None:
         """Its connections break. A client that cannot reach it notices when it can."""
         self.broker = None
+        self.ending = False
         for connection in self._net.of(self):
             connection.cut()
         self._events.died(self)
@@ -531,8 +545,8 @@ class Clusters(dict[str, Cluster]):
     """The clusters of a world by their names. The world fills it when its parts have it already."""
 
     def living(self) -> list[tuple[Cluster, Broker]]:
-        """Clusters whose broker runs, and whose process is not stopped: what an operator asks is done at once."""
-        return [(one, one.broker) for one in self.values() if one.broker is not None and one.disk.awake()]
+        """Clusters whose broker serves, with it."""
+        return [(one, one.broker) for one in self.values() if one.broker is not None and one.serves]
 
 
 def small_limits(**changes: Any) -> BrokerConfig:

@@ -20,8 +20,8 @@ MEANWHILE_MAX: Final = 8
 NESTED_MAX: Final = 2
 """Operations that are not finished while others are."""
 NESTED_ACTIONS_MAX: Final = 1_000
-"""Actions within operations in one world, at most. Each may stop another operation, in which others act again: where most actions do
-so they would never end. One world in two hundred has more than this.
+"""Actions within operations in one world, at most. Each may stop another operation, in which others act again: where most actions
+do so they would never end. One world in two hundred has more than this.
 """
 
 

@@ -69,14 +69,15 @@ class Faults:
         }
 
     def any_living(self) -> Cluster | None:
-        """A cluster whose broker runs, if there is one."""
+        """A cluster whose broker serves, if there is one."""
         living = [cluster for cluster, _ in self._clusters.living()]
         return self.rng.choice(living) if living else None
 
     def die(self) -> None:
-        """A broker dies."""
-        cluster = self.any_living()
-        if cluster is not None:
+        """A broker dies; perhaps while it ends."""
+        running = [one for one in self._clusters.values() if one.broker is not None and one.awake]
+        if running:
+            cluster = self.rng.choice(running)
             cluster.die()
             cluster.revive_later()
 

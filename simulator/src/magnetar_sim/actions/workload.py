@@ -252,7 +252,7 @@ class Workload:
         """An operator moves a cursor; `then` gets what it covers that it did not cover before."""
         context, acks, rng = self.context, self._acks, self.rng
         cluster = self._clusters[rng.choice(context.names)]
-        if cluster.broker is None or not cluster.disk.awake():
+        if not cluster.serves:
             return  # what an operator asks is done at once, so its effect can be counted
         topic, name = rng.choice(context.topics), rng.choice(self.subscriptions)
         found = cluster.topic(topic)

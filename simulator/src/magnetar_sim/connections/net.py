@@ -46,10 +46,12 @@ class Server(Protocol):
         name: of the cluster.
         broker: None while it is down.
         life: a number for each time that it ran.
+        ending: it takes no clients any more.
     """
 
     name: str
     life: int
+    ending: bool
 
     @property
     def broker(self) -> "Broker | None":
@@ -228,7 +230,7 @@ class Network:
 
     def connect(self, cluster: Server, site: str, end: End) -> Connection | None:
         """Open a connection; None when the cluster does not answer."""
-        if cluster.broker is None or not self.reachable(cluster.name, site):
+        if cluster.broker is None or cluster.ending or not self.reachable(cluster.name, site):
             return None
         self._made += 1
         connection = Connection(self, self._made, cluster, site, end)

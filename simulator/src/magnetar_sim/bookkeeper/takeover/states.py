@@ -28,7 +28,7 @@ class Expected:
         self._kept: list[Pieces] = []
 
     def begun(self, pieces: list[Pieces]) -> None:
-        """These are being stored. After others whose fate is unknown they are not: the file takes nothing before that is known."""
+        """These are being stored; not if the fate of others is unknown, because the file takes nothing before that is known."""
         self.unanswered = self.unanswered or pieces
 
     def answered(self, pieces: list[Pieces]) -> None:
