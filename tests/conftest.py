@@ -23,6 +23,7 @@ LONG = (
     "spark/spark/kills/test_executors.py",
     "sim/test_snapshot_worlds.py",
     "spark/spark/kills/test_drivers.py",
+    "peers/bookkeeper/test_slice.py",
     "replication/kills/test_brokers.py",
     "sim/test_mixed_worlds.py",
     "replication/kills/test_executors.py",

@@ -4,6 +4,7 @@
 build on both.
 """
 
+import fcntl
 import http.client
 import json
 import os
@@ -116,23 +117,38 @@ class Release:
             )
         return ""
 
-    def fetch(self) -> Path:
-        """The folder of the jars; asks Maven for them when they are not there.
+    def fetch(self, within_s: float = FETCH_S) -> Path:
+        """The folder of the jars; asks Maven for them when they are not there. Other processes that need them wait.
 
-        Raises PeerError when Maven fails, with its last line.
+        Args:
+            within_s: how long Maven may take. What it has loaded by then it need not load again.
+
+        Raises PeerError when Maven fails, with its last line, or takes too long.
         """
         jars = self.home() / "lib"
-        if not self.fetched():
-            shutil.rmtree(jars, ignore_errors=True)
-            jars.mkdir(parents=True)
-            command = ["mvn", "-q", "-B", "-f", str(self.pom), "dependency:copy-dependencies"]
-            command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
-            if done.returncode:
-                lines = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
-                raise PeerError(f"mvn could not fetch {self.name} {self.version} into {jars}: {lines[-1]}")
-            (jars / ".complete").touch()
+        if self.fetched():
+            return jars
+        self.home().mkdir(parents=True, exist_ok=True)
+        with (self.home() / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.fetched():
+                self._ask_maven(jars, within_s)
         return jars
+
+    def _ask_maven(self, jars: Path, within_s: float) -> None:
+        shutil.rmtree(jars, ignore_errors=True)
+        jars.mkdir(parents=True)
+        command = ["mvn", "-q", "-B", "-f", str(self.pom), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+        why = f"mvn could not fetch {self.name} {self.version} into {jars}"
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"{why} within {within_s:.0f} s") from None
+        if done.returncode:
+            lines = (done.stdout + done.stderr).strip().splitlines() or ["no message"]
+            raise PeerError(f"{why}: {lines[-1]}")
+        (jars / ".complete").touch()
 
 
 def java(jars: Path, folder: Path, options: Sequence[str], properties: Mapping[str, object]) -> list[str]:

@@ -1,5 +1,7 @@
 """Real bookies for tests: one cluster for all of them, made well again after each."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +9,11 @@ import pytest
 
 from tests.support.apache_bookkeeper import kit
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
+from tests.support.bookkeeper_brokers import Brokers
+from tests.support.jvm import FETCH_S, PeerError
+
+FETCH_IN_MAKE_TEST_S = 240.0
+"""How long Maven may load jars in `make test`, which has 25 minutes. It took 70 s on a busy machine."""
 
 BOOKIES = 4
 """An ensemble of three, and one that takes over."""
@@ -14,9 +21,13 @@ BOOKIES = 4
 
 @pytest.fixture(scope="session", autouse=True)
 def possible() -> None:
-    """A real Apache BookKeeper can run here."""
+    """A real Apache BookKeeper can run here: there are a Java and its jars, or Maven fetches them."""
     if reason := kit.missing():
         pytest.skip(reason)
+    try:
+        kit.fetch(FETCH_S if os.environ.get("MAGNETAR_PEERS") else FETCH_IN_MAKE_TEST_S)
+    except PeerError as error:
+        pytest.skip(f"no real Apache BookKeeper: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +42,14 @@ def cluster(shared: BookKeeperCluster) -> Iterator[BookKeeperCluster]:
     """The cluster; what a test has killed, stopped or made read-only serves again afterwards."""
     yield shared
     shared.heal()
+
+
+@pytest.fixture
+def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Brokers]:
+    """Two brokers of one cluster, not started."""
+    made = Brokers(tmp_path, cluster, f"/magnetar/{request.node.name}")
+    yield made
+    for broker in made.brokers.values():
+        if broker.process is not None:
+            broker.process.send_signal(signal.SIGCONT)
+        broker.kill()

@@ -1,67 +1,18 @@
 """Our client of ledgers next to Java's, with real bookies: each reads what the other has written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from magnetar.bookkeeper.ledgers.metadata import DigestType, LedgerState
+from magnetar.bookkeeper.ledgers.metadata import DigestType
 from magnetar.bookkeeper.network.client import BookKeeper
-from magnetar.bookkeeper.network.errors import LedgerFenced, LedgerRefused, NoSuchLedger, TooFewBookies
-from magnetar.bookkeeper.network.writable import WritableLedger
+from magnetar.bookkeeper.network.errors import LedgerRefused, NoSuchLedger, TooFewBookies
 from tests.support.apache_bookkeeper.kit import PASSWORD, BookKeeperCluster, java_content
+from tests.support.bookkeeper_ledgers import content, run, written
 
 pytestmark = pytest.mark.timeout(600)
 
 DIGESTS = ",".join(digest.name for digest in DigestType)
-SIZES = [0, 1, 1000, 70_000, 1 << 20, 3]
-
-
-def run(test: Callable[[], Awaitable[Any]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(500):
-            await test()
-
-    asyncio.run(bounded())
-
-
-def content(number: int, size: int) -> bytes:
-    return bytes([number % 251]) * size
-
-
-async def written(client: BookKeeper, sizes: list[int], **more: Any) -> WritableLedger:
-    """A ledger with entries of these sizes, all confirmed."""
-    ledger = await client.create(password=PASSWORD, **more)
-    done = [ledger.append(content(number, size)) for number, size in enumerate(sizes)]
-    assert await asyncio.gather(*done) == list(range(len(sizes)))
-    return ledger
-
-
-def test_java_reads_what_we_write(cluster: BookKeeperCluster) -> None:
-    ledgers: dict[int, str] = {}
-
-    async def test() -> None:
-        async with await BookKeeper.connect(cluster.hosts) as client:
-            for digest in DigestType:
-                for quorum in (3, 2):
-                    ledger = await written(client, SIZES, digest=digest, write_quorum=quorum, ack_quorum=2)
-                    closed = await ledger.close()
-                    assert (closed.state, closed.last_entry, closed.length) == (
-                        LedgerState.CLOSED,
-                        len(SIZES) - 1,
-                        sum(SIZES),
-                    )
-                    ledgers[ledger.id] = digest.name
-
-    run(test)
-    expected = [content(number, size) for number, size in enumerate(SIZES)]
-    assert cluster.java_reads(ledgers) == dict.fromkeys(ledgers, expected)
-    first = str(next(iter(ledgers)))
-    shown = cluster.shell("ledgermetadata", "-ledgerid", first)
-    assert f"lastEntryId={len(SIZES) - 1}" in shown
-    assert f"length={sum(SIZES)}" in shown
-    assert f"Lid={first}, Eid={len(SIZES) - 1}," in cluster.shell("readledger", "-ledgerid", first)
 
 
 def test_we_read_what_java_writes(cluster: BookKeeperCluster) -> None:
@@ -99,26 +50,6 @@ def test_we_recover_what_java_has_left_open(cluster: BookKeeperCluster) -> None:
 
     run(test)
     assert cluster.java_reads(dict(zip(ledgers, DIGESTS.split(","), strict=True))) == dict.fromkeys(ledgers, expected)
-
-
-def test_java_recovers_what_we_have_left_open(cluster: BookKeeperCluster) -> None:
-    async def test() -> None:
-        async with await BookKeeper.connect(cluster.hosts) as client:
-            ledgers = {}
-            for digest in DigestType:
-                ledger = await written(client, SIZES, digest=digest)
-                ledgers[ledger.id] = (ledger, digest.name)
-            names = {id_: name for id_, (_, name) in ledgers.items()}
-            found = await asyncio.to_thread(lambda: cluster.java_reads(names, recover=True))
-            expected = [content(number, size) for number, size in enumerate(SIZES)]
-            assert found == dict.fromkeys(ledgers, expected)
-            for ledger, _ in ledgers.values():
-                with pytest.raises(LedgerFenced):
-                    await ledger.append(b"after the recovery")
-                with pytest.raises(LedgerFenced):
-                    await ledger.close()
-
-    run(test)
 
 
 def test_a_reader_follows_a_ledger_until_it_is_closed(cluster: BookKeeperCluster) -> None:

@@ -3,27 +3,14 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pulsar
 import pytest
 
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
-from tests.support.bookkeeper_brokers import TOPIC, Brokers, Publisher, connect, numbers
+from tests.support.bookkeeper_brokers import TOPIC, Brokers, connect, numbers
 from tests.support.brokers import eventually
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture
-def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Brokers]:
-    made = Brokers(tmp_path, cluster, f"/magnetar/{request.node.name}")
-    yield made
-    for broker in made.brokers.values():
-        if broker.process is not None:
-            broker.process.send_signal(signal.SIGCONT)
-        broker.kill()
 
 
 def test_a_folder_can_be_deleted_between_two_starts(brokers: Brokers) -> None:
@@ -43,45 +30,6 @@ def test_a_folder_can_be_deleted_between_two_starts(brokers: Brokers) -> None:
     client = connect(brokers["a"].url)
     consumer = client.subscribe(TOPIC, "s")
     assert [int(consumer.receive(20_000).data()) for _ in range(6)] == list(range(4, 10))
-    client.close()
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_another_broker_takes_over_under_load(brokers: Brokers, how: str) -> None:
-    """Every confirmed number is stored once, in order; a consumer goes on where it was."""
-    brokers["a"].start()
-    brokers.wait_in_line("b")
-    publisher = Publisher(brokers.url)
-    publisher.after(100)
-    client = connect(brokers.url)
-    consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
-    for number in range(50):
-        message = consumer.receive(20_000)
-        assert int(message.data()) == number
-        consumer.acknowledge(message)
-
-    def acknowledged() -> str:
-        cursors = brokers["a"].rest("GET", "/admin/v2/persistent/public/default/moved/internalStats")["cursors"]
-        return str(cursors["s"]["markDeletePosition"])
-
-    eventually(lambda: acknowledged().endswith(":49"), what="fifty acknowledgements have come")
-    if how == "killed":
-        brokers["a"].kill()
-    else:
-        assert brokers["a"].stop() == 0
-    publisher.after(100)
-    brokers["b"].await_ready()
-    publisher.close()
-    stored = numbers(brokers["b"].url)
-    assert stored == list(range(len(stored)))
-    assert len(stored) >= len(publisher.confirmed)
-    missing = set(range(50, len(stored)))
-    while missing:
-        # What was sent before and not acknowledged comes again.
-        number = int(consumer.receive(20_000).data())
-        missing.discard(number)
-        # A broker that is killed may forget the acknowledgements of its last moment.
-        assert number >= 50 or how == "killed"
     client.close()
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,30 @@ def test_maven_that_fails_is_one_line(machine: Machine, monkeypatch: pytest.Monk
     ):
         kit.fetch()
     assert not kit.fetched()
+
+
+def test_maven_that_takes_too_long_is_one_line(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(maven=True)
+
+    def hang(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("mvn", timeout)
+
+    monkeypatch.setattr(jvm.subprocess, "run", hang)
+    with pytest.raises(jvm.PeerError, match=r"^mvn could not fetch Apache Pulsar [\d.]+ into .* within 7 s$"):
+        kit.fetch(within_s=7)
+    assert not kit.fetched()
+
+
+def test_two_processes_ask_maven_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(maven=True)
+    asked = []
+
+    def maven(*_: object, **__: object) -> "subprocess.CompletedProcess[str]":
+        asked.append(1)
+        (kit.home() / "lib" / f"pulsar-broker-{kit.VERSION}.jar").touch()
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(jvm.subprocess, "run", maven)
+    with ThreadPoolExecutor(4) as threads:
+        found = {one.result() for one in [threads.submit(kit.fetch) for _ in range(4)]}
+    assert (len(found), len(asked)) == (1, 1)
