@@ -78,8 +78,8 @@ sim: pure ## Random worlds around whole brokers on all cores: SEEDS=100000 of ea
 worlds: pure ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
 
-soak: pure ## Faults and kills again and again for HOURS=1; stops at the first failure
-	@$(PY) tools/soak.py --hours $(HOURS)
+soak: pure ## Faults and kills again and again for HOURS=1; stops at the first failure; CLUSTER=bookkeeper: two brokers on a real BookKeeper
+	@$(PY) tools/soak.py --hours $(HOURS) $(if $(filter bookkeeper,$(CLUSTER)),--only cluster)
 
 wheel: pure ## The wheel, into dist/; COMPILED=yes: with the compiled modules, for this machine's kind and this Python
 	@MAGNETAR_WHEEL=$(if $(filter yes,$(COMPILED)),compiled,pure) $(PY) -m hatchling build -t wheel -d dist

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.results import Figure
 from tests.support.brokers import World
 from tests.support.fuzzing import HERE, Login, clean, descriptors, fuzz, resident_bytes, secured
-from tests.support.soaking import KEPT_S, keep
+from tests.support.soaking.rounds import KEPT_S, keep
 
 
 def main() -> None:

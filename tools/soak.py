@@ -4,15 +4,18 @@ Side by side, each with a broker of its own:
 
     ledger   official clients of all subscription types, in turns at a broker that is killed and at one that runs all the time;
              every message has to add up, disk space has to come back, and what the second one holds may not grow
-             (tests/support/soaking.py)
+             (tests/support/soaking)
     fuzz     a client that breaks the protocol (tests/support/fuzzing.py)
     tests    the tests with faults and kills, again and again with other seeds, each round with more of them; `--tests sink`
              for some of their groups
+    cluster  only with `--only cluster`, or `make soak CLUSTER=bookkeeper`: two brokers on a real BookKeeper, and a cluster of one
+             broker, with links both ways; everything is killed in turn (tests/support/soaking/cluster.py)
 """
 
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.results import Figure  # noqa: E402 - the path comes first
+from examples.cluster.world import World as BookKeeperWorld  # noqa: E402
+from tests.support.apache_bookkeeper.kit import missing  # noqa: E402
 from tests.support.brokers import World  # noqa: E402
-from tests.support.soaking import CONFIG, KEPT_S, Soak, keep  # noqa: E402
+from tests.support.jvm import PeerError  # noqa: E402
+from tests.support.soaking.cluster import ClusterSoak  # noqa: E402
+from tests.support.soaking.rounds import CONFIG, KEPT_S, Soak, keep  # noqa: E402
+
+from magnetar.core.errors import MagnetarError  # noqa: E402
 
 GROUPS = {
     "sink": "tests/spark/spark/kills",
@@ -66,7 +75,13 @@ STEADY_BURST = 30
 KEPT_ROUNDS = 3
 """Rounds until what the broker holds that is never killed has settled; it is compared with what it holds ever after."""
 
+CLUSTER_ROUND_S = 200.0
+"""Of the clients of the cluster on BookKeeper, before everything heals and is counted; their topics are read back whole."""
+
 PARTS = ("ledger", "fuzz", "tests")
+
+CLUSTER = "cluster"
+"""The part that has the machine for itself: it runs some ten JVMs and Python processes."""
 
 
 def ledger(hours: float, seed: int) -> None:
@@ -122,6 +137,47 @@ def ledger(hours: float, seed: int) -> None:
         ]
         command = ["tools/soak.py", "--hours", str(hours), "--only", "ledger", "--seed", str(seed)]
         print(f"ledger: written to {keep('soak', figures, command)}", flush=True)
+
+
+def cluster(hours: float, seed: int) -> None:
+    """Rounds on a cluster on BookKeeper until the time is up. The folder of one that failed stays.
+
+    Raises:
+        AssertionError: something does not add up.
+    """
+    start, number = time.monotonic(), 0
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-soak-"))
+
+    def told(line: str) -> None:
+        print(f"cluster: {time.monotonic() - start:6.1f} s: {line}", flush=True)
+
+    world = BookKeeperWorld(folder, "local[2,4]")
+    try:
+        world.open()
+        world.pipeline.await_ready()
+        start = time.monotonic()  # on a busy machine it took minutes until here
+        soak = ClusterSoak(world, seed, told)
+        while (left := hours * 3600 - (time.monotonic() - start)) > 0:
+            number += 1
+            counted = soak.round(min(CLUSTER_ROUND_S, left))
+            told(f"round {number}: {dict(counted)}; {soak.folder_bytes >> 20} MiB on the disk")
+    except AssertionError as error:
+        raise AssertionError(f"{error} (seed {seed}; all files are in {folder})") from error
+    finally:
+        world.close()
+    shutil.rmtree(folder)
+    print(f"cluster: {number} rounds: {dict(soak.totals)}", flush=True)
+    print(f"cluster: {soak.faults.total()} faults: {dict(soak.faults)}", flush=True)
+    print("cluster: 0 lost, 0 invented, 0 confirmed twice", flush=True)
+    if (ran_s := time.monotonic() - start) >= KEPT_S:
+        figures = [
+            Figure("duration", round(ran_s), "s", detail={"seed": seed}),
+            Figure("rounds", number, "rounds"),
+            *(Figure(what, count, "messages") for what, count in sorted(soak.totals.items())),
+            *(Figure(what, count, "times") for what, count in sorted(soak.faults.items())),
+        ]
+        command = ["tools/soak.py", "--hours", str(hours), "--only", CLUSTER, "--seed", str(seed)]
+        print(f"cluster: written to {keep('soak_cluster', figures, command)}", flush=True)
 
 
 def assert_steady(settled: tuple[int, int], held: tuple[int, int]) -> None:
@@ -235,10 +291,12 @@ def main() -> None:
     """Run until the time is up or something fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=1.0, help="how long")
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="some of the parts")
+    parser.add_argument("--only", nargs="*", choices=(*PARTS, CLUSTER), default=list(PARTS), help="some of the parts")
     parser.add_argument("--tests", nargs="*", choices=GROUPS, default=list(GROUPS), help="some groups of the tests")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of clients, kills and spoiled commands")
     options = parser.parse_args()
+    if CLUSTER in options.only and len(options.only) > 1:
+        parser.error("the part `cluster` runs alone: --only cluster")
     if len(options.only) > 1:
         print(f"soak: seed {options.seed}", flush=True)
         sys.exit(side_by_side(options.only, options))
@@ -247,6 +305,14 @@ def main() -> None:
             ledger(options.hours, options.seed)
         except AssertionError as error:
             sys.exit(f"ledger: {error}")
+    elif options.only == [CLUSTER]:
+        print(f"soak: seed {options.seed}", flush=True)
+        if reason := missing():
+            sys.exit(f"cluster: {reason}")
+        try:
+            cluster(options.hours, options.seed)
+        except (AssertionError, MagnetarError, PeerError) as error:
+            sys.exit(f"cluster: {error}")
     elif options.only == ["fuzz"]:
         command = [sys.executable, str(ROOT / "tools/fuzz.py"), "--minutes", str(options.hours * 60)]
         sys.exit(subprocess.run([*command, "--seed", str(options.seed)], check=False).returncode)

@@ -88,15 +88,21 @@ class Process:
         assert self._child is not None
         assert self._child.stdout is not None
         deadline = time.monotonic() + self.start_s
-        while self.ready.encode() not in self._said:
+        while not self.said_ready():
             select.select([self._child.stdout], [], [], 0.1)
-            data = self._child.stdout.read()
-            self._said += data or b""
-            if data == b"" or self._child.poll() is not None:
+            if not self.said_ready() and self._child.poll() is not None:
                 raise MagnetarError(f"{self.name} ended with exit code {self._child.wait(STOP_S)}: {self.last_line()}")
             if time.monotonic() > deadline:
                 raise MagnetarError(f"{self.name} was not ready within {self.start_s:g} s: {self.last_line()}")
             look()
+
+    def said_ready(self) -> bool:
+        """Whether it has printed its ready line. A process that does not run has printed nothing."""
+        if self._child is None:
+            return False
+        assert self._child.stdout is not None
+        self._said += self._child.stdout.read() or b""
+        return self.ready.encode() in self._said
 
     def start(self, look: Callable[[], None] = lambda: None) -> None:
         """Start it and wait until it is ready."""
@@ -107,6 +113,11 @@ class Process:
         """The last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return lines[-1] if lines else f"no line in {self.log}"
+
+    def freeze(self, frozen: bool) -> None:
+        """Let it hang (SIGSTOP), or continue."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL to it and everything it started: no chance to say goodbye."""

@@ -15,7 +15,7 @@ from bench.crowd import Crowd, in_turns, until
 from tests.clients.conftest import connect
 from tests.support.brokers import BrokerProcess, World
 from tests.support.fuzzing import descriptors, resident_bytes
-from tests.support.soaking import CONFIG, Soak, limit_acknowledged
+from tests.support.soaking.rounds import CONFIG, Soak, limit_acknowledged
 
 MIB = 1 << 20
 

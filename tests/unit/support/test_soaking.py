@@ -2,10 +2,12 @@
 
 from collections import Counter
 from math import inf
+from pathlib import Path
 
 import pytest
 
-from tests.support.soaking import (
+from tests.support.soaking.crossing import Crossing
+from tests.support.soaking.ledger import (
     ACK_DURABLE_S,
     GROUPED_S,
     RECONNECT_S,
@@ -16,8 +18,8 @@ from tests.support.soaking import (
     Life,
     Outage,
     Place,
-    limit_acknowledged,
 )
+from tests.support.soaking.rounds import limit_acknowledged
 
 ALL = list(TYPES)
 IN_ORDER = ["exclusive", "failover"]
@@ -30,10 +32,13 @@ class Case:
     Args:
         batch: so many messages lie in each entry.
         outages: of the broker.
+        deduplicated: what is sent again is not stored again.
     """
 
-    def __init__(self, messages: int = 1, *, batch: int = 1, outages: tuple[Outage, ...] = ()) -> None:
-        self.ledger = Ledger(batched=batch > 1)
+    def __init__(
+        self, messages: int = 1, *, batch: int = 1, outages: tuple[Outage, ...] = (), deduplicated: bool = False
+    ) -> None:
+        self.ledger = Ledger(batched=batch > 1, deduplicated=deduplicated)
         self.outages = outages
         self.batch = batch
         for number in range(1, messages + 1):
@@ -307,3 +312,65 @@ def test_a_redelivery_does_not_break_the_order() -> None:
 
 def test_the_log_may_keep_little_more_than_what_is_needed() -> None:
     assert limit_acknowledged(0, 0) < limit_acknowledged(1 << 20, 3) < 16 << 20
+
+
+@pytest.mark.parametrize("deduplicated", [False, True])
+def test_what_is_sent_again_after_an_outage_is_stored_again_unless_it_is_deduplicated(deduplicated: bool) -> None:
+    case = Case(1, outages=(Outage(9.0, 9.05),), deduplicated=deduplicated)
+    case.got("shared", 1, 11.0, acked=11.1)
+    again = case.ledger.accounts["shared"].delivered(case.first["shared"], 1, Place(0, 5, -1), 11.2)
+    again.acked = 11.3
+    if deduplicated:
+        with pytest.raises(AssertionError, match="shared: message 1 is stored at"):
+            case.judged("shared")
+    else:
+        assert case.judged("shared")["published again"] == 1
+
+
+def crossed() -> tuple[Crossing, dict[str, list[str]]]:
+    """Two messages of each cluster that are everywhere, and what both hold."""
+    made = Crossing({"one": "pulsar://nowhere:1", "two": "pulsar://nowhere:2"}, "t", Path("unused"))
+    stored = {"one": ["one-0", "two-0", "one-1", "two-1"], "two": ["two-0", "two-1", "one-0", "one-1"]}
+    for cluster, found in stored.items():
+        made.sent[cluster] = 2
+        made.receipts[cluster].update([0, 1])
+        made.received[cluster].update(found)
+    return made, stored
+
+
+def test_what_has_crossed_adds_up() -> None:
+    crossing, stored = crossed()
+    assert crossing.judge(stored) == {"published": 4, "crossed": 4, "delivered": 8}
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (["two-0", "two-1", "one-1"], "of one: 1 lost, such as one-0"),
+        (["two-0", "two-1", "one-0", "one-1", "one-2"], "of one: 1 invented, such as one-2"),
+        (["two-0", "two-1", "two-1", "one-0", "one-1"], "of two: 1 stored twice, such as two-1"),
+        (["two-0", "two-1", "one-1", "one-0"], "of one: another order"),
+        (["two-0", "two-1", "one-0", "one-1", "x"], "holds 5 messages, 4 were sent"),
+    ],
+)
+def test_what_has_crossed_wrongly(found: list[str], line: str) -> None:
+    crossing, stored = crossed()
+    with pytest.raises(AssertionError, match=line):
+        crossing.judge(stored | {"two": found})
+
+
+def test_a_receipt_that_is_missing_or_comes_twice() -> None:
+    crossing, stored = crossed()
+    crossing.receipts["one"][1] = 2
+    with pytest.raises(AssertionError, match="one: message 1 was confirmed 2 times"):
+        crossing.judge(stored)
+    del crossing.receipts["one"][1]
+    with pytest.raises(AssertionError, match="one: 1 without receipt"):
+        crossing.judge(stored)
+
+
+def test_a_consumer_that_never_got_what_is_stored() -> None:
+    crossing, stored = crossed()
+    crossing.received["two"].discard("one-1")
+    with pytest.raises(AssertionError, match="the consumer in two never got 1, such as one-1"):
+        crossing.judge(stored)
