@@ -32,6 +32,8 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "unfenced_reads": (413, 631, 757),
     "below_last_segment": (28, 40, 42),
     "no_force": (12, 101, 241),
+    "force_over_any_connection": (267, 1960),
+    "one_fence": (0, 1, 3),
     "waits_for_all": (1, 4, 8),
     "one_absence": (6, 23, 45),
     "limbo_is_absence": (9, 43, 70),

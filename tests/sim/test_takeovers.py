@@ -23,6 +23,8 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "change_assumed": (37,),
     "deleted_after_lost_answer": (11, 13, 19),
     "ledger_before_chain": (0, 1, 2),
+    "deleted_while_read": (23, 52, 333),
+    "newest_recovered_only": (6, 10, 75),
     "fence_is_loss": (0, 1, 3),
     "close_raises": (15,),
     "unsealed": (10, 19, 37),
@@ -31,6 +33,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "whole_session": (5, 6, 10),
     "lease_from_answer": (10, 22),
     "no_sync": (5, 10, 11),
+    "lease_seldom_compared": (30, 48, 62),
     "clock_stops": (5,),
 }
 

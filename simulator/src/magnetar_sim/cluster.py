@@ -437,6 +437,7 @@ class Cluster:
 
     def _send(self, effect: Send) -> None:
         connection = self._net.connections.get(effect.connection)
+        self.disk.sends()
         self.context.sends(effect.buffers)
         if connection is not None:
             connection.deliver(effect.buffers)

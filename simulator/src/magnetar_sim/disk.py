@@ -13,10 +13,11 @@ from typing import Final, NamedTuple, Protocol
 from magnetar.broker.catalog.deletion_proofs import begin_proving
 from magnetar.core.settings import BrokerConfig
 from magnetar.runtime.log.thread import LogThread
-from magnetar.storage.entries import Append, Location
+from magnetar.storage.entries import Append, Location, StoredEntry
 from magnetar.storage.files import Files
 from magnetar.storage.records import SALT_BYTES
 from magnetar.storage.recovery import Recovered, recover
+from magnetar.storage.topiclog import Span
 from magnetar_sim.clock import Clock
 from magnetar_sim.host.breakable import Rule
 from magnetar_sim.host.memory_files import MemoryFiles
@@ -119,6 +120,13 @@ class Disk(Protocol):
     def expired(self) -> str:
         """Why the broker must not handle anything any more; "": it may."""
 
+    def sends(self) -> None:
+        """The broker sends something to a client.
+
+        Raises:
+            Violation: another one may own the disk.
+        """
+
     def inject(self, rule: Rule) -> None:
         """See `Breakable`."""
 
@@ -194,6 +202,9 @@ class LocalDisk:
         """Never."""
         return ""
 
+    def sends(self) -> None:
+        """No other broker ever owns it."""
+
     def inject(self, rule: Rule) -> None:
         """See `Disk`."""
         self.files.inject(rule)
@@ -265,6 +276,9 @@ class SimLog(LogThread):
         slow_ms: the longest time from a submit to the cycle that takes it.
         reports: called at the moment of the fact.
         holds: see `Turns`.
+
+    Attributes:
+        reading: the thread that is within an operation is one that reads for a client, and the log's is not.
     """
 
     def __init__(
@@ -291,6 +305,15 @@ class SimLog(LogThread):
         self._turns = Turns(clock, holds, reports.power_cut)
         self._due = False
         self._broken = False
+        self.reading = False
+
+    def read(self, spans: Sequence[Span]) -> list[StoredEntry]:
+        """See `LogThread`."""
+        self.reading = True
+        try:
+            return super().read(spans)
+        finally:
+            self.reading = False
 
     def start(self) -> Recovered:
         """Recover and begin a segment; no thread is started."""

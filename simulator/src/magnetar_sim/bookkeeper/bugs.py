@@ -1,10 +1,9 @@
 """Planted bugs of the ledger client: each leaves out one rule of the real code; a world has to notice.
 
-docs/design/bookkeeper.md says of each rule which bug leaves it out. Three more rules cannot be broken visibly here.
-The first fencing reads have to reach a quorum; but since a negative answer counts only from a bookie whose fence is on disk, the
-reads after them reach one, too. The answer to FORCE has to come over the same connection; to break that takes more accidents than
-happen in one world. A recovery asks another bookie after a while; but it asks the next one after each negative answer, too, and
-with as many hung bookies as it can bear that is enough. `tests/unit/bookkeeper/ledgers/test_recovery.py` has the last two.
+docs/design/bookkeeper.md says of each rule which bug leaves it out. Two more rules cannot be broken visibly here. A recovery asks
+another bookie after a while. But it asks the next one after each negative answer, too, and with as many hung bookies as it can
+bear that is enough. A ledger that another client has closed with other values was not closed by its writer. But a writer closes
+when it has confirmed everything, so the values are the same. `tests/unit/bookkeeper/ledgers` has both.
 """
 
 from collections.abc import Collection, Sequence
@@ -39,6 +38,7 @@ _resend = Adds._resend
 _adds_confirm = Adds.confirm
 _add = Adds.add
 _fence = LedgerRecovery._fence
+_forced = LedgerRecovery._forced
 _answered_fence = LedgerRecovery._answered_fence
 _copied = LedgerRecovery._copied
 _replace = LedgerRecovery._replace
@@ -214,6 +214,12 @@ def _no_force(self: LedgerRecovery, index: int, session: int, now: float = 0) ->
     return list(self._proven(index, 0.0, session))
 
 
+def _any_session(self: LedgerRecovery, bookie: BookieId, code: Code, now: float, session: int) -> Sequence[Effect]:
+    """The answer to FORCE counts over whatever connection it comes."""
+    index = self._ensemble.index(bookie)
+    return _forced(self, bookie, code, now, self._forcing.get(index, session))
+
+
 def _all_answers(metadata: LedgerMetadata, fenced: Collection[int]) -> bool:
     return len(fenced) == metadata.ensemble_size
 
@@ -344,6 +350,8 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced_reads": Bug("fences", {L + "recovery.ReadEntry": _only_first_fences}),
     "below_last_segment": Bug("changes", {R + "_fence": _from_the_answers}),
     "no_force": Bug("fences", {R + "_force": _no_force}),
+    "force_over_any_connection": Bug("fences", {R + "_forced": _any_session}),
+    "one_fence": Bug("fences", {L + "quorums.covered": lambda metadata, fenced: bool(fenced)}),
     "waits_for_all": Bug("", {L + "quorums.covered": _all_answers}),
     "one_absence": Bug("", {L + "quorums.absences_needed": lambda metadata: 1}),
     "limbo_is_absence": Bug("recoveries", {L + "recovery.ABSENT": ABSENT | {Code.UNKNOWN_LEDGER_STATE}}),

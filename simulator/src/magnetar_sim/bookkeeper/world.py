@@ -8,6 +8,7 @@ What is checked (the model is `appended` and `confirmed`, two lines of a log tha
     one truth           no reader ever gets another payload for an entry, or an entry that is not in the closed ledger
     exact end           last entry and length of the closed ledger
     after the fence     a writer that was refused by a bookie confirms nothing; what has finished asks for nothing
+    fenced first        a recovery looks for entries when so many bookies have a fence on disk that the writer has no ack quorum
     metadata            segments rise, no ensemble has a bookie twice, what is closed or in recovery stays so
     it ends             a recovery ends in time although as many bookies are hung as it can bear; a writer with enough bookies
                         confirms everything; readers find out
@@ -32,12 +33,12 @@ from magnetar.bookkeeper.ledgers.effects import (
     ReadFailed,
 )
 from magnetar.bookkeeper.ledgers.metadata import BookieId, DigestType, LedgerMetadata, LedgerState, Segment
-from magnetar.bookkeeper.ledgers.quorums import stores
+from magnetar.bookkeeper.ledgers.quorums import covered, stores
 from magnetar.bookkeeper.ledgers.reader import LedgerReader, ReaderLimits
 from magnetar.bookkeeper.ledgers.recovery import LedgerRecovery, RecoveryLimits
 from magnetar.bookkeeper.ledgers.writer import LedgerWriter, WriterLimits
 from magnetar.bookkeeper.protocol.entries import DamagedEntry, EntryCodec
-from magnetar.bookkeeper.protocol.messages import ReadEntry, Request, Response
+from magnetar.bookkeeper.protocol.messages import LAST_ENTRY, ReadEntry, Request, Response
 from magnetar_sim.bookkeeper.bookie import Bookie
 from magnetar_sim.bookkeeper.clients import Client, Connection, Host
 from magnetar_sim.bookkeeper.store import Store
@@ -180,6 +181,8 @@ class World:
     def send(self, host: Host, bookie: BookieId, number: int, request: Request) -> None:
         """Bring a request to a bookie, and its answer back."""
         there = self.bookies[bookie]
+        if isinstance(host.machine, LedgerRecovery) and isinstance(request, ReadEntry) and request.entry != LAST_ENTRY:
+            self._check_fenced(host.client, host.machine.metadata.metadata)
         connections = host.client.connections
         slot = (bookie, self.rng.randrange(host.client.pool))
         connection = connections.get(slot)
@@ -318,6 +321,11 @@ class World:
             for entry in range(new.last_entry + 1):
                 found = self.copies(new, entry)
                 assert found >= self.ack, f"closed with entry {entry} on {found} bookies"
+
+    def _check_fenced(self, client: Client, metadata: LedgerMetadata) -> None:
+        ensemble = metadata.segments[-1].ensemble
+        fenced = [index for index, name in enumerate(ensemble) if self.bookies[name].fenced_on_disk]
+        assert self.reused or covered(metadata, fenced), f"{client.name} looks for entries, and the writer has a quorum"
 
     def _writer_reports(self, host: Host, effect: Effect) -> None:
         if isinstance(effect, Confirmed):

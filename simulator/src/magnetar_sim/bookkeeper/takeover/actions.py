@@ -35,7 +35,10 @@ class Takeovers:
     def actions(self) -> dict[str, tuple[float, Callable[[], object]]]:
         """What may happen, and how often."""
         rng = self._rng
+        # Where nothing is about it, it would only make other worlds of the same seeds.
+        rare = {"slow_read": (0.5, self.slow_read)} if "slow_read" in self._context.focus else {}
         return {
+            **rare,
             "stop": (rng.choice((0, 0.5)), self.stop),
             "pause": (rng.choice((0, 0.5, 1)), self.pause),
             "pause_within": (rng.choice((0, 0.7, 2)), self.pause_within),
@@ -97,6 +100,19 @@ class Takeovers:
         site = self._site()
         ms = self._rng.choice((100, 1_000, 8_000))
         self._at(site, lambda process: site.hang(process, ms))
+
+    def slow_read(self) -> None:
+        """The next read for a client takes long."""
+        site = self._site()
+        ms = self._rng.choice((1_000, 8_000))
+
+        def rule(operation: str, name: Path) -> None:
+            process = next(one for one in site.processes if str(one) == str(name))
+            if operation == "read" and process.log is not None and process.log.reading:
+                site.forget(rule)
+                site.hang(process, ms)
+
+        site.inject(rule)
 
     def kill_within(self) -> None:
         """A process is killed within an operation."""

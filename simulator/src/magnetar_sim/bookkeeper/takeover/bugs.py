@@ -1,27 +1,28 @@
 """Planted bugs of clusters of several brokers: each leaves out one rule of docs/design/cluster.md; a world has to notice.
 
-Three of them are in the counterpart of `runtime.bookkeeper.ownership` (`takeover.process`), whose original consists of calls of
-kazoo: that a question is preceded by a sync, that the lease begins with it, and which clock it is by.
-
-That a ledger is deleted after its last reader is not planted: a read and a deletion seldom meet. The suite of all file systems
-(`tests/support/files_conformance.py`) has it.
+Some are in counterparts of what cannot run here. `runtime.bookkeeper.ownership` consists of calls of kazoo (`takeover.process`):
+that a question is preceded by a sync, that the lease begins with it, and which clock it is by. The client of BookKeeper recovers
+ledgers (`takeover.ledgers`). The driver compares the lease with the clock (`takeover.site`).
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from magnetar.runtime.bookkeeper.ledger_file import LedgerFile
+from magnetar.runtime.bookkeeper.ledger_file import LedgerBytes, LedgerFile
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.stores.state_file import StateFile
 from magnetar.storage.bookkeeper.chain import Chain
 from magnetar.storage.log import SegmentLog
+from magnetar_sim.bookkeeper.takeover.ledgers import SimLedgers, SimReader
 from magnetar_sim.bookkeeper.takeover.process import Process
 from magnetar_sim.host.patches import Patches, patched
 
 F: Final = "magnetar.runtime.bookkeeper.ledger_files.LedgerFiles."
 B: Final = "magnetar.runtime.bookkeeper.ledger_file."
 S: Final = "magnetar.runtime.stores.state_file.StateFile."
+L: Final = "magnetar_sim.bookkeeper.takeover.ledgers."
 P: Final = "magnetar_sim.bookkeeper.takeover.process.Process."
 
 _create = LedgerFiles.create
@@ -106,6 +107,24 @@ def _from_answer(self: Process, _asked_s: float, own: bool) -> None:
     self._later(int(self.lease.pause_s * 1000), self._ask)
 
 
+def _newest_only(self: SimLedgers, ledgers: Sequence[int]) -> list[SimReader]:
+    """Only the newest ledger is recovered. Of the others those entries are read that are known to be confirmed."""
+    return [self.open(one) if one == max(ledgers) else _as_it_is(self, one) for one in ledgers]
+
+
+def _as_it_is(client: SimLedgers, number: int) -> SimReader:
+    reader, ledger = SimReader(client, number), client.bookies.ledgers[number]
+    reader.entries = ledger.confirmed
+    reader.size = ledger.ends[ledger.confirmed - 1] if ledger.confirmed else 0
+    return reader
+
+
+def _deleted_while_read(self: LedgerBytes) -> bool:
+    """The ledger of a deleted file is deleted although handles are open."""
+    self._deleted = True
+    return True
+
+
 class Bug(NamedTuple):
     """A rule that is left out.
 
@@ -124,6 +143,8 @@ BUGS: Final[dict[str, Bug]] = {
     "change_assumed": Bug(("fail", "kill_within", "roll"), {F + "_reread": _assumed}),
     "deleted_after_lost_answer": Bug(("fail", "roll"), {F + "create": _deleted_at_once}),
     "ledger_before_chain": Bug(("roll", "stop"), {F + "unlink": _ledger_first}),
+    "deleted_while_read": Bug(("slow_read", "roll"), {B + "LedgerBytes.delete": _deleted_while_read}),
+    "newest_recovered_only": Bug(("pause", "stop"), {L + "SimLedgers.open_all": _newest_only}),
     "fence_is_loss": Bug(("fence",), {F + "_append_failed": _fence_is_loss}),
     "close_raises": Bug(("fence", "fail"), {B + "LedgerFile.close": _close_raises}),
     "unsealed": Bug(("fail", "stop"), {"magnetar.storage.log.SegmentLog.fail": _unsealed}),
@@ -132,6 +153,9 @@ BUGS: Final[dict[str, Bug]] = {
     "whole_session": Bug(("part_server",), {"magnetar.storage.bookkeeper.lease.LEASE_PART": 1.0}),
     "lease_from_answer": Bug(("part_server",), {P + "_answered": _from_answer}),
     "no_sync": Bug(("part_server",), {P + "synced": lambda self: True}),
+    "lease_seldom_compared": Bug(
+        ("pause",), {"magnetar_sim.bookkeeper.takeover.site.Site.expired": lambda self: ""}
+    ),
     "clock_stops": Bug(("pause",), {P + "now_s": lambda self: (self._clock.now_ms - self.slept_ms) / 1000}),
 }  # fmt: skip
 """By name."""

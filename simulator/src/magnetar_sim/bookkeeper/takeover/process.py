@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from magnetar.storage.bookkeeper.lease import Lease
 from magnetar_sim.bookkeeper.takeover.zookeeper import SESSION_MS, ZooKeeper
 from magnetar_sim.clock import Clock
+from magnetar_sim.disk import SimLog
 
 SLOW_MS: Final = 2_500
 SLOW_SHARE: Final = 0.03
@@ -54,6 +55,7 @@ class Process:
         epoch: of the chain that it has written; 0: none.
         lease: of the broker.
         quit: called at its end, when it has taken the log.
+        log: that it has taken.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Process:
         self.lease = Lease(SESSION_MS / 1000, "/owner")
         self.session = zookeeper.connect()
         self.quit: Callable[[], None] = _nothing
+        self.log: SimLog | None = None
         self._lost: Callable[[], str] = str
         self._owner = False
         self._held: list[Callable[[], None]] = []

@@ -263,7 +263,7 @@ class Site(Breakable):
             process.take(files.lost)
             return True
 
-        process.quit = quit_
+        process.quit, process.log = quit_, log
         return Opened(log, store, stored, recovered, save, still, partial(self._shut, process))
 
     def _is_current(self, process: Process) -> bool:
@@ -312,6 +312,11 @@ class Site(Breakable):
     def expired(self) -> str:
         """See `Disk`: as the driver asks before each event."""
         return self.serving.lease_over() if self.serving is not None else ""
+
+    def sends(self) -> None:
+        """See `Disk`: the node of the owner is still that of this broker's session, whatever the broker believes."""
+        if self.serving is not None and self.zookeeper.owner != self.serving.session:
+            raise Violation(f"{self.serving} sends to a client, and its node is gone")
 
     # ------------------------------------------------------------------------------------------------------ operations
 
@@ -392,7 +397,21 @@ class Site(Breakable):
             return
         self._context.count("operation hung")
         self.say(f"{process}: an operation takes {ms} ms")
-        self._hang(process, ms)
+        if process.log is not None and process.log.reading:
+            self._read_hangs(process, process.log, ms)
+        else:
+            self._hang(process, ms)
+
+    def _read_hangs(self, process: Process, log: SimLog, ms: int) -> None:
+        """A thread that reads for a client waits; that of the log does not."""
+        self._context.count("read hung")
+        log.reading = False
+        try:
+            self._context.meanwhile(ms)
+        finally:
+            log.reading = True
+        if not process.alive:
+            raise PowerCut
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
