@@ -44,6 +44,8 @@ def _kind(words: list[str]) -> str:
     """What Spark's driver started, by its command line."""
     if Path(words[0]).name == "java":
         return "java"
+    if "magnetar.spark_session.fork_server" in words:
+        return "python, imports"
     return "python, tasks" if "magnetar.spark_session.daemon" in words else "python, planning and committing"
 
 

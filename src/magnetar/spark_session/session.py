@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.core.errors import ConfigError
+from magnetar.spark_session.forks import forks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -227,7 +228,8 @@ def build(
     log.parent.mkdir(parents=True, exist_ok=True)
     own = settings or {}
     options = classes.options(version) if java is None else java
-    machine_settings = _environment(master, log, own.get("spark.pyspark.python", sys.executable), options)
+    with standard_error_to(log):
+        machine_settings = _environment(master, log, own.get("spark.pyspark.python"), options)
     merged = {**machine_settings, **SETTINGS, **_java(os.environ), **own}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in merged.items():
@@ -281,12 +283,21 @@ def _java(environment: Mapping[str, str]) -> dict[str, str]:
     return {"spark.driver.defaultJavaOptions": COMPILER, "spark.executor.defaultJavaOptions": COMPILER}
 
 
-def _environment(master: str, log: Path, python: str, java: str) -> dict[str, str]:
+def interpreter(master: str) -> str:
+    """The program that runs Spark's Python processes; with a local master it has a fork server run them.
+
+    Executors of a cluster may be on other machines, where there is none.
+    """
+    started = forks() if re.fullmatch(r"local(\[.*\])?", master) else None
+    return str(started.program) if started else sys.executable
+
+
+def _environment(master: str, log: Path, own_python: str | None, java: str) -> dict[str, str]:
     """Settings that depend on this machine and process.
 
     Args:
         master, log: see `build`.
-        python: the interpreter of the workers, next to the driver and on executors.
+        own_python: the operator's interpreter for the workers, next to the driver and on executors; None: this one.
         java: options of every Java on this machine.
     """
     python_path = os.pathsep.join(
@@ -294,6 +305,7 @@ def _environment(master: str, log: Path, python: str, java: str) -> dict[str, st
     )
     # The workers next to the driver inherit the environment; those of executors get it by a setting.
     os.environ["PYTHONPATH"] = python_path
+    python = own_python or (interpreter(master) if "SPARK_HOME" not in os.environ else sys.executable)
     os.environ["PYSPARK_PYTHON"] = python  # pyspark reads this one, not the setting
     os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     options = f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Dmagnetar.log={log}"

@@ -7,8 +7,17 @@ all processor time of the workers (docs/performance.md). Frozen objects are not 
 
 import gc
 import sys
+from typing import Final
 
 from magnetar.runtime.interpreter.memory import keep_freed_memory
+
+MAINS: Final = (
+    "magnetar.spark_session.daemon",
+    "magnetar.spark_session.fork_server",
+    "pyspark.daemon",
+    "pyspark.worker",
+)
+"""The main modules of such processes."""
 
 _settled = False
 
@@ -20,7 +29,7 @@ def settle() -> None:
         return
     _settled = True
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is None or main.name not in ("magnetar.spark_session.daemon", "pyspark.daemon", "pyspark.worker"):
+    if main is None or main.name not in MAINS:
         return
     gc.collect()
     gc.freeze()

@@ -1,12 +1,14 @@
 """The process that forks Python workers: what they need is there before they are, and nothing that a fork breaks."""
 
 import gc
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from magnetar.spark_session.forks import CLIENT, forks
 
 pytestmark = pytest.mark.spark
 
@@ -14,15 +16,19 @@ ALLOWED = {"jemalloc_bg_thd"}
 """Threads of the forking process beside its first: jemalloc's knows of `fork`."""
 
 
-def in_a_worker(_: int) -> tuple[list[str], bool, list[str]]:
-    """Modules that are there, whether they are out of the garbage collector's sight, and the forking process's threads."""
-    parent = Path(f"/proc/{os.getppid()}/task")
-    threads = [(one / "comm").read_text().strip() for one in parent.iterdir() if one.name != str(os.getppid())]
-    return sorted(sys.modules), gc.get_freeze_count() > 50_000, threads
+def in_a_worker(_: int) -> tuple[list[str], bool, list[int]]:
+    """Modules that are there, whether they are out of the garbage collector's sight, and the process ids of its parents."""
+    return sorted(sys.modules), gc.get_freeze_count() > 50_000, [one.pid for one in psutil.Process().parents()]
+
+
+def threads_of(pid: int) -> set[str]:
+    """The names of a process's threads but its first."""
+    tasks = Path(f"/proc/{pid}/task")
+    return {(one / "comm").read_text().strip() for one in tasks.iterdir() if one.name != str(pid)}
 
 
 def test_workers_are_born_with_everything(spark: Any) -> None:
-    [(modules, frozen, threads)] = spark.sparkContext.parallelize([0], 1).map(in_a_worker).collect()
+    [(modules, frozen, parents)] = spark.sparkContext.parallelize([0], 1).map(in_a_worker).collect()
     expected = {
         "magnetar.spark.sink",
         "magnetar.pipeline.tasks.task_write",
@@ -31,4 +37,17 @@ def test_workers_are_born_with_everything(spark: Any) -> None:
     }
     assert expected <= set(modules)
     assert frozen
-    assert set(threads) <= ALLOWED
+    started = forks()
+    assert started is not None
+    assert parents[1] == started.server.pid, "the process that forks workers of tasks is itself forked"
+    for pid in parents[:2]:
+        assert threads_of(pid) <= ALLOWED
+
+
+def test_all_python_processes_of_spark_are_forked(spark: Any) -> None:
+    """Of the interpreters that Java started there are only clients, each of some 3 MB."""
+    spark.sparkContext.parallelize([0], 1).count()
+    java = spark.sparkContext._gateway.proc.pid
+    started = [one.cmdline() for one in psutil.Process(java).children() if "python" in one.name()]
+    assert started
+    assert all(str(CLIENT) in words for words in started), started
