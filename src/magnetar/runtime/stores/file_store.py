@@ -86,7 +86,7 @@ class FileStore:
                 self._on_commit(made[-1].version)
                 self._watchers.notify(_changes(made))
             for write, failure in zip(group, failures, strict=True):
-                answer(write, failure)
+                answer(write.done, failure)
             self._states.renew()
 
 

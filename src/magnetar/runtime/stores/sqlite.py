@@ -271,7 +271,7 @@ class SqliteStore:
             if self._reserve is not None:
                 self._reserve.keep()
         for write in group:
-            answer(write, problem)
+            answer(write.done, problem)
 
     def _explain_any(self, error: Exception) -> StorageError:
         return self._explain(error) if isinstance(error, sqlite3.Error) else StorageError(str(error))

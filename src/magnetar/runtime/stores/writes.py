@@ -16,19 +16,23 @@ GROUP_MAX: Final = 1000
 """Back-pressure: at most this number of writes share a commit, so that the first of them does not wait too long."""
 
 
+Done = Callable[[VersionConflict | StorageError | None], None]
+"""Called when a write is done, with None or the error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Write:
     """One transaction that waits.
 
     Attributes:
         puts, deletes, expected: see `metadata.store.Store.apply`.
-        done: called with None or the error.
+        done: see `Done`.
     """
 
     puts: Mapping[str, bytes]
     deletes: tuple[str, ...]
     expected: Mapping[str, int] | None
-    done: Callable[[VersionConflict | StorageError | None], None]
+    done: Done
 
 
 class Writes:
@@ -44,21 +48,11 @@ class Writes:
         Raises:
             VersionConflict, StorageError: see `metadata.store.Store.apply`.
         """
-        answered = threading.Event()
-        failures: list[VersionConflict | StorageError | None] = []
-
-        def done(failure: VersionConflict | StorageError | None) -> None:
-            failures.append(failure)
-            answered.set()
-
-        self._queue.put(Write(dict(puts), deletes, expected, done))
-        answered.wait()
-        if failures[0] is not None:
-            raise failures[0]
+        wait_for(lambda done: self._queue.put(Write(dict(puts), deletes, expected, done)))
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Queue a write; `done` gets the error, or no text."""
-        self._queue.put(Write(puts, deletes, None, lambda failure: done(str(failure or ""))))
+        self._queue.put(Write(puts, deletes, None, as_text(done)))
 
     def end(self) -> None:
         """No more writes come."""
@@ -81,9 +75,33 @@ class Writes:
         return group
 
 
-def answer(write: Write, failure: VersionConflict | StorageError | None) -> None:
+def wait_for(submit: Callable[[Done], None]) -> None:
+    """Submit a write, and wait until the store's thread has called its `Done`.
+
+    Raises:
+        VersionConflict, StorageError: see `metadata.store.Store.apply`.
+    """
+    answered = threading.Event()
+    failures: list[VersionConflict | StorageError | None] = []
+
+    def done(failure: VersionConflict | StorageError | None) -> None:
+        failures.append(failure)
+        answered.set()
+
+    submit(done)
+    answered.wait()
+    if failures[0] is not None:
+        raise failures[0]
+
+
+def as_text(done: Callable[[str], None]) -> Done:
+    """A callback that gets the text of the error, or no text."""
+    return lambda failure: done(str(failure or ""))
+
+
+def answer(done: Done, failure: VersionConflict | StorageError | None) -> None:
     """Call `done`. A callback that fails is a bug of its owner, and must not end the store's thread."""
     try:
-        write.done(failure)
+        done(failure)
     except Exception as error:
         logger.critical("the callback of a write raised %s", type(error).__name__, exc_info=error)

@@ -9,6 +9,8 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, RolledBackError, RuntimeInconsistency
 
+from magnetar.runtime.stores.writes import Done
+
 TRANSACTION_BYTES_MAX: Final = 900_000
 """A ceiling: ZooKeeper's 1 MiB (`jute.maxbuffer`) less the bytes of a request that are not names and values."""
 
@@ -37,7 +39,7 @@ class Write:
         puts: Mapping[str, bytes],
         deletes: tuple[str, ...],
         expected: Mapping[str, int] | None,
-        done: Callable[[str], None],
+        done: Done,
     ) -> None:
         self.puts = puts
         self.deletes = deletes

@@ -40,6 +40,7 @@ from kazoo.protocol.states import KazooState
 
 from magnetar.core.errors import StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, Watchers
+from magnetar.runtime.stores.writes import answer, as_text, wait_for
 from magnetar.runtime.stores.znodes import (
     BUCKETS,
     COMMITS_KEPT,
@@ -67,8 +68,6 @@ LOST_S: Final = 10.0
 
 LOAD_ATTEMPTS: Final = 100
 """Turns of reading what was written meanwhile, each far shorter than the one before."""
-
-_CONFLICT: Final = "version conflict: "
 
 _LOST = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError)
 """Errors after which it is unknown whether the request was carried out."""
@@ -176,23 +175,11 @@ class ZooKeeperStore:
         self, puts: Mapping[str, bytes], deletes: tuple[str, ...] = (), expected: Mapping[str, int] | None = None
     ) -> None:
         """Write and delete, all or nothing, durably (on a majority of the ensemble)."""
-        finished = threading.Event()
-        problem: list[str] = []
-
-        def done(error: str) -> None:
-            problem.append(error)
-            finished.set()
-
-        self._queue.put(Write(dict(puts), deletes, expected, done))
-        finished.wait()
-        if problem[0].startswith(_CONFLICT):
-            raise VersionConflict(problem[0].removeprefix(_CONFLICT))
-        if problem[0]:
-            raise StorageError(problem[0])
+        wait_for(lambda done: self._queue.put(Write(dict(puts), deletes, expected, done)))
 
     def submit(self, puts: Mapping[str, bytes], deletes: tuple[str, ...], done: Callable[[str], None]) -> None:
         """Write and delete later, in the order of submission."""
-        self._queue.put(Write(puts, deletes, None, done))
+        self._queue.put(Write(puts, deletes, None, as_text(done)))
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Report changes, this store's and others', on the store's thread."""
@@ -232,9 +219,9 @@ class ZooKeeperStore:
         pending = [
             self._client.create_async(f"{self._root}/entries/{bucket:02x}", b"") for bucket in range(BUCKETS)
         ] + [self._client.create_async(f"{self._root}/version", number(0))]
-        for answer in pending:
+        for created in pending:
             try:
-                answer.get()
+                created.get()
             except NodeExistsError:
                 continue
         self._own()
@@ -352,26 +339,21 @@ class ZooKeeperStore:
 
     def _commit(self, group: list[Write]) -> None:
         """One transaction for the whole group; if it fails, one for each write, so that a bad write fails alone."""
-        error = ""
+        failure: VersionConflict | StorageError | None = None
         try:
             changes = self._write(group)
-        except VersionConflict as conflict:
-            error = f"{_CONFLICT}{conflict}"
-        except StorageError as failure:
-            error = str(failure)
-        except (KazooException, ValueError, TypeError) as failure:
-            error = str(self._explain(failure))
-        if error and len(group) > 1:
+        except (VersionConflict, StorageError) as error:
+            failure = error
+        except (KazooException, ValueError, TypeError) as error:
+            failure = self._explain(error)
+        if failure is not None and len(group) > 1:
             for write in group:
                 self._commit([write])
             return
-        if not error:
+        if failure is None:
             self._watchers.notify(changes)
         for write in group:
-            try:
-                write.done(error)
-            except Exception as failure:
-                logger.critical("the callback of a write raised %s", type(failure).__name__, exc_info=failure)
+            answer(write.done, failure)
 
     def _write(self, group: list[Write]) -> list[tuple[str, bytes | None, int]]:
         puts: dict[str, bytes] = {}
