@@ -5,7 +5,7 @@ connection of its own. There are no proxies from the environment: a request goes
 
 A cluster may have several brokers, one of which serves. A request tries their URLs in turn (docs/design/cluster.md#links). A
 redirect says which URL comes next, and only among these, because a request has the user's credentials. A change whose answer did
-not come is not sent again: it may have been made.
+not come is not sent again: it may have been made. While no broker serves, a request can wait for the end of the takeover.
 """
 
 import http
@@ -13,6 +13,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
@@ -25,6 +26,13 @@ TIMEOUT_S: Final = 30.0
 """The timeout of one answer. A change waits for the disk, never for other clusters: after half a minute something is
 stuck.
 """
+
+TAKEOVER_S: Final = 30.0
+"""How long a request waits for a broker that serves, at most. The session of a broker that died ends after 4 s; the rest is for
+the recovery of the log, and shorter than a person takes to look for the reason."""
+
+TAKEOVER_LOOK_S: Final = 0.5
+"""Between two rounds meanwhile; there is no event to wait for."""
 
 REPLY_BYTES_MAX: Final = 64 << 20
 """A ceiling: the names of 100,000 topics of 512 bytes are 50 MB; anything longer is not an answer of ours."""
@@ -139,6 +147,10 @@ class _NotDone(MagnetarError):
     """A broker gave no answer, and the request may be sent to another one."""
 
 
+class _NoneServes(MagnetarError):
+    """Brokers of the cluster answer, and none serves: a takeover may be under way. The request was not carried out."""
+
+
 class _Silent(_NotDone):
     """No connection was made in time."""
 
@@ -151,18 +163,25 @@ class AdminClient:
         timeout_s: for connecting and for each read of the answer. Connecting to a broker is given up earlier if there is another
             one to try (`AddressRound.patience_s`).
         presented: the credentials; None: those of the process (`present`).
+        waits: called with one line before a request waits for a takeover, `TAKEOVER_S` at most; None: it does not wait.
 
     Raises:
         MagnetarError: one is not an http or https URL with a host.
     """
 
     def __init__(
-        self, base_url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, presented: Presented | None = None
+        self,
+        base_url: str | Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        presented: Presented | None = None,
+        waits: Callable[[str], None] | None = None,
     ) -> None:
         sites = [_site(url) for url in ([base_url] if isinstance(base_url, str) else base_url)]
         self._sites = {site.url: site for site in sites}
         self._cluster = BrokerAddresses([site.url for site in sites])
         self._timeout_s = timeout_s
+        self._waits = waits
         self._presented = _presented if presented is None else presented
 
     @property
@@ -222,6 +241,22 @@ class AdminClient:
         Raises:
             MagnetarError: as `get`.
         """
+        until_s: float | None = None
+        while True:
+            try:
+                return self._round(method, path, body, query)
+            except _NoneServes as error:
+                if self._waits is None:
+                    raise
+                if until_s is None:
+                    until_s = time.monotonic() + TAKEOVER_S
+                    self._waits(f"no broker serves: {error}; waiting for one, {TAKEOVER_S:g} s at most")
+                elif time.monotonic() >= until_s:
+                    raise MagnetarError(f"no broker served within {TAKEOVER_S:g} s: {error}") from None
+            time.sleep(TAKEOVER_LOOK_S)
+
+    def _round(self, method: str, path: str, body: Any, query: Query | None) -> tuple[int, str, bytes]:
+        """Ask the brokers in turn, until one answers as the one that serves."""
         tries = self._cluster.round()
         named: set[str] = set()
         not_ready: dict[str, tuple[int, str, bytes]] = {}
@@ -249,7 +284,8 @@ class AdminClient:
             if not tries.failed(reason, better, silent=silent):
                 for served in named & not_ready.keys():  # the broker that serves has said so itself
                     return not_ready[served]
-                raise MagnetarError(tries.reason)
+                # A redirect to a URL that is not among them: a broker serves.
+                raise _NoneServes(tries.reason) if (named or not_ready) and all(named) else MagnetarError(tries.reason)
 
     def _configured(self, location: str) -> str:
         """Which of the URLs a redirect leads to; "" if to none of them."""

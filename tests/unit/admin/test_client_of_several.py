@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from magnetar.admin import client as requests
 from magnetar.admin.client import AdminClient, AdminError, Presented
 from magnetar.core import addresses as limits
 from magnetar.core.errors import MagnetarError
@@ -177,6 +178,65 @@ def test_a_refusal_is_the_answer(brokers):
     with pytest.raises(AdminError, match="there is no topic t"):
         client(a.url, b.url).get("/x")
     assert not b.requests
+
+
+@pytest.fixture
+def soon(monkeypatch) -> None:
+    monkeypatch.setattr(requests, "TAKEOVER_LOOK_S", 0.01)
+
+
+def redirecting(broker: Broker, url: str, rounds: int) -> None:
+    """A broker that waits sends clients to the one that died, and then serves."""
+    left = iter(range(rounds))
+    broker.answers = lambda: Answer(200, "served") if next(left, None) is None else Answer(307, None, f"{url}/x")
+
+
+def refusing(broker: Broker, _url: str, rounds: int) -> None:
+    """A broker that takes over recovers the log, and then serves."""
+    left = iter(range(rounds))
+    broker.answers = lambda: Answer(200, "served") if next(left, None) is None else Answer(503, "not yet")
+
+
+@pytest.mark.parametrize("takes_over", [redirecting, refusing])
+def test_a_request_waits_for_a_takeover_and_says_so_once(brokers, soon, takes_over):
+    a, lines = brokers[0], []
+    takes_over(a, GONE, 3)
+    waiting = AdminClient([GONE, a.url], timeout_s=10, waits=lines.append)
+    assert waiting.post("/x") == "served"
+    assert len(a.requests) == 4
+    (line,) = lines
+    assert line.startswith(f"no broker serves: cannot reach {GONE}: connection refused; {a.url}")
+    assert line.endswith("; waiting for one, 30 s at most")
+
+
+def test_a_takeover_that_does_not_end_is_given_up(brokers, soon, monkeypatch):
+    monkeypatch.setattr(requests, "TAKEOVER_S", 0.05)
+    a, lines = brokers[0], []
+    a.says(503, "not yet")
+    with pytest.raises(MagnetarError, match=f"no broker served within 0.05 s: {a.url}: not yet; cannot reach"):
+        AdminClient([a.url, GONE], waits=lines.append).get("/x")
+    assert len(lines) == 1
+    assert len(a.requests) > 1
+
+
+def test_where_no_takeover_can_be_under_way_nothing_waits(brokers):
+    a, b = brokers[:2]
+    lines: list[str] = []
+    a.says(307, None, "http://127.0.0.1:9/x")
+    b.says(503, "no room")
+    for urls, words in (
+        ([GONE, "http://127.0.0.1:2"], "cannot reach"),
+        ([a.url, GONE], "which was not named"),
+        ([a.url, b.url], "which was not named"),
+        ([b.url], "no room"),
+    ):
+        with pytest.raises(MagnetarError, match=words):
+            AdminClient(urls, waits=lines.append).get("/x")
+    a.says(0)
+    b.says(503, "not yet")
+    with pytest.raises(MagnetarError, match="cannot reach"):
+        AdminClient([a.url, b.url], waits=lines.append).post("/x")  # it may have been made
+    assert not lines
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from magnetar.cli.shared.common import (
     size,
 )
 from magnetar.cli.shared.group import Group
-from magnetar.cli.shared.targets import at_once, of_config
+from magnetar.cli.shared.targets import at_once, client_of, of_config
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
@@ -60,7 +60,7 @@ def _at_source(path: Any, text: str) -> tuple[AdminClient, str]:
     """
     config: Config = read_config(path)
     link = config.link(text)
-    return AdminClient(config.cluster(link.source).admin_urls), f"/geo/v1/links/{link.target}"
+    return client_of(config, link.source), f"/geo/v1/links/{link.target}"
 
 
 def _topic(text: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from magnetar.admin.client import AdminClient, segment
+from magnetar.admin.client import segment
 from magnetar.cli.commands.drain import LOOK_S
 from magnetar.cli.commands.verify import SETTINGS
 from magnetar.cli.shared.common import (
@@ -24,6 +24,7 @@ from magnetar.cli.shared.common import (
     size,
     with_spark,
 )
+from magnetar.cli.shared.targets import client_of
 from magnetar.core.config import Config
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName
@@ -103,8 +104,8 @@ class Sides:
     def __init__(self, config: Config, cluster: str, peer: str, topics: Sequence[str]) -> None:
         self.config, self.cluster, self.peer, self.topics = config, cluster, peer, topics
         self.token = read_link_token(config.replication.token_file)
-        self._here = AdminClient(config.cluster(cluster).admin_urls, timeout_s=TIMEOUT_S)
-        self._there = AdminClient(config.cluster(peer).admin_urls, timeout_s=TIMEOUT_S)
+        self._here = client_of(config, cluster, timeout_s=TIMEOUT_S)
+        self._there = client_of(config, peer, timeout_s=TIMEOUT_S)
 
     def plan(self) -> "list[PlannedTopic]":
         """Compare what both hold now.

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from magnetar.admin.client import AdminClient
 from magnetar.cli.commands.links import COLUMNS as LINK_COLUMNS
 from magnetar.cli.commands.links import rows_of
 from magnetar.cli.commands.metadata import compare, differing, remarks, unequal, word
 from magnetar.cli.shared.brokers import BROKER_COLUMNS, OneBroker, broker_rows, questions_to, rows_by_cluster, several
 from magnetar.cli.shared.common import ConfigOption, JsonOption, cell, console, duration, print_json, read_config, table
 from magnetar.cli.shared.output import unread
-from magnetar.cli.shared.targets import Target, answers_of, of_config
+from magnetar.cli.shared.targets import Target, answers_of
 from magnetar.core.errors import MagnetarError
 from magnetar.core.hints import command
 from magnetar.core.names import TopicName
@@ -56,7 +57,10 @@ def status(
 ) -> None:
     """Show which clusters are up, the lag of every link, and what is blocked and why."""
     chosen = read_config(config)
-    found = of_config(chosen, timeout_s=TIMEOUT_S)
+    # Without waiting for a takeover: that one is under way is to be seen.
+    found = [
+        Target(name, AdminClient(cluster.admin_urls, timeout_s=TIMEOUT_S)) for name, cluster in chosen.clusters.items()
+    ]
     brokers = several(chosen, TIMEOUT_S)
     urls = {name: cluster.service_url for name, cluster in chosen.clusters.items()}
     if not watch:

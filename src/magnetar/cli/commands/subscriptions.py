@@ -10,7 +10,7 @@ from magnetar.cli.commands import policies
 from magnetar.cli.commands.topics import TopicArgument, stats_of
 from magnetar.cli.shared.common import ConfigOption, JsonOption, YesOption, confirm, print_line, read_config
 from magnetar.cli.shared.group import Group
-from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, change, show, targets
+from magnetar.cli.shared.targets import AdminUrlOption, EverywhereOption, change, client_of, show, targets
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, check_subscription
 from magnetar.core.numbers import whole_number
@@ -259,7 +259,7 @@ def unfence(
     name, sub = TopicName.parse(topic), check_subscription(subscription)
     if not name.persistent:
         raise MagnetarError(f"{name} is not persistent: its subscriptions are never fenced")
-    client = AdminClient(read_config(config).cluster(cluster).admin_urls)
+    client = client_of(read_config(config), cluster)
     parts = ["persistent", name.tenant, name.namespace, name.local, sub]
     path = "/geo/v1/failover/" + "/".join(segment(part) for part in parts)
     rows = client.get(path)

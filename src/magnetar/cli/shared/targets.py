@@ -1,6 +1,7 @@
 """The brokers that an administration command talks to, and the handling of several."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -63,14 +64,25 @@ def targets(config: Path | None, admin_url: str | None, everywhere: bool) -> lis
             raise ConfigError(f"{where}{error}") from None
     chosen = read_config(config)
     first = (chosen.local_clusters() or list(chosen.clusters.values()))[0]
-    return [Target(first.name, AdminClient(first.admin_urls))]
+    return [Target(first.name, client_of(chosen, first.name))]
 
 
 def of_config(config: Config, *, timeout_s: float = TIMEOUT_S) -> list[Target]:
     """Every cluster of a configuration."""
-    return [
-        Target(name, AdminClient(cluster.admin_urls, timeout_s=timeout_s)) for name, cluster in config.clusters.items()
-    ]
+    return [Target(name, client_of(config, name, timeout_s=timeout_s)) for name in config.clusters]
+
+
+def client_of(config: Config, cluster: str, *, timeout_s: float = TIMEOUT_S) -> AdminClient:
+    """A client of a cluster, which waits while another broker takes over, and says so in one line.
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+
+    def say(line: str) -> None:
+        sys.stderr.write(f"magnetar: {cluster}: {' '.join(line.split())}\n")
+
+    return AdminClient(config.cluster(cluster).admin_urls, timeout_s=timeout_s, waits=say)
 
 
 def at_once(found: Sequence[Target], ask: Callable[[AdminClient], _T]) -> list[_T | MagnetarError]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.admin import client as requests
 from magnetar.cli.commands import status as status_command
 from tests.support.broker_status import status
 from tests.unit.cli.conftest import Answer, FakeBroker
@@ -90,6 +91,25 @@ def test_brokers_are_asked_while_their_cluster_does_not_answer_yet(
     three["b"].answer(READY, ready)
     run("status", "--json")
     assert in_time == [True]
+
+
+def test_a_command_waits_while_a_broker_takes_over(
+    three: dict[str, FakeBroker], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "TAKEOVER_LOOK_S", 0.01)
+    for broker in three.values():
+        broker.answer("GET /admin/v2/tenants", {"reason": "no broker serves cluster west now"}, 503)
+
+    def serves_next() -> Any:
+        three["c"].answer("GET /admin/v2/tenants", [])
+        return {"reason": "broker c takes over"}
+
+    three["c"].answer("GET /admin/v2/tenants", serves_next, 503)
+    answer = run("tenants", "list")
+    assert answer.code == 0, answer.err
+    assert answer.err.startswith("magnetar: west: no broker serves: ")
+    assert answer.err.count("\n") == 1
+    assert len(three["a"].requests) == 2
 
 
 def test_a_broker_that_does_not_answer(run: Run, tmp_path: Path) -> None:
