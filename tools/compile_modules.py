@@ -34,6 +34,7 @@ from magnetar.runtime.interpreter.compiled import (  # noqa: E402
     checkout_folder,
     manifest_file,
     sources_hash,
+    switched_off,
 )
 
 GROUP: Final = "magnetar"
@@ -246,8 +247,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compile nothing; fail unless all is up to date")
     options = parser.parse_args()
-    if os.environ.get(VARIABLE, "").lower() == "no":
-        print(f"pure Python: {VARIABLE}=no")
+    if off := switched_off():
+        print(f"pure Python: {off}")
         return CANNOT if options.check else 0
     try:
         if not options.check:

@@ -109,9 +109,25 @@ def test_content_that_moves_from_one_source_to_the_next_is_another_hash(package:
     assert compiled.sources_hash(package, names) != before
 
 
-def test_the_variable_switches_it_off(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiled.VARIABLE, "no")
-    assert str(form(package)) == "pure Python: MAGNETAR_COMPILE=no"
+@pytest.mark.parametrize("value", ["no", "0", "false", "OFF"])
+def test_the_variable_switches_it_off(
+    package: Path,
+    compiling: ModuleType,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(compiled.VARIABLE, value)
+    assert str(form(package)) == f"pure Python: MAGNETAR_COMPILE={value}"
+    monkeypatch.setattr(sys, "argv", ["compile_modules.py"])
+    assert compiling.main() == 0
+    assert capsys.readouterr().out == f"pure Python: MAGNETAR_COMPILE={value}\n"
+
+
+@pytest.mark.parametrize("value", ["", "yes", "quick"])
+def test_other_values_leave_it_on(package: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiled.VARIABLE, value)
+    assert form(package).name == compiled.COMPILED
 
 
 def test_a_form_says_what_it_is() -> None:

@@ -23,6 +23,9 @@ from typing import Final
 VARIABLE: Final = "MAGNETAR_COMPILE"
 """Set to `no`, pure Python runs (and `make setup` does not compile). For `quick` see `tools/compile_modules.py`."""
 
+OFF: Final = frozenset({"no", "0", "false", "off"})
+"""Values that mean `no`: variables of this kind are set to 0 as often."""
+
 SUFFIX: Final = importlib.machinery.EXTENSION_SUFFIXES[0]
 """The end of a compiled module's file name. It names version and kind of this Python, and the machine's processor."""
 
@@ -138,6 +141,12 @@ class Form:
         return f"{self.name}: {self.reason}" if self.reason else f"{len(self.modules)} modules {self.name}"
 
 
+def switched_off() -> str:
+    """The setting that switches compiled modules off, as `MAGNETAR_COMPILE=no`; "": they are not switched off."""
+    value = os.environ.get(VARIABLE, "")
+    return f"{VARIABLE}={value}" if value.lower() in OFF else ""
+
+
 def chosen(package: Path, folders: Sequence[Path]) -> tuple[Form, CompiledFinder | None]:
     """Decide which form runs.
 
@@ -148,8 +157,8 @@ def chosen(package: Path, folders: Sequence[Path]) -> tuple[Form, CompiledFinder
     Returns:
         The form, and the finder that is needed for it.
     """
-    if os.environ.get(VARIABLE, "").lower() == "no":
-        return Form(f"{VARIABLE}=no"), None
+    if off := switched_off():
+        return Form(off), None
     folder = next((folder for folder in folders if manifest_file(folder).is_file()), None)
     if folder is None:
         return Form("no modules are compiled here"), None
