@@ -30,6 +30,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "unsealed": (10, 19, 37),
     "reported_at_once": (24, 38),
     "log_left_open": (0, 1, 3),
+    "node_given_up_first": (6, 10, 11),
     "whole_session": (5, 6, 10),
     "lease_from_answer": (10, 22),
     "no_sync": (5, 10, 11),

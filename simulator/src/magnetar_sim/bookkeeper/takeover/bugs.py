@@ -2,7 +2,8 @@
 
 Some are in counterparts of what cannot run here. `runtime.bookkeeper.ownership` consists of calls of kazoo (`takeover.process`):
 that a question is preceded by a sync, that the lease begins with it, and which clock it is by. The client of BookKeeper recovers
-ledgers (`takeover.ledgers`). The driver compares the lease with the clock (`takeover.site`).
+ledgers (`takeover.ledgers`). The driver compares the lease with the clock (`takeover.site`). The order of a clean stop is that of
+`magnetar.app` (`cluster`).
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from magnetar.storage.bookkeeper.chain import Chain
 from magnetar.storage.log import SegmentLog
 from magnetar_sim.bookkeeper.takeover.ledgers import SimLedgers, SimReader
 from magnetar_sim.bookkeeper.takeover.process import Process
+from magnetar_sim.bookkeeper.takeover.site import Site
+from magnetar_sim.cluster import Cluster
 from magnetar_sim.host.patches import Patches, patched
 
 F: Final = "magnetar.runtime.bookkeeper.ledger_files.LedgerFiles."
@@ -28,6 +31,7 @@ P: Final = "magnetar_sim.bookkeeper.takeover.process.Process."
 _create = LedgerFiles.create
 _append = StateFile._append
 _fail = SegmentLog.fail
+_finish = Cluster._finish
 
 
 def _assumed(self: LedgerFiles, wanted: Chain) -> bool:
@@ -100,6 +104,13 @@ def _append_after_failure(self: StateFile, data: list[bytes]) -> str:
     return _append(self, data)
 
 
+def _node_first(self: Cluster, *, flushed: bool) -> None:
+    """A broker that stops in good order gives up its node before it closes the log."""
+    if flushed and isinstance(self.disk, Site) and self.disk.serving is not None:
+        self.disk.zookeeper.close(self.disk.serving.session)
+    _finish(self, flushed=flushed)
+
+
 def _from_answer(self: Process, _asked_s: float, own: bool) -> None:
     """The lease begins with the answer."""
     self.lease.confirmed(self.now_s(), own=own)
@@ -150,6 +161,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unsealed": Bug(("fail", "stop"), {"magnetar.storage.log.SegmentLog.fail": _unsealed}),
     "reported_at_once": Bug(("fail", "stop"), {S + "_heal": _reported_at_once, S + "_append": _append_after_failure}),
     "log_left_open": Bug(("stop",), {"magnetar.storage.log.SegmentLog.close": lambda self: None}),
+    "node_given_up_first": Bug(("stop", "hang", "pause_within"), {"magnetar_sim.cluster.Cluster._finish": _node_first}),
     "whole_session": Bug(("part_server",), {"magnetar.storage.bookkeeper.lease.LEASE_PART": 1.0}),
     "lease_from_answer": Bug(("part_server",), {P + "_answered": _from_answer}),
     "no_sync": Bug(("part_server",), {P + "synced": lambda self: True}),
