@@ -8,7 +8,7 @@ from collections import Counter
 
 from magnetar_sim.runner import Outcome, run_many
 
-SEEDS = int(os.environ.get("MAGNETAR_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("MAGNETAR_SIM_SEEDS", "1000"))
 """Of all modes together, the wide ones among them. `make sim` is for more."""
 SHARE = {"exact": 0.5, "snapshot": 0.3, "mixed": 0.2}
 CORES = min(4, os.cpu_count() or 1)
@@ -50,7 +50,7 @@ WIDELY = {
     "topic compacted": 0.05, "broker stopped": 0.08, "process killed": 0.1, "read failed, or will": 0.05, "broker died": 0.2,
 }  # fmt: skip
 """As `COVERED`, of wide worlds."""
-ENOUGH = 200
+ENOUGH = 150
 """Of fewer worlds shares mean nothing."""
 
 
