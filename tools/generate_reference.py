@@ -99,6 +99,8 @@ def struct_table(struct: type[msgspec.Struct]) -> str:
     docs = field_docs(struct)
     lines = ["| key | default | meaning and reason |", "| --- | --- | --- |"]
     for field in msgspec.structs.fields(struct):
+        if isinstance(field.default, msgspec.Struct):
+            continue  # a table of its own
         text = docs.get(field.name, "").replace("|", "\\|")
         default = [] if field.default is msgspec.NODEFAULT else field.default
         lines.append(f"| `{field.encode_name}` | `{shown(default)}` | {text} |")
@@ -120,6 +122,10 @@ def config_page() -> str:
             struct_table(settings.DeduplicationConfig),
             "## `[metadata]`\n\nThe store, and synchronisation between clusters, see ../metadata.md.\n",
             struct_table(settings.MetadataConfig),
+            "## `[metadata.zookeeper]`, `[clusters.NAME.zookeeper]`\n\nConnections to ZooKeeper, see ../security.md.\n",
+            struct_table(security.ZooKeeperSecurityConfig),
+            "## `[clusters.NAME.bookies]`\n\nConnections to the bookies of a cluster on BookKeeper, see ../security.md.\n",
+            struct_table(security.BookieSecurity),
             "## `[policies]`\n\nThe broker's defaults of policies, by their names, see ../policies.md and policies.md.\n",
             "## `[authentication]`\n\nSee ../security.md.\n",
             struct_table(security.AuthenticationConfig),

@@ -29,15 +29,16 @@ class Brokers:
         store: the node of ZooKeeper.
         more: tables of the file.
         of_broker: lines for each broker, in which `{port}` is its Pulsar port.
+        hosts: of ZooKeeper, if they are not those of the cluster.
     """
 
     def __init__(
-        self, folder: Path, cluster: BookKeeperCluster, store: str, more: str = "", of_broker: str = ""
+        self, folder: Path, cluster: BookKeeperCluster, store: str, more: str = "", of_broker: str = "", hosts: str = ""
     ) -> None:
         ports = {name: (free_port(), free_port()) for name in "ab"}
         text = (
             f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
-            f'store = "zookeeper://{cluster.hosts}{store}"\n[deduplication]\nenabled = true\n'
+            f'store = "zookeeper://{hosts or cluster.hosts}{store}"\n[deduplication]\nenabled = true\n'
             '[namespaces."public/default"]\nclusters = ["one"]\n'
         )
         for name, (pulsar_port, http_port) in ports.items():

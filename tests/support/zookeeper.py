@@ -78,12 +78,11 @@ def jars() -> str:
     return ":".join(str(cache / "usr/share/java" / jar) for jar in JARS)
 
 
-def serves(hosts: str) -> bool:
-    """Whether a client can begin a session.
+def serves(client: KazooClient) -> bool:
+    """Whether this client, which is not started, can begin a session.
 
     The port of a server is open before that: a client that connects in between may be left without an answer.
     """
-    client = KazooClient(hosts=hosts, timeout=5, logger=QUIET)
     try:
         client.start(timeout=5)
     except KazooTimeoutError:
@@ -145,7 +144,11 @@ class ZooKeeper:
             )
         eventually(self._answers, within_s=30, what="ZooKeeper does not answer")
         # It says that it is well before it serves.
-        eventually(lambda: serves(self.hosts), within_s=60, what="ZooKeeper does not serve")
+        eventually(
+            lambda: serves(KazooClient(hosts=self.hosts, timeout=5, logger=QUIET)),
+            within_s=60,
+            what="ZooKeeper does not serve",
+        )
 
     def _answers(self) -> bool:
         try:

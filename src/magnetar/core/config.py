@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from magnetar.core.addresses import SQLITE, BrokerAddresses, is_zookeeper_path, parse_zookeeper
 from magnetar.core.errors import ConfigError, NameNotValid
 from magnetar.core.names import NamespaceName, TopicName, check_cluster
-from magnetar.core.security import Security
+from magnetar.core.security import Security, bookie_security, zookeeper_security
 from magnetar.core.security import build as build_security
 from magnetar.core.settings import (
     ONLY_BROKER,
@@ -173,6 +173,8 @@ class _ClusterTable(Struct, kw_only=True):
     ensemble: Annotated[int, Meta(ge=1, le=100)] = 3
     ack_quorum: Annotated[int, Meta(ge=1, le=100)] = 2
     brokers: dict[str, Any] | None = None
+    bookies: dict[str, Any] = {}
+    zookeeper: dict[str, Any] = {}
 
 
 class _LinkTable(Struct, kw_only=True, rename={"source": "from", "target": "to"}):
@@ -294,7 +296,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
     file = read_table(_File, tables, "")
     here = path.absolute().parent if path else _working_folder()
     data_dir = _path(read_table(_MagnetarTable, file.magnetar, "magnetar").data_dir, here)
-    clusters = _clusters(file.clusters)
+    clusters = _clusters(file.clusters, here)
     _ports(_listening(file.clusters, clusters))
     _stores(clusters.values())
     security = _security(file, clusters, here)
@@ -307,7 +309,7 @@ def _build(tables: dict[str, Any], path: Path | None) -> Config:
         replication=_replication(file.replication, data_dir, here),
         subscriptions=read_table(SubscriptionsConfig, file.subscriptions, "subscriptions"),
         deduplication=read_table(DeduplicationConfig, file.deduplication, "deduplication"),
-        metadata=_metadata(file.metadata),
+        metadata=_metadata(file.metadata, here),
         broker=_broker(file.broker),
         security=security,
         policies=file.policies,
@@ -357,7 +359,7 @@ def _path(text: str, relative_to: Path) -> Path:
         ) from None
 
 
-def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
+def _clusters(tables: dict[str, Any], here: Path) -> dict[str, ClusterConfig]:
     if not tables:
         raise ConfigError(
             'clusters: none; write at least one, such as [clusters.us-west] with pulsar = "127.0.0.1:6650" '
@@ -365,10 +367,10 @@ def _clusters(tables: dict[str, Any]) -> dict[str, ClusterConfig]:
         )
     if len(tables) > CLUSTERS_MAX:
         raise ConfigError(f"clusters: {len(tables)} of them; at most {CLUSTERS_MAX}")
-    return {name: _cluster(name, value) for name, value in tables.items()}
+    return {name: _cluster(name, value, here) for name, value in tables.items()}
 
 
-def _cluster(name: str, value: Any) -> ClusterConfig:
+def _cluster(name: str, value: Any, here: Path) -> ClusterConfig:
     where = f"clusters.{quoted(name)}"
     try:
         check_cluster(name)
@@ -399,6 +401,8 @@ def _cluster(name: str, value: Any) -> ClusterConfig:
         ledgers=table.ledgers,
         ensemble=table.ensemble,
         ack_quorum=table.ack_quorum,
+        bookies=bookie_security(table.bookies, f"{where}.bookies", lambda text: _path(text, here)),
+        zookeeper=zookeeper_security(table.zookeeper, f"{where}.zookeeper", lambda text: _path(text, here)),
     )
 
 
@@ -446,6 +450,9 @@ def _check_storage(table: _ClusterTable, name: str, where: str) -> None:
     if table.storage == "local":
         if table.store:
             raise ConfigError(f'{where}.store: only with storage = "bookkeeper"; [metadata] store is for all clusters')
+        for key in ("bookies", "zookeeper"):
+            if getattr(table, key):
+                raise ConfigError(f'{where}.{key}: only with storage = "bookkeeper"')
         return
     if not table.store:
         raise ConfigError(
@@ -600,8 +607,14 @@ def _spark_value(value: str | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _metadata(value: dict[str, Any]) -> MetadataConfig:
-    table = read_table(MetadataConfig, value, "metadata")
+def _metadata(value: dict[str, Any], here: Path) -> MetadataConfig:
+    given = {key: value[key] for key in value if key != "zookeeper"}
+    table = read_table(MetadataConfig, given, "metadata")
+    if "zookeeper" in value:
+        security = zookeeper_security(value["zookeeper"], "metadata.zookeeper", lambda text: _path(text, here))
+        if table.store == SQLITE:
+            raise ConfigError('metadata.zookeeper: only with store = "zookeeper://host:2181/magnetar" in [metadata]')
+        table = msgspec.structs.replace(table, zookeeper=security)
     if table.store != SQLITE:
         try:
             parse_zookeeper(table.store)

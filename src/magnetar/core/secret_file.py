@@ -60,6 +60,23 @@ def read_token(path: str | Path, what: str = "token file") -> str:
     return token
 
 
+def read_password(path: str | Path) -> str:
+    """A password from its file, without the end of its line.
+
+    Raises:
+        ConfigError: as `read_file`; or it is empty, or more than one line of text.
+    """
+    try:
+        password = read_file(path, "password file", private=True).decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"password file {path} is not UTF-8: it should hold a password") from None
+    if not password:
+        raise ConfigError(f"password file {path} is empty: it should hold a password")
+    if not password.isprintable():
+        raise ConfigError(f"password file {path} holds more than one line of text: it should hold a password")
+    return password
+
+
 def read_link_token(path: Path) -> str:
     """The token of the links, or the secret that all clusters share.
 

@@ -1,4 +1,6 @@
-"""The tables `[authentication]`, `[authorization]`, `[tls]` and `[client]` of clusters.toml as structs.
+"""The tables `[authentication]`, `[authorization]`, `[tls]` and `[client]` of clusters.toml as structs; and the tables
+`[clusters.NAME.bookies]`, `[clusters.NAME.zookeeper]` and `[metadata.zookeeper]`, which secure connections to the servers that
+store the data of brokers.
 
 The file itself has no secrets: it names files and environment variables, which are read where they are used
 (`runtime.security.secrets`). So the configuration may be shown, copied and logged.
@@ -9,8 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from magnetar.core.errors import ConfigError
+from magnetar.core.tables import read_table
 
 Method = Literal["token", "basic", "tls"]
 
@@ -18,6 +22,7 @@ Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 Milliseconds = Annotated[int, Meta(ge=1, le=366 * 24 * 3_600_000)]
 Seconds = Annotated[int, Meta(ge=0, le=3_600)]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
+User = Annotated[str, Meta(max_length=256)]
 
 ROLE_CHARACTERS_MAX: Final = 512
 """A ceiling on a role's name: it is stored with every permission and shown in errors."""
@@ -133,7 +138,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Security(Struct, frozen=True, kw_only=True):
-    """All four tables; their paths are absolute."""
+    """The first four tables; their paths are absolute."""
 
     authentication: AuthenticationConfig = AuthenticationConfig()
     authorization: AuthorizationConfig = AuthorizationConfig()
@@ -210,3 +215,107 @@ def _roles(security: Security) -> list[tuple[str, str]]:
     found += [("authorization.superusers", role) for role in authorization.superusers]
     found += [("authorization.replicate_roles", role) for role in authorization.replicate_roles]
     return found + [("authorization.monitor_roles", role) for role in authorization.monitor_roles]
+
+
+class BookieSecurity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[clusters.NAME.bookies]` table."""
+
+    tls: bool = False
+    """Whether connections to bookies use TLS. Off, as in BookKeeper: a bookie has it only if it has a certificate
+    (`tlsProviderFactoryClass`). Entries are sent as they are without it."""
+    ca_file: str = ""
+    """PEM: the authorities that sign the bookies' certificates; default: those that the system trusts."""
+    certificate_file: str = ""
+    """PEM: a certificate of the broker, for bookies that ask for one (`tlsClientAuthentication`), or that authenticate by it
+    (`BookieAuthZFactory`)."""
+    key_file: str = ""
+    """PEM: its private key, unencrypted, not readable by others."""
+    verify_hostname: bool = True
+    """Whether a bookie's certificate has to name the host that the bookie has registered. `false` for certificates without
+    such names: any certificate of `ca_file` is accepted then."""
+    user: User = ""
+    """The user for SASL, by DIGEST-MD5: `user_NAME` of the bookies' login configuration. Bookies accept by default only names
+    that contain `bookkeeper` (`saslJaasClientAllowedIds`). Empty: without SASL."""
+    password_file: str = ""
+    """A file with the password of `user`, mode 0600."""
+
+
+class ZooKeeperSecurityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `[clusters.NAME.zookeeper]` and `[metadata.zookeeper]` tables."""
+
+    tls: bool = False
+    """Whether connections to ZooKeeper use TLS. Off, as in ZooKeeper: it has TLS on a port of its own (`secureClientPort`),
+    which the address has to name."""
+    ca_file: str = ""
+    """PEM: the authorities that sign the servers' certificates; default: those that the system trusts."""
+    certificate_file: str = ""
+    """PEM: a certificate of the broker. Servers ask for one by default (`ssl.clientAuth`)."""
+    key_file: str = ""
+    """PEM: its private key, unencrypted, not readable by others."""
+    verify_hostname: bool = True
+    """Whether a server's certificate has to name the host of the address, as with ZooKeeper's own clients
+    (`ssl.hostnameVerification`)."""
+    user: User = ""
+    """The user. Empty: without authentication, except by the certificate."""
+    password_file: str = ""
+    """A file with the password of `user`, mode 0600. It is read at the start of the broker."""
+    authentication: Literal["sasl", "digest"] = "sasl"
+    """How `user` authenticates. `sasl`: by DIGEST-MD5, with a user of the servers' login configuration; a wrong password is
+    refused, and the password is not sent. `digest`: any user and password, which access lists compare and which are sent as they
+    are, so use TLS."""
+    access: Literal["auto", "creator", "anyone"] = "auto"
+    """Who may use the nodes that the broker makes below `store`: `creator`, who authenticates as the same user, or by the same
+    certificate; `anyone`. `auto`: `creator` if there is a `user`. Nodes below `ledgers` get the access list of that node
+    instead, so that bookies and Java's tools can use them."""
+
+    @property
+    def creator_only(self) -> bool:
+        """Whether the nodes are for this user alone."""
+        return self.access == "creator" or (self.access == "auto" and bool(self.user))
+
+
+def bookie_security(value: Any, where: str, resolve: Callable[[str], Path]) -> BookieSecurity:
+    """The table for bookies, checked, with absolute paths.
+
+    Args:
+        value: of the file.
+        where: name of the table.
+        resolve: makes a path of the file absolute.
+
+    Raises:
+        ConfigError: names the key and what would be right.
+    """
+    table = read_table(BookieSecurity, value, where)
+    _check_server(table, where)
+    return _resolved(table, resolve)
+
+
+def zookeeper_security(value: Any, where: str, resolve: Callable[[str], Path]) -> ZooKeeperSecurityConfig:
+    """The table for ZooKeeper; as `bookie_security`."""
+    table = read_table(ZooKeeperSecurityConfig, value, where)
+    _check_server(table, where)
+    if table.authentication == "digest" and ":" in table.user:
+        raise ConfigError(f'{where}.user: {table.user!a}: a colon cannot be in the name of a user with "digest"')
+    if table.access == "creator" and not table.user and not table.certificate_file:
+        raise ConfigError(f'{where}.access: "creator" needs a user, or a certificate that ZooKeeper authenticates')
+    return _resolved(table, resolve)
+
+
+def _check_server(table: BookieSecurity | ZooKeeperSecurityConfig, where: str) -> None:
+    if bool(table.certificate_file) != bool(table.key_file):
+        raise ConfigError(f"{where}: certificate_file and key_file belong together: write both")
+    if bool(table.user) != bool(table.password_file):
+        raise ConfigError(f"{where}: user and password_file belong together: write both")
+    if not table.user.isprintable():
+        raise ConfigError(f"{where}.user: {table.user!a} has characters that cannot be printed")
+    if not table.tls:
+        for key in ("ca_file", "certificate_file"):
+            if getattr(table, key):
+                raise ConfigError(f"{where}.{key}: only with TLS: write tls = true, too")
+        if not table.verify_hostname:
+            raise ConfigError(f"{where}.verify_hostname: only with TLS: write tls = true, too")
+
+
+def _resolved(table: _S, resolve: Callable[[str], Path]) -> _S:
+    files = {key: getattr(table, key) for key in table.__struct_fields__ if key.endswith("_file")}
+    return replace(table, **{key: str(resolve(path)) for key, path in files.items() if path})

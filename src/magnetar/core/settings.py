@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from magnetar.core.addresses import SQLITE, is_host, port_of
 from magnetar.core.errors import ConfigError
+from magnetar.core.security import BookieSecurity, ZooKeeperSecurityConfig
 from magnetar.core.tables import suggestion
 
 KIB: Final = 1 << 10
@@ -155,6 +156,7 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
         ledgers: the node of ZooKeeper that has BookKeeper's own metadata.
         ensemble: bookies that get each entry of the log.
         ack_quorum: bookies that have an entry on disk before it is confirmed.
+        bookies, zookeeper: how the connections to these servers are secured.
     """
 
     name: str
@@ -164,6 +166,8 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
     ledgers: str = "/ledgers"
     ensemble: int = 3
     ack_quorum: int = 2
+    bookies: BookieSecurity = BookieSecurity()
+    zookeeper: ZooKeeperSecurityConfig = ZooKeeperSecurityConfig()
 
     def broker(self, name: str) -> BrokerEndpoints:
         """One broker by name; with the name "" the only one.
@@ -376,6 +380,7 @@ class MetadataConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where this cluster keeps its metadata: `sqlite`, a file in the data folder, or `zookeeper://host:2181/path`
     (several hosts with commas), where each cluster has a node of its own below the path. There is no automatic
     migration between them."""
+    zookeeper: ZooKeeperSecurityConfig = ZooKeeperSecurityConfig()
     metadata_sync_topic: str = ""
     """The topic for changes, which is replicated to all clusters: `persistent://pulsar/system/metadata-sync`. Use the
     same topic in every cluster. Empty: metadata is not synchronised."""

@@ -99,7 +99,15 @@ def open_local(config: Config, cluster: str, reports: LogReports, stack: context
     reserve = Reserve(folder.path / "reserve")
     mark = StoreMark(folder.path / MARK_FILE)
     stack.callback(mark.close)
-    store = open_store(store_key, cluster, folder.path, reserve, lost=folder.lock.lost, on_commit=mark.keep)
+    store = open_store(
+        store_key,
+        cluster,
+        folder.path,
+        reserve,
+        zookeeper=config.metadata.zookeeper,
+        lost=folder.lock.lost,
+        on_commit=mark.keep,
+    )
     stack.callback(store.close)
     stored = {key: value for key, (value, _version) in store.load().items()}
     ledgers = LedgerFile(OsFiles(), folder.path / LEDGER_FILE, threading.Lock())

@@ -1,12 +1,16 @@
 """Our client of ledgers next to Java's, with real bookies: each reads what the other has written."""
 
 import asyncio
+import ssl
 
 import pytest
 
-from magnetar.bookkeeper.ledgers.metadata import DigestType
+from magnetar.bookkeeper.ledgers.metadata import BookieId, DigestType
 from magnetar.bookkeeper.network.client import BookKeeper
+from magnetar.bookkeeper.network.connection import Connections, Security
 from magnetar.bookkeeper.network.errors import LedgerRefused, NoSuchLedger, TooFewBookies
+from magnetar.bookkeeper.network.zookeeper import address_of
+from magnetar.bookkeeper.protocol.messages import GetBookieInfo
 from tests.support.apache_bookkeeper.kit import PASSWORD, BookKeeperCluster, java_content
 from tests.support.bookkeeper_ledgers import content, run, written
 
@@ -100,5 +104,18 @@ def test_an_ensemble_that_is_too_large_is_one_line(cluster: BookKeeperCluster) -
         async with await BookKeeper.connect(cluster.hosts) as client:
             with pytest.raises(TooFewBookies, match="^4 bookies take entries: an ensemble of 5 needs as many$"):
                 await client.create(ensemble=5)
+
+    run(test)
+
+
+def test_a_bookie_without_tls_is_one_line(cluster: BookKeeperCluster) -> None:
+    bookie = BookieId(cluster.bookies[0].id)
+
+    async def test() -> None:
+        connections = Connections(asyncio.get_running_loop(), address_of, security=Security(ssl.create_default_context))
+        with pytest.raises(ConnectionError):
+            await connections.ask(bookie, GetBookieInfo())
+        assert connections.problem([bookie]) == f"bookie {bookie}: it has no TLS, and this client is to use it"
+        await connections.close()
 
     run(test)

@@ -1,3 +1,4 @@
+import java.io.File;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import org.apache.bookkeeper.client.BookKeeper;
@@ -7,11 +8,11 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
  * Java's own client of ledgers, for tests. kit.py runs this file from its source. It does several ledgers in one run, since its start
- * takes seconds.
+ * takes seconds. FILE has the settings of the client.
  *
- * write URI E QW QA DIGEST,... PASSWORD COUNT BYTES V2  writes and closes a ledger for each digest; prints their ids
+ * write FILE E QW QA DIGEST,... PASSWORD COUNT BYTES V2  writes and closes a ledger for each digest; prints their ids
  * leave ...                                             the same, without closing them
- * read URI PASSWORD LEDGER:DIGEST ...                   opens them without recovery; for each entry prints ledger:base64
+ * read FILE PASSWORD LEDGER:DIGEST ...                   opens them without recovery; for each entry prints ledger:base64
  * recover ...                                           the same with recovery
  */
 public class Ledgers {
@@ -27,7 +28,8 @@ public class Ledgers {
     }
 
     private static void run(String[] words) throws Exception {
-        ClientConfiguration settings = new ClientConfiguration().setMetadataServiceUri(words[1]);
+        ClientConfiguration settings = new ClientConfiguration();
+        settings.loadConf(new File(words[1]).toURI().toURL());
         boolean writes = words[0].equals("write") || words[0].equals("leave");
         settings.setUseV2WireProtocol(writes && Boolean.parseBoolean(words[9]));
         BookKeeper client = new BookKeeper(settings);

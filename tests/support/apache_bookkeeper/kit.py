@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,21 +71,58 @@ ROOT: Final = "/ledgers"
 """The node of ZooKeeper below which BookKeeper keeps everything."""
 
 
+def quiet_client(hosts: str) -> KazooClient:
+    """A client of ZooKeeper that is not started."""
+    return KazooClient(hosts=hosts, timeout=SESSION_S, logger=QUIET)
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What TLS and authentication add to a cluster.
+
+    Attributes:
+        zookeeper: lines of ZooKeeper's configuration.
+        bookie: lines of the configuration of every bookie.
+        tools: lines of the configuration of Java's clients and of BookieShell.
+        properties: of every JVM.
+        secure_port: whether ZooKeeper has a port for TLS, too.
+        connect: makes a client of ZooKeeper from its address.
+    """
+
+    zookeeper: Mapping[str, str] = field(default_factory=dict)
+    bookie: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, object] = field(default_factory=dict)
+    secure_port: bool = False
+    connect: Callable[[str], KazooClient] = quiet_client
+
+
+NONE: Final = Protection()
+
+
 class ZooKeeperServer(Jvm):
     """One ZooKeeper server.
 
     Args:
         folder: for data and logs.
+        protection: see there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protection: Protection = NONE) -> None:
         super().__init__("ZooKeeper", folder)
         self.port = free_port()
+        self.secure_port = free_port() if protection.secure_port else 0
+        self._protection = protection
 
     @property
     def hosts(self) -> str:
         """For clients."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_hosts(self) -> str:
+        """For clients by TLS."""
+        return f"127.0.0.1:{self.secure_port}"
 
     def start(self) -> None:
         """Start it (again), with what it had; raises PeerError when it is not ready in time."""
@@ -98,19 +136,21 @@ class ZooKeeperServer(Jvm):
             "maxClientCnxns": 0,
             "minSessionTimeout": 1000,
             "maxSessionTimeout": 60_000,
-        }
+        } | dict(self._protection.zookeeper)
+        if self.secure_port:
+            settings |= {"secureClientPort": self.secure_port, "secureClientPortAddress": "127.0.0.1"}
         (self.folder / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         properties = {
             "zookeeper.admin.enableServer": "false",
             "log4j.configurationFile": HERE / "log4j2.xml",
-        }
+        } | dict(self._protection.properties)
         limits = ["-Xms32m", f"-Xmx{ZOOKEEPER_HEAP}", "-XX:+UseSerialGC"]
         command = java(jars, self.folder, limits, properties)
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg")]
         self.launch(command, self._ready, START_S)
 
     def _ready(self) -> bool:
-        return is_open(self.port) and serves(self.hosts)
+        return is_open(self.port) and serves(self._protection.connect(self.hosts))
 
 
 class BookieServer(Jvm):
@@ -191,13 +231,22 @@ class BookKeeperCluster:
         folder: for the data and logs of all.
         bookies: how many there are at the start; `add` makes more.
         settings: more lines of the configuration of every bookie.
+        protection: see there.
     """
 
-    def __init__(self, folder: Path, bookies: int = 3, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bookies: int = 3,
+        *,
+        settings: Mapping[str, str] | None = None,
+        protection: Protection = NONE,
+    ) -> None:
         self.folder = folder
-        self.zookeeper = ZooKeeperServer(folder / "zookeeper")
+        self.zookeeper = ZooKeeperServer(folder / "zookeeper", protection)
         self.bookies: list[BookieServer] = []
-        self._settings = dict(settings or {})
+        self._settings = dict(settings or {}) | dict(protection.bookie)
+        self._protection = protection
         for _ in range(bookies):
             self.add()
 
@@ -217,7 +266,8 @@ class BookKeeperCluster:
         """One more bookie, not started."""
         number = len(self.bookies) + 1
         own = self._settings | dict(settings or {})
-        made = BookieServer(number, self.folder / f"bookie{number}", self.hosts, own, properties)
+        more = dict(self._protection.properties) | dict(properties or {})
+        made = BookieServer(number, self.folder / f"bookie{number}", self.hosts, own, more)
         self.bookies.append(made)
         return made
 
@@ -273,7 +323,7 @@ class BookKeeperCluster:
     @contextlib.contextmanager
     def client(self) -> Iterator[KazooClient]:
         """A client of ZooKeeper."""
-        client = KazooClient(hosts=self.hosts, timeout=SESSION_S, logger=QUIET)
+        client = self._protection.connect(self.hosts)
         client.start()
         try:
             yield client
@@ -306,11 +356,12 @@ class BookKeeperCluster:
         return found
 
     def _ledgers(self, command: str, *words: object) -> list[str]:
-        return self.java(str(HERE / "Ledgers.java"), command, self.uri, *map(str, words)).split()
+        settings = f"{self._tools_conf()}"
+        return self.java(str(HERE / "Ledgers.java"), command, settings, *map(str, words)).split()
 
     def shell(self, *words: str) -> str:
         """A command of BookieShell; its output. Raises PeerError when it fails."""
-        return self.java("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._shell_conf()), *words)
+        return self.java("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._tools_conf()), *words)
 
     def java(self, *words: str) -> str:
         """A Java program with the peer's jars: a class, or a file with its source, and its arguments; its output.
@@ -321,7 +372,8 @@ class BookKeeperCluster:
         for part in ("logs", "tmp"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         limits = [f"-Xmx{SHELL_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command = java(fetch(), folder, limits, {"log4j.configurationFile": HERE / "log4j2.xml"})
+        properties = {"log4j.configurationFile": HERE / "log4j2.xml"} | dict(self._protection.properties)
+        command = java(fetch(), folder, limits, properties)
         try:
             done = subprocess.run(
                 [*command, *words], cwd=folder, capture_output=True, text=True, timeout=SHELL_S, check=False
@@ -333,10 +385,12 @@ class BookKeeperCluster:
             raise PeerError(f"{' '.join(words)}: exit code {done.returncode}: {lines[-1]}")
         return done.stdout
 
-    def _shell_conf(self) -> Path:
+    def _tools_conf(self) -> Path:
         path = self.folder / "shell" / "shell.conf"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"metadataServiceUri={self.uri}\nallowLoopback=true\nzkTimeout=10000\n")
+        lines = {"metadataServiceUri": self.uri, "allowLoopback": "true", "zkTimeout": "10000"}
+        lines |= self._protection.tools
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         return path
 
 
@@ -368,10 +422,10 @@ def _exit(*_: object) -> None:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, bookies: int = 3, *, settings: Mapping[str, str] | None = None
+    folder: Path, bookies: int = 3, *, settings: Mapping[str, str] | None = None, protection: Protection = NONE
 ) -> Iterator[BookKeeperCluster]:
     """A cluster; killed and wiped at the end."""
-    cluster = BookKeeperCluster(folder, bookies, settings=settings)
+    cluster = BookKeeperCluster(folder, bookies, settings=settings, protection=protection)
     try:
         cluster.start()
         yield cluster

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from magnetar.core import config, settings, tables
 from magnetar.core.config import Config
 from magnetar.core.errors import ConfigError
+from magnetar.core.security import BookieSecurity, ZooKeeperSecurityConfig
 from magnetar.core.settings import Address, LinkConfig
 from magnetar.replication.acked_sets.machine import SET_BYTES_MAX
 from magnetar.replication.acked_sets.pacer import MARKERS_PER_S_MAX
@@ -281,6 +282,64 @@ def test_clusters_on_bookkeeper() -> None:
     assert parse(LEDGERS + other).cluster("b").store == "zookeeper://y:2181/one"
 
 
+def test_the_security_of_connections_to_storage() -> None:
+    text = LEDGERS + (
+        "[clusters.a.bookies]\ntls = true\nca_file = 'ca.pem'\nuser = 'bookkeeper'\npassword_file = '/run/password'\n"
+        "[clusters.a.zookeeper]\ntls = true\ncertificate_file = 'c.pem'\nkey_file = 'k.pem'\nverify_hostname = false\n"
+    )
+    cluster = parse(text).cluster("a")
+    assert cluster.bookies == BookieSecurity(
+        tls=True, ca_file="/etc/magnetar/ca.pem", user="bookkeeper", password_file="/run/password"
+    )
+    assert cluster.zookeeper == ZooKeeperSecurityConfig(
+        tls=True, certificate_file="/etc/magnetar/c.pem", key_file="/etc/magnetar/k.pem", verify_hostname=False
+    )
+    assert parse(LEDGERS).cluster("a").bookies == BookieSecurity()
+    store = "[metadata]\nstore = 'zookeeper://z:2181/m'\n[metadata.zookeeper]\nuser = 'm'\npassword_file = 'p'\n"
+    assert parse(ONE + store).metadata.zookeeper == ZooKeeperSecurityConfig(user="m", password_file="/etc/magnetar/p")
+
+
+def test_nodes_are_for_their_user_alone_unless_there_is_none() -> None:
+    user = {"user": "m", "password_file": "p"}
+    for creator_only, keys in (
+        (False, {}),
+        (True, user),
+        (False, user | {"access": "anyone"}),
+        (True, {"access": "creator"}),
+    ):
+        assert ZooKeeperSecurityConfig(**keys).creator_only is creator_only
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("bookies]\ntls = true\nkey_file = 'k'", "bookies: certificate_file and key_file belong together: write both"),
+        ("bookies]\nuser = 'u'", "bookies: user and password_file belong together: write both"),
+        ("zookeeper]\npassword_file = 'p'", "zookeeper: user and password_file belong together: write both"),
+        ("bookies]\nca_file = 'c'", "bookies.ca_file: only with TLS: write tls = true, too"),
+        ("zookeeper]\nverify_hostname = false", "zookeeper.verify_hostname: only with TLS: write tls = true, too"),
+        ("bookies]\npassword = 'p'", "bookies.password: unknown key: did you mean 'password_file'?"),
+        ("zookeeper]\naccess = 'creator'", 'zookeeper.access: "creator" needs a user, or a certificate'),
+        ("zookeeper]\naccess = 'me'", 'zookeeper.access: expected one of "anyone", "auto", "creator" (found \'me\')'),
+        (
+            "zookeeper]\nuser = 'a:b'\npassword_file = 'p'\nauthentication = 'digest'",
+            "zookeeper.user: 'a:b': a colon cannot be in the name of a user with \"digest\"",
+        ),
+        (
+            "zookeeper]\nuser = \"a\\nb\"\npassword_file = 'p'",
+            "zookeeper.user: 'a\\nb' has characters that cannot be printed",
+        ),
+    ],
+)
+def test_wrong_security_of_connections_to_storage_is_one_line(table: str, line: str) -> None:
+    assert line_of(f"{LEDGERS}[clusters.a.{table}\n").startswith(f"clusters.a.{line}")
+
+
+def test_security_of_connections_that_there_are_not_is_one_line() -> None:
+    assert line_of(f"{ONE}[clusters.a.bookies]\ntls = true\n") == 'clusters.a.bookies: only with storage = "bookkeeper"'
+    assert line_of(f"{ONE}[metadata.zookeeper]\ntls = true\n").startswith("metadata.zookeeper: only with store = ")
+
+
 def test_a_cluster_of_several_brokers() -> None:
     found = parse(
         TWO_BROKERS
@@ -537,6 +596,8 @@ def test_every_limit_has_its_reason() -> None:
         settings.ReplicationLimits,
         settings.SubscriptionsConfig,
         settings.DeduplicationConfig,
+        BookieSecurity,
+        ZooKeeperSecurityConfig,
     ):
         body = ast.parse(inspect.getsource(struct)).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -38,6 +38,7 @@ from magnetar.bookkeeper.network.errors import (
 from magnetar.bookkeeper.network.readable import ReadableLedger
 from magnetar.bookkeeper.network.writable import WritableLedger
 from magnetar.bookkeeper.network.zookeeper import RegisteredBookies, ZooKeeper
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity
 from magnetar.bookkeeper.protocol.messages import BookieInfo, Code, GetBookieInfo
 
 ROOT: Final = "/ledgers"
@@ -76,7 +77,13 @@ class BookKeeper:
 
     @classmethod
     async def connect(
-        cls, hosts: str, *, root: str = ROOT, limits: Limits | None = None, security: Security | None = None
+        cls,
+        hosts: str,
+        *,
+        root: str = ROOT,
+        limits: Limits | None = None,
+        security: Security | None = None,
+        zookeeper_security: ZooKeeperSecurity = OPEN,
     ) -> Self:
         """Connect to ZooKeeper. Bookies are connected to when they are needed.
 
@@ -85,6 +92,8 @@ class BookKeeper:
             root: see `ROOT`.
             limits: see `Limits`.
             security: of the connections to bookies; None: none.
+            zookeeper_security: of the connections to ZooKeeper. Its `creator_only` does not count: what is created here gets the
+                access list of the root.
 
         Raises:
             ZooKeeperError: it does not answer, or the root is not a BookKeeper cluster that this client knows.
@@ -97,7 +106,7 @@ class BookKeeper:
             bookies.registered(found.writable, found.read_only)
             connections.keep(found.writable | found.read_only)
 
-        zookeeper = ZooKeeper(hosts, root, registered)
+        zookeeper = ZooKeeper(hosts, root, registered, zookeeper_security)
         connections = Connections(loop, zookeeper.address, limits.connections, security)
         await zookeeper.open()
         return cls(Outside(loop, zookeeper, connections, bookies), limits)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from magnetar.bookkeeper.ledgers.metadata import BookieId
+from magnetar.bookkeeper.network.errors import AuthenticationRefused
 from magnetar.bookkeeper.protocol import v2, v3
 from magnetar.bookkeeper.protocol.frames import Buffers, Frame, FrameReader, ProtocolError
 from magnetar.bookkeeper.protocol.messages import (
@@ -100,7 +101,11 @@ class Authentication(Protocol):
         """The first message to the bookie."""
 
     def next(self, payload: bytes) -> bytes | None:
-        """The answer to a message of the bookie; None: it is complete."""
+        """The answer to a message of the bookie; None: it is complete.
+
+        Raises:
+            AuthenticationRefused: the bookie is not what it should be.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +113,12 @@ class Security:
     """How connections are secured.
 
     Attributes:
-        tls: None: without TLS. The context decides which certificates are trusted, and whether host names are checked.
-        authentication: makes one for each connection; None: the bookies ask for none.
+        tls: returns the context of one connection, so that certificates can be replaced; None: without TLS. The context decides
+            which certificates are trusted, and whether host names are checked.
+        authentication: makes one for each connection; None: the bookies ask for none, or take the client's certificate for it.
     """
 
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
     authentication: Callable[[], Authentication] | None = None
 
 
@@ -180,6 +186,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._flushing = False
         self._check: asyncio.TimerHandle | None = None
+        self.tls_problem = ""
 
     @property
     def closed(self) -> bool:
@@ -232,6 +239,9 @@ class _Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            # In TLS 1.3 a bookie refuses a client's certificate after the handshake has ended for the client.
+            self.tls_problem = tls_problem(exc)
         if self._check is not None:
             self._check.cancel()
         waiting = [*self._waiting.values(), *(one for more in self._more.values() for one in more)]
@@ -322,6 +332,7 @@ class _Link:
         self._backoff_s = 0.0
         self._not_before = 0.0
         self._ended = False
+        self._unanswered = ""
 
     def send(self, outgoing: _Outgoing) -> None:
         """Send a frame, as soon as there is a connection."""
@@ -357,6 +368,7 @@ class _Link:
             OSError, TimeoutError, _Refused: there is none.
         """
         connection: _Connection | None = None
+        self._unanswered = "it does not answer"
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 host, port = self._bookie.address()
@@ -365,9 +377,13 @@ class _Link:
                 )
                 await self._greet(connection, host)
                 return connection
-        except BaseException:
+        except BaseException as error:
             if connection is not None:
                 connection.end()
+                if isinstance(error, ConnectionError) and connection.tls_problem:
+                    raise _Refused(connection.tls_problem) from error
+            if isinstance(error, ssl.SSLError):
+                raise _Refused(tls_problem(error)) from error
             raise
 
     def _connected(self, connecting: asyncio.Task[_Connection]) -> None:
@@ -378,7 +394,7 @@ class _Link:
         if connecting.cancelled():
             self._failed("the connection was given up", queue)
         elif isinstance(error, TimeoutError):
-            self._failed(f"it does not answer within {self._limits.connect_s:g} s", queue)
+            self._failed(f"{self._unanswered} within {self._limits.connect_s:g} s", queue)
         elif error is not None:
             self._failed(str(error) or type(error).__name__, queue)
         elif (connection := connecting.result()).closed:
@@ -403,7 +419,8 @@ class _Link:
                 raise _Refused("it has no TLS, and this client is to use it")
             assert connection.transport is not None
             loop = self._bookie.loop
-            transport = await loop.start_tls(connection.transport, connection, self._security.tls, server_hostname=host)
+            context = self._security.tls()
+            transport = await loop.start_tls(connection.transport, connection, context, server_hostname=host)
             if transport is None:
                 raise ConnectionError("it has closed the connection while TLS began")
             connection.secure(transport)
@@ -411,21 +428,34 @@ class _Link:
         authentication = make() if make is not None else None
         plugin = authentication.plugin if authentication is not None else NO_PLUGIN
         payload = authentication.first() if authentication is not None else b""
-        for _ in range(AUTHENTICATION_STEPS):
+        for step in range(AUTHENTICATION_STEPS):
+            if step:
+                # A bookie says nothing to a user or a password that it refuses.
+                self._unanswered = (
+                    f"it refuses the user or the password: it does not answer the authentication {plugin}"
+                )
             answer = await connection.ask(Authenticate(plugin, payload))
             if not isinstance(answer, Authenticated) or answer.code is not Code.OK:
-                raise _Refused(
-                    f"it refuses the authentication {plugin}"
-                    if authentication is not None
-                    else "it wants an authentication, and this client has none"
-                )
+                raise _Refused(self._refusal(plugin))
             if authentication is None or answer.plugin == NO_PLUGIN:
+                # The bookie has no authentication, or has accepted the certificate. Java's client continues then, too.
                 return
-            following = authentication.next(answer.payload)
+            try:
+                following = authentication.next(answer.payload)
+            except AuthenticationRefused as error:
+                raise _Refused(f"the authentication {plugin} fails: {error}") from None
             if following is None:
                 return
             payload = following
         raise _Refused(f"the authentication {plugin} has no end")
+
+    def _refusal(self, plugin: str) -> str:
+        """The problem of a bookie that answers with a refusal."""
+        if plugin != NO_PLUGIN:
+            return f"it refuses the authentication {plugin}"
+        if self._security.tls is None:
+            return "it wants an authentication, and this client has none"
+        return "it wants an authentication, and this client has none; or it does not allow the client's certificate"
 
     def _failed(self, problem: str, queue: list[_Outgoing]) -> None:
         limits = self._limits
@@ -517,6 +547,16 @@ class _Bookie:
     def well(self) -> None:
         """It has accepted a connection."""
         self.problem = ""
+
+
+def tls_problem(error: ssl.SSLError) -> str:
+    """Why TLS with a server failed, in a few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "alert" in reason:
+        return f"it ends TLS ({reason}): it may want a certificate of the client, or another one"
+    return f"TLS fails: {reason}"
 
 
 class Connections:

@@ -39,3 +39,7 @@ class EntryUnreadable(BookKeeperError):
 
 class RecoveryFailed(BookKeeperError):
     """A ledger could not be recovered now, for example because bookies do not answer. A later attempt may succeed."""
+
+
+class AuthenticationRefused(BookKeeperError):
+    """A server did not prove who it is, or wants another authentication than this client has."""

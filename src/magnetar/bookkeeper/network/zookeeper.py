@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -33,12 +32,21 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
+from kazoo.security import ACL
 
 from magnetar.bookkeeper.ledgers.layouts import LedgerPaths, UnknownLayout, counted, decode_layout, long_id
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, Versioned
 from magnetar.bookkeeper.ledgers.serialization import UnreadableMetadata, decode_metadata, encode_metadata
 from magnetar.bookkeeper.network.connection import Address
 from magnetar.bookkeeper.network.errors import NoSuchLedger, ZooKeeperError
+from magnetar.bookkeeper.network.zookeeper_client import (
+    OPEN,
+    SaslMissing,
+    ZooKeeperSecurity,
+    explained,
+    make_client,
+    silence,
+)
 from magnetar.bookkeeper.protocol.bookkeeper_pb2 import BookieServiceInfo
 
 logger = logging.getLogger("magnetar.bookkeeper")
@@ -55,6 +63,9 @@ LOST_S: Final = 30.0
 
 AGAIN_S: Final = 0.1
 """Pause before a request is repeated, so that a server that closes every connection is not asked without an end."""
+
+HIDDEN: Final = ":x"
+"""The end of an id of the scheme `digest` whose password ZooKeeper does not show, because the client may not change the list."""
 
 ENDPOINT: Final = "bookie-rpc"
 """The protocol of the endpoint that serves ledgers, among those that a bookie registers."""
@@ -150,10 +161,14 @@ class ZooKeeper:
         hosts: `host:port`, several with commas between them.
         root: the node that has everything of BookKeeper.
         registered: called with the registered bookies, at the start and whenever they change.
+        security: of the connections.
         session_s, lost_s: see `SESSION_S`, `LOST_S`.
 
     Attributes:
         instance: the id of the cluster.
+
+    Raises:
+        ZooKeeperError: a library that the security needs is missing.
     """
 
     def __init__(
@@ -161,6 +176,7 @@ class ZooKeeper:
         hosts: str,
         root: str,
         registered: Callable[[RegisteredBookies], None],
+        security: ZooKeeperSecurity = OPEN,
         *,
         session_s: float = SESSION_S,
         lost_s: float = LOST_S,
@@ -171,9 +187,13 @@ class ZooKeeper:
         self._root = root
         self._registered = registered
         self._lost_s = lost_s
-        self._client = KazooClient(
-            hosts=hosts, timeout=session_s, logger=logging.getLogger("magnetar.bookkeeper.kazoo")
-        )
+        self._hosts = hosts
+        self._security = security
+        try:
+            self._client = make_client(hosts, session_s, logging.getLogger("magnetar.bookkeeper.kazoo"), security)
+        except SaslMissing as error:
+            raise ZooKeeperError(str(error)) from None
+        self._acl: list[ACL] = []
         self._paths: LedgerPaths | None = None
         self._long_ids = False
         self._bookies = RegisteredBookies()
@@ -193,7 +213,8 @@ class ZooKeeper:
             await self._loop.run_in_executor(None, self._client.start, start_s)
         except KazooTimeoutError:
             await self.close()
-            raise ZooKeeperError(f"{self._name}: ZooKeeper does not answer within {start_s:g} s") from None
+            why = await self._loop.run_in_executor(None, silence, self._hosts, self._security)
+            raise ZooKeeperError(f"{self._name}: ZooKeeper does not answer within {start_s:g} s: {why}") from None
         self._connected.set()
         try:
             await self._check_cluster()
@@ -245,7 +266,7 @@ class ZooKeeper:
         """
         path, content = self._path(ledger), encode_metadata(metadata)
         try:
-            await self._reliably(lambda: self._client.create_async(path, content, makepath=True))
+            await self._reliably(lambda: self._client.create_async(path, content, self._acl, makepath=True))
         except NodeExistsError:
             try:
                 stored = await self.read(ledger)
@@ -378,13 +399,28 @@ class ZooKeeper:
         except UnknownLayout as error:
             raise ZooKeeperError(f"{self._name}: {error}") from None
         self.instance = instance.decode(errors="replace")
+        self._acl = await self._access()
         long_ids = self._paths.long_ids
         self._long_ids = await self._reliably(lambda: self._client.exists_async(long_ids)) is not None
+
+    async def _access(self) -> list[ACL]:
+        """Who may use the nodes of this client: those who may use the root. So Java's tools and the bookies can use them, too.
+
+        Raises:
+            ZooKeeperError: the list cannot be read as it is.
+        """
+        acl, _ = await self._reliably(lambda: self._client.get_acls_async(self._root))
+        if any(one.id.scheme == "digest" and one.id.id.endswith(HIDDEN) for one in acl):
+            raise ZooKeeperError(
+                f"{self._name}: ZooKeeper hides the passwords in the access list of {self._root}, which new nodes have to get: "
+                "let this user administer the node (permission a)"
+            )
+        return list(acl)
 
     async def _count(self, prefix: str) -> int | None:
         """The next number of a counter; None: it is used up. After a lost answer one number stays unused."""
         path = await self._reliably(
-            lambda: self._client.create_async(prefix, b"", ephemeral=True, sequence=True, makepath=True)
+            lambda: self._client.create_async(prefix, b"", self._acl, ephemeral=True, sequence=True, makepath=True)
         )
         self._client.delete_async(path)
         return counted(path)
@@ -492,7 +528,7 @@ class ZooKeeper:
         return ZooKeeperError(f"{self._name}: ZooKeeper does not answer within {self._lost_s:g} s")
 
     def _explained(self, error: KazooException) -> ZooKeeperError:
-        return ZooKeeperError(f"{self._name}: {str(error) or type(error).__name__}")
+        return ZooKeeperError(f"{self._name}: {explained(error)}")
 
     def _state_changed(self, state: str) -> None:
         """Called by kazoo, on a thread of its own."""

@@ -17,6 +17,7 @@ from magnetar.bookkeeper.network.connection import Security
 from magnetar.bookkeeper.network.errors import BookKeeperError, NoSuchLedger
 from magnetar.bookkeeper.network.readable import ReadableLedger
 from magnetar.bookkeeper.network.writable import WritableLedger
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity
 from magnetar.core.errors import StorageError
 from magnetar.runtime.bookkeeper.ledgers import Closed, LedgerEntry, Writable
 
@@ -58,7 +59,14 @@ class ClientLedgers:
 
     @classmethod
     def connect(
-        cls, hosts: str, *, root: str = ROOT, ensemble: int = 3, ack_quorum: int = 2, security: Security | None = None
+        cls,
+        hosts: str,
+        *,
+        root: str = ROOT,
+        ensemble: int = 3,
+        ack_quorum: int = 2,
+        security: Security | None = None,
+        zookeeper_security: ZooKeeperSecurity = OPEN,
     ) -> "ClientLedgers":
         """Connect to ZooKeeper.
 
@@ -67,13 +75,16 @@ class ClientLedgers:
             root: the node of BookKeeper.
             ensemble, ack_quorum: see the class.
             security: of the connections to bookies.
+            zookeeper_security: of the connections to ZooKeeper.
 
         Raises:
             StorageError: ZooKeeper does not answer, or the node is no BookKeeper.
         """
         loop = _Loop()
         try:
-            client = loop.call(BookKeeper.connect(hosts, root=root, security=security))
+            client = loop.call(
+                BookKeeper.connect(hosts, root=root, security=security, zookeeper_security=zookeeper_security)
+            )
         except BookKeeperError as error:
             loop.close()
             raise StorageError(str(error)) from error

@@ -5,14 +5,20 @@
 
 import contextlib
 import logging
-import socket
 import threading
 from typing import Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError
-from kazoo.hosts import collect_hosts
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    NoAuthError,
+    NodeExistsError,
+    SessionClosedRequireSaslError,
+)
+from kazoo.protocol.states import KeeperState
 
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, silence
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import ClusterConfig
@@ -31,9 +37,6 @@ START_S: Final = 30.0
 PATIENCE_S: Final = 2.0
 """After this time without an answer, a start says what it waits for."""
 
-PROBE_S: Final = 1.0
-"""How long each server is tried, to say why it does not answer."""
-
 
 class Connecting:
     """The connection of a broker to ZooKeeper, until it is there.
@@ -41,14 +44,21 @@ class Connecting:
     Args:
         client: not started.
         cluster: whose.
+        security: of the client.
         start_s, patience_s: see `START_S`, `PATIENCE_S`.
     """
 
     def __init__(
-        self, client: KazooClient, cluster: ClusterConfig, start_s: float = START_S, patience_s: float = PATIENCE_S
+        self,
+        client: KazooClient,
+        cluster: ClusterConfig,
+        security: ZooKeeperSecurity = OPEN,
+        start_s: float = START_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._client = client
         self._cluster = cluster
+        self._security = security
         self._hosts, self._path = parse_zookeeper(cluster.store)
         self._start_s = start_s
         self._patience_s = patience_s
@@ -79,7 +89,7 @@ class Connecting:
             make_shards(self._client, self._path)
             self._check_ledgers()
         except (*UNANSWERED, ValueError) as error:
-            raise StorageError(f"{self._cluster.store}: {reason(error)}") from error
+            raise self._wrong(error) from error
 
     def _connect(self) -> None:
         self._client.add_listener(self._state_changed)
@@ -94,6 +104,8 @@ class Connecting:
             self._client.remove_listener(self._state_changed)
         if self._given_up:
             raise GivenUp
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            raise self._wrong(AuthFailedError())
         if not self._client.connected:
             raise StorageError(
                 f"{self._cluster.store}: ZooKeeper does not answer within {self._start_s:g} s: {self._silence()}"
@@ -104,15 +116,33 @@ class Connecting:
 
     def _silence(self) -> str:
         """Which servers do not answer, and why."""
-        found = []
-        for host, port in collect_hosts(self._hosts)[0]:
-            try:
-                with socket.create_connection((host, port), PROBE_S):
-                    why = "accepts connections, but does not answer as a server of ZooKeeper that serves"
-            except (OSError, UnicodeError) as error:
-                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            found.append(f"{host}:{port}: {why}")
-        return ", ".join(found)
+        return silence(self._hosts, self._security)
+
+    def _wrong(self, error: Exception) -> StorageError:
+        """What is wrong with a ZooKeeper that answers, and what to do. A session begins before a user logs in."""
+        table, user = f"[clusters.{self._cluster.name}.zookeeper]", self._cluster.zookeeper.user
+        match error:
+            case AuthFailedError():
+                why = (
+                    f"ZooKeeper refuses the user {user!a} or the password: look at user and password_file in {table}, and at the "
+                    "login configuration of the servers"
+                )
+            case SessionClosedRequireSaslError():
+                why = f'ZooKeeper wants a user: write user and password_file in {table}, with authentication = "sasl"'
+            case NoAuthError():
+                who = f"user {user!a}" if user else "a client without a user"
+                why = (
+                    f"the access lists of ZooKeeper's nodes do not allow it to {who}: write the user of their owner in {table}, "
+                    "or change the lists with `setAcl -R`"
+                )
+            case ConnectionLoss() if self._security.sasl is not None:
+                why = (
+                    f"ZooKeeper ends the connection while user {user!a} logs in: it was stopped, or its servers have no SASL "
+                    "(authProvider.sasl, and a login configuration)"
+                )
+            case _:
+                why = reason(error)
+        return StorageError(f"{self._cluster.store}: {why}")
 
     def _check_name(self) -> None:
         """Two files with the same store and different names of the cluster must not share one log."""

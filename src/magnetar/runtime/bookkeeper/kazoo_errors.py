@@ -5,9 +5,11 @@ from typing import Final
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from magnetar.bookkeeper.network.zookeeper_client import explained
+
 UNANSWERED: Final = (KazooException, KazooTimeoutError)
 
 
 def reason(error: Exception) -> str:
-    """One line. Most of kazoo's errors have no text but their name."""
-    return str(error) or type(error).__name__
+    """One line."""
+    return explained(error)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError
 from msgspec.structs import replace
 
+from magnetar.bookkeeper.network.zookeeper_client import SaslMissing, make_client
 from magnetar.broker.waiting.registration import Brokers, registration_of
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
@@ -32,6 +32,7 @@ from magnetar.runtime.bookkeeper.shards import adopt_chain, shard_path
 from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import BrokerStorage, GivenUp, LogReports, prove_deletions
 from magnetar.runtime.log.lanes import Lanes
+from magnetar.runtime.security.outgoing import bookie_security, zookeeper_security
 from magnetar.runtime.stores.file_store import FileStore
 
 ROOT: Final = Path("/")
@@ -48,6 +49,10 @@ class Opening:
         reports: gets the reports of the log.
         stack: gets what is to be done at the end.
         changed: gets the brokers of the cluster when they have changed, on a thread of its own.
+
+    Raises:
+        ConfigError: a file of the security of these connections is missing or wrong.
+        StorageError: a library is missing.
     """
 
     def __init__(
@@ -63,8 +68,14 @@ class Opening:
         self._reports = reports
         self._stack = stack
         self._hosts, self._path = parse_zookeeper(cluster.store)
-        self._zookeeper = KazooClient(hosts=self._hosts, timeout=SESSION_S, logger=KAZOO)
-        self._connecting = Connecting(self._zookeeper, cluster)
+        where = f"clusters.{cluster.name}"
+        self._bookie_security = bookie_security(cluster.bookies, f"{where}.bookies")
+        self._zookeeper_security = zookeeper_security(cluster.zookeeper, f"{where}.zookeeper")
+        try:
+            self._zookeeper = make_client(self._hosts, SESSION_S, KAZOO, self._zookeeper_security)
+        except SaslMissing as error:
+            raise StorageError(str(error)) from None
+        self._connecting = Connecting(self._zookeeper, cluster, self._zookeeper_security)
         own = registration_of(endpoints)
         self._shard = shard_path(self._path)
         self._ownership = Ownership(self._zookeeper, f"{self._shard}/owner", own)
@@ -131,7 +142,12 @@ class Opening:
         cluster = self._cluster
         identity = self._identity(f"{self._path}/uuid")
         ledgers = ClientLedgers.connect(
-            self._hosts, root=cluster.ledgers, ensemble=cluster.ensemble, ack_quorum=cluster.ack_quorum
+            self._hosts,
+            root=cluster.ledgers,
+            ensemble=cluster.ensemble,
+            ack_quorum=cluster.ack_quorum,
+            security=self._bookie_security,
+            zookeeper_security=self._zookeeper_security,
         )
         self._stack.callback(ledgers.close)
         if ledgers.bookies < cluster.ensemble:

@@ -243,6 +243,7 @@ class Recovering:
             self._cluster,
             self.path,
             Reserve(self.path / "reserve"),
+            zookeeper=self._config.metadata.zookeeper,
             on_commit=self._mark.keep,
         )
         self._stack.callback(self._store.close)

@@ -23,7 +23,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -36,8 +35,16 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 
+from magnetar.bookkeeper.network.zookeeper_client import (
+    OPEN,
+    SaslMissing,
+    ZooKeeperSecurity,
+    explained,
+    make_client,
+    silence,
+)
 from magnetar.core.errors import StorageError
 from magnetar.metadata.store import VersionConflict, Watcher, Watchers
 from magnetar.runtime.stores.writes import answer, as_text, wait_for
@@ -83,6 +90,7 @@ class ZooKeeperStore:
     Args:
         hosts: `host:port`, several with commas between them.
         path: below which everything is kept; made if it is missing. Each cluster needs its own.
+        security: of the connections.
         exclusive: this one is the only writer while it is open, as a broker needs it. False: several stores share the path and
             see each other's changes (`watch`).
         start_s, session_s: see `START_S`, `SESSION_S`.
@@ -96,6 +104,7 @@ class ZooKeeperStore:
         self,
         hosts: str,
         path: str,
+        security: ZooKeeperSecurity = OPEN,
         *,
         exclusive: bool = True,
         start_s: float = START_S,
@@ -117,7 +126,10 @@ class ZooKeeperStore:
         self._connected = False
         self._closing = False
         self._stopped = False
-        self._client = KazooClient(hosts=hosts, timeout=session_s, logger=logging.getLogger("magnetar.store.kazoo"))
+        try:
+            self._client = make_client(hosts, session_s, logging.getLogger("magnetar.store.kazoo"), security)
+        except SaslMissing as error:
+            raise StorageError(str(error)) from None
         self._nodes = ZNodes(self._client, self._root)
         self._client.add_listener(self._changed)
         try:
@@ -125,7 +137,8 @@ class ZooKeeperStore:
             self._open()
         except KazooTimeoutError:
             self._leave()
-            raise StorageError(f"{self._name}: ZooKeeper does not answer within {start_s:g} s") from None
+            why = silence(hosts, security)
+            raise StorageError(f"{self._name}: ZooKeeper does not answer within {start_s:g} s: {why}") from None
         except (KazooException, ValueError) as error:
             self._leave()
             raise self._explain(error) from error
@@ -207,9 +220,16 @@ class ZooKeeperStore:
             self._connected = state == KazooState.CONNECTED
             if state == KazooState.LOST:
                 self._stale = True
+            if self._client.client_state == KeeperState.AUTH_FAILED:
+                # kazoo does not connect again.
+                self._fenced = (
+                    f"{self._name}: ZooKeeper refuses the user or the password now; nothing is stored until a restart"
+                )
             self._state.notify_all()
         if state == KazooState.SUSPENDED:
             logger.warning("%s: the connection is lost; writes wait for it", self._name)
+        elif self._client.client_state == KeeperState.AUTH_FAILED:
+            logger.error("%s", self._fenced)
         elif state == KazooState.LOST:
             logger.warning("%s: the session expired; a new one begins when ZooKeeper answers", self._name)
 
@@ -329,7 +349,7 @@ class ZooKeeperStore:
             StorageError: another writer took over. _Closed: the store is being closed meanwhile.
         """
         with self._state:
-            while not self._connected:
+            while not self._connected and not self._fenced:
                 if self._closing and not self._state.wait(LOST_S):
                     raise _Closed(f"{self._name}: closed while ZooKeeper did not answer; this was not stored")
                 if not self._closing:
@@ -461,4 +481,4 @@ class ZooKeeperStore:
             raise StorageError(self._fenced) from None
 
     def _explain(self, error: Exception) -> StorageError:
-        return StorageError(f"the metadata store {self._name} cannot be used: {str(error) or type(error).__name__}")
+        return StorageError(f"the metadata store {self._name} cannot be used: {explained(error)}")

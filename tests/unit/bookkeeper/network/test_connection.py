@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.bookkeeper.ledgers.metadata import BookieId
 from magnetar.bookkeeper.network.connection import Address, ConnectionLimits, Connections, Security
+from magnetar.bookkeeper.network.sasl import SaslLogin
 from magnetar.bookkeeper.network.zookeeper import address_of
 from magnetar.bookkeeper.protocol.messages import (
     AddEntry,
@@ -379,6 +380,67 @@ def test_an_authentication_comes_before_everything_else() -> None:
                 *(Authenticate("countdown", payload) for payload in (b"3", b"2", b"1")),
                 add(0),
             ]
+            await opened.close()
+
+    run(test)
+
+
+def sasl(request: Request) -> Response | None:
+    """A bookie that has challenged, and says nothing to a refused answer, as real ones."""
+    match request:
+        case Authenticate(payload=b""):
+            return Authenticated("sasl", b'realm="bookkeeper",nonce="n",charset=utf-8,algorithm=md5-sess')
+        case Authenticate():
+            return None
+        case _:
+            return plain(request)
+
+
+@pytest.mark.parametrize(
+    ("answer", "connect_s", "words"),
+    [
+        # Enough for the first answer on a busy machine.
+        (sasl, 2, "it refuses the user or the password: it does not answer the authentication sasl within 2 s"),
+        (lambda request: Authenticated("sasl", b"", Code.UNAUTHORISED), 300, "it refuses the authentication sasl"),
+        (
+            lambda request: Authenticated("sasl", b"?"),
+            300,
+            "the authentication sasl fails: it sent what is not a message of",
+        ),
+        (
+            lambda request: sasl(request) or Authenticated("sasl", b"rspauth=00"),
+            300,
+            "the authentication sasl fails: it does not know the password",
+        ),
+        (lambda request: None, 0.3, "it does not answer within 0.3 s"),
+    ],
+)
+def test_a_user_that_a_bookie_refuses_is_one_line(
+    answer: Callable[[Request], Response | None], connect_s: float, words: str
+) -> None:
+    async def test() -> None:
+        async with ScriptedBookie(answer) as bookie:
+            security = Security(authentication=lambda: SaslLogin("bookkeeper", "top secret"))
+            opened, owner = connections(ConnectionLimits(request_s=300, connect_s=connect_s), security), Noted()
+            opened.send([bookie.id], 0, add(0), owner)
+            await owner.all(1)
+            assert owner.failures == [0]
+            assert words in opened.problem([bookie.id])
+            assert not bookie.adds()
+            assert not any(b"top secret" in frame for frame in bookie.frames)
+            await opened.close()
+
+    run(test)
+
+
+def test_a_bookie_without_authentication_accepts_every_user() -> None:
+    async def test() -> None:
+        async with ScriptedBookie() as bookie:
+            security = Security(authentication=lambda: SaslLogin("bookkeeper", "secret"))
+            opened, owner = connections(security=security), Noted()
+            opened.send([bookie.id], 0, add(0), owner)
+            await owner.all(1)
+            assert owner.answers == [(0, EntryAdded(7, 0, Code.OK))]
             await opened.close()
 
     run(test)

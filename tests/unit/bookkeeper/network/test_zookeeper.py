@@ -385,7 +385,7 @@ def test_what_is_no_cluster_is_one_line(server: servers.ZooKeeper, client: Kazoo
     client.set(f"{root}/LAYOUT", b"2\norg.example.Other:1")
     assert "the node LAYOUT says b'2\\norg.example.Other:1'" in failure(server.hosts, root)
     assert failure("127.0.0.1:1", "/ledgers") == (
-        "zookeeper://127.0.0.1:1/ledgers: ZooKeeper does not answer within 0.5 s"
+        "zookeeper://127.0.0.1:1/ledgers: ZooKeeper does not answer within 0.5 s: 127.0.0.1:1: Connection refused"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, make_client
 from magnetar.core import config
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import ClusterConfig
@@ -149,6 +150,44 @@ def test_a_zookeeper_that_is_away(quiet: None, caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == [
         f"ZooKeeper does not answer: {away}: Connection refused; the broker tries for 0.5 s"
     ]
+
+
+def test_a_server_without_sasl_is_one_line(server: servers.ZooKeeper, quiet: None) -> None:
+    user = 'user = "m"\npassword_file = "p"\n'
+    security = ZooKeeperSecurity(sasl=("m", "secret"))
+    client = make_client(server.hosts, SESSION_S, KAZOO, security)
+    line = line_of(
+        Connecting(client, cluster(server.hosts, more=f"[clusters.west.zookeeper]\n{user}"), security, start_s=5)
+    )
+    client.stop()
+    client.close()
+    assert ("ends the connection while user 'm' logs in: it was stopped, or its servers have no SASL" in line) or (
+        "does not answer as a server of ZooKeeper that serves, or it has no SASL" in line
+    )
+    assert "secret" not in line
+
+
+def test_nodes_of_a_user_are_closed_to_others(server: servers.ZooKeeper, quiet: None) -> None:
+    """By the scheme `digest`, with the list of `creator_only`; a stranger gets one line."""
+    text = (
+        '[clusters.west]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nstorage = "bookkeeper"\n'
+        f'store = "zookeeper://{server.hosts}/closed"\n'
+    )
+    closed = config.parse(text, Path("/x/clusters.toml")).cluster("west")
+    lines = []
+    for security in (ZooKeeperSecurity(digest=("m", "secret"), creator_only=True), OPEN):
+        client = make_client(server.hosts, SESSION_S, KAZOO, security)
+        try:
+            Connecting(client, closed, security).connect()
+        except StorageError as error:
+            lines.append(str(error))
+        finally:
+            client.stop()
+            client.close()
+    assert "".join(lines) == (
+        f"zookeeper://{server.hosts}/closed: the access lists of ZooKeeper's nodes do not allow it to a client without a user: "
+        "write the user of their owner in [clusters.west.zookeeper], or change the lists with `setAcl -R`"
+    )
 
 
 def test_a_server_that_does_not_answer_is_named_too(connecting: Connect) -> None:
