@@ -13,8 +13,10 @@ from tests.support import jvm
 from tests.support.apache_pulsar import kit
 from tests.support.apache_pulsar.kit import PulsarCluster
 from tests.support.brokers import eventually
+from tests.support.patience import PATIENCE
 
-WAIT_MS = 60_000
+WAIT_S = 60 * PATIENCE
+"""A deadline: Pulsar that starts again after a kill recovers its ledgers first."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -23,7 +25,7 @@ def client_of(url: str, **more: object) -> pulsar.Client:
     """An official client that logs errors only."""
     logger = logging.getLogger("pulsar-client")
     logger.setLevel(logging.CRITICAL)
-    return pulsar.Client(url, operation_timeout_seconds=60, logger=logger, **more)
+    return pulsar.Client(url, operation_timeout_seconds=WAIT_S, logger=logger, **more)
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def consumed(url: str, topic: str, count: int) -> list[bytes]:
     consumer = client.subscribe(topic, f"s-{uuid.uuid4().hex}", initial_position=pulsar.InitialPosition.Earliest)
     bodies = []
     for _ in range(count):
-        message = consumer.receive(WAIT_MS)
+        message = consumer.receive(WAIT_S * 1000)
         bodies.append(message.data())
         consumer.acknowledge(message)
     client.close()
