@@ -7,7 +7,7 @@ the checkers are the same. A story yields how long to wait for what comes next, 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from magnetar.core.ids import EARLIEST
+from magnetar.core.ids import EARLIEST, LATEST
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.connections.clients import SHARED, Consumer, Publisher
 from magnetar_sim.connections.long_link import LongLink
@@ -261,6 +261,34 @@ def claimed_before_the_seek(world: World) -> Iterator[int]:
         yield from _acknowledged_and_sought(world, (world.context.names[2], world.context.names[1]), first=True)
 
 
+def sought_ahead_and_announced(world: World) -> Iterator[int]:
+    """A cluster hears of a creation and of a seek at once, in exact mode, and of the creation again in snapshot mode."""
+    rng, topic = world.rng, world.context.topics[0]
+    here, there = rng.choice(list(world.links))
+    _modes(world, "exact")
+    _stop(world, True, here, there)
+    consumer = _consumer(world, here)
+    _publish(world, here, count := rng.randint(2, 6))
+    yield from _until(lambda: len(consumer.received) >= count)
+
+    def follows(cluster: str) -> Callable[[], bool]:
+        def true() -> bool:
+            state = world.acks.state(world.clusters[cluster], topic, consumer.subscription)
+            return state is not None and state.epoch.kind == 1
+
+        return true
+
+    consumer.seek(LATEST)
+    yield from _until(follows(here))
+    yield rng.randint(100, 1_000)
+    _stop(world, False, here, there)
+    yield from _until(follows(there))
+    _modes(world, "snapshot")
+    yield rng.randint(2_000, 5_000)
+    _modes(world, "exact")
+    yield 3_000
+
+
 def left_behind_an_acknowledgement(world: World) -> Iterator[int]:
     """A third cluster leaves the policy when something was acknowledged and not published yet."""
     if len(world.context.names) < 3:
@@ -469,5 +497,6 @@ STORIES: dict[str, Story] = {
     "goes_back_alone": claimed_before_the_seek,
     "begins_untold": consumed_before_a_link,
     "begins_expired": expired_before_a_link,
+    "base_after_seek": sought_ahead_and_announced,
 }
 """By the planted bug that needs it."""

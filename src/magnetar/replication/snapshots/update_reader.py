@@ -190,6 +190,12 @@ class UpdateReader:
         ours = (state.seeks.get(self._host.cluster), self._host.epoch(name))
         return any(seek is not None and later(known.get(seek.cluster), seek) for seek in ours)
 
+    def _began_by_seek(self, name: str) -> bool:
+        """Whether its starting point here is a seek's, made here or followed: creations have no effect on it
+        (docs/design/acknowledged-sets.md#seek).
+        """
+        return self._host.epoch(name) is not None
+
     # --------------------------------------------------------------------------------------------------------- claims
 
     def _assigned(self, writer: str, name: str, claim: Claim) -> Claim:
@@ -223,7 +229,7 @@ class UpdateReader:
         if cursor is None:
             return
         writer, acked = entry.origin, MessageRuns(claim.acked)
-        if not state.fresh and claim.base is not None and state.base:
+        if not state.fresh and claim.base is not None and state.base and not self._began_by_seek(name):
             self._merge_base(name, state, cursor, MessageRuns(claim.base), acked)
         state.claims.update(acked)
         state.claims.cut()

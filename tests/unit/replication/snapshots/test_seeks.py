@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.core.ids import OriginKey, Position
+from magnetar.core.ids import LATEST, OriginKey, Position
 from magnetar.storage.topiclog import Retention
 from magnetar.wire.acksets import CREATION, Epoch, SoughtEpoch
 from magnetar.wire.markers import CLUSTERS_MAX, Claim, SnapshotRequest, Update, build_marker, parse_marker
@@ -84,6 +84,30 @@ def test_an_announcement_that_does_not_know_that_seek_is_answered_by_one_that_na
     host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
     (answer,) = host.take(Update)
     assert (answer.claim.created, answer.claim.seeks) == (True, (BEHIND,))
+
+
+@pytest.mark.parametrize("made", ["here", "elsewhere"])
+def test_a_creation_that_is_heard_of_after_a_seek_has_no_effect(made: str) -> None:
+    """Seed mixed 507 of the simulator: the seek passed over the first message, and its cluster's own starting point had not."""
+    host = Host("b", "c")
+    passed, behind = host.arrives("b", 0), host.arrives("b", 1)
+    if made == "here":
+        host.subscribe(at=LATEST)
+        host.cursors["s"].reset(behind)
+        host.held_by_epoch = Epoch(1, host.now_ms, "a", host.log.incarnation)
+        host.machine.sought("s", lambda _: None)
+        host.run()
+    else:
+        host.create("s")
+        host.cursors["s"].ack([passed])
+        host.held_by_epoch = BEHIND
+        host.machine.load("s", None)
+    host.told("b", Update("s", {}, Claim({}, {}, (host.held_by_epoch,), created=True)))
+    cursor = host.cursors["s"]
+    assert not host.rebuilt
+    assert cursor.is_acked(passed)
+    assert not cursor.is_acked(behind)
+    assert [base for _, _, _, base in host.learned] == [{}], "exact mode ignores it as well"
 
 
 def test_what_exact_mode_took_back_is_neither_claimed_nor_told() -> None:
