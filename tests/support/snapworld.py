@@ -310,6 +310,9 @@ class Site:
     def acknowledged(self, subscription: str) -> tuple[()]:
         return ()  # the other mode's machine is not there
 
+    first_kept = 0
+    """A trim is durable at once."""
+
     def epoch(self, subscription: str) -> Epoch | None:
         return None
 

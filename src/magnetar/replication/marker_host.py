@@ -69,6 +69,11 @@ class MarkerHost(Protocol):
         """
         ...
 
+    @property
+    def first_kept(self) -> int:
+        """The first ledger that retention leaves. It deletes those below; they are in the log until that is durable."""
+        ...
+
     def incarnation_of(self, cluster: str) -> int:
         """The incarnation of this topic in `cluster`, as the link from there to here has shown it since the start.
 

@@ -289,6 +289,31 @@ def sought_ahead_and_announced(world: World) -> Iterator[int]:
     yield 3_000
 
 
+def made_while_retention_deletes(world: World) -> Iterator[int]:
+    """A consumer comes to messages that retention is deleting, and acknowledges those that follow them.
+
+    See docs/design/snapshots.md#being-deleted.
+    """
+    rng, topic = world.rng, world.context.topics[0]
+    here, there = rng.choice(list(world.links))
+    cluster = world.clusters[here]
+    _publish(world, here, count := rng.randint(2, 6))
+    yield from _until(_holds(world, there, count))
+    yield rng.randint(2_000, 4_000)
+    if cluster.broker is None or topic not in cluster.broker.topics:
+        return
+    end = cluster.broker.topics[topic].log.last
+    cluster.disk.fail_commit()  # it is tried again soon
+    world.faults.trim(cluster, everything=True)
+    consumer = _consumer(world, here)
+    yield rng.randint(1_500, 3_000)
+    _publish(world, here, rng.randint(1, 4))
+    yield rng.randint(500, 1_500)
+    if behind := [one for one in consumer.received if one.position > end]:
+        consumer.ack(behind, answer=True)
+    yield 4_000
+
+
 def left_behind_an_acknowledgement(world: World) -> Iterator[int]:
     """A third cluster leaves the policy when something was acknowledged and not published yet."""
     if len(world.context.names) < 3:
@@ -498,5 +523,6 @@ STORIES: dict[str, Story] = {
     "begins_untold": consumed_before_a_link,
     "begins_expired": expired_before_a_link,
     "base_after_seek": sought_ahead_and_announced,
+    "going_is_acked": made_while_retention_deletes,
 }
 """By the planted bug that needs it."""

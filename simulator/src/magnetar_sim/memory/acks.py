@@ -222,10 +222,6 @@ class Acks(Observer):
                 for held, uid in copy.at.items():
                     if held <= position:
                         fresh.update(range(uid, uid + self.count(uid)))
-                # The cursor began in front of messages that were about to be deleted: they are passed, too.
-                truth = self.get((cluster.name, client.topic, machine.name))
-                gone = (uid for uid in copy.deleted if copy.where[uid] <= position) if truth.late else ()
-                truth.may |= truth.late.intersection(uid + number for uid in gone for number in range(self.count(uid)))
             elif position in copy.at:
                 uid = copy.at[position]
                 keep = bits_of(item.ack_set)

@@ -87,6 +87,10 @@ SNAPSHOT: dict[str, Patches] = {
         )
     },
     "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
+    "going_is_acked": {
+        f"{HERE}.machine.going": lambda *_: MessageRuns(),
+        f"{HERE}.update_reader.going": lambda *_: MessageRuns(),
+    },
     "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
     "never_tells": {f"{HERE}.update_writer.UpdateWriter.write_update": lambda *_: None},
     "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},
@@ -113,7 +117,7 @@ MACHINES_ONLY: dict[str, Patches] = {
         f"{HERE}.machine.Snapshots.deleted": lambda self, subscription: self.states.pop(subscription, None)
     },
     "held_forgets_trimmed": {f"{HERE}.state.flat": lambda held: []},
-    "stale_base": {f"{HERE}.machine.Snapshots._brought": lambda self: self._new_state()},
+    "stale_base": {f"{HERE}.machine.Snapshots._brought": lambda self, _: self._new_state()},
     "no_merge": {f"{HERE}.update_reader.UpdateReader._merge_base": lambda *_: None},
 }
 """Those that only the worlds of single machines (tests/support/snapworld.py) show."""

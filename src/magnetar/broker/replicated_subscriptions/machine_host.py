@@ -138,6 +138,11 @@ class MachineHost:
         return self._topic.routes
 
     @property
+    def first_kept(self) -> int:
+        """See `MarkerHost`."""
+        return self._topic.first_kept
+
+    @property
     def _machine(self) -> ModalMachine:
         return self._topic.exact if self._exact else self._topic.snapshot
 

@@ -429,6 +429,11 @@ class ReplicatedTopic:
             self._routes = self._registry.routes_of(self._topic)
         return self._routes
 
+    @property
+    def first_kept(self) -> int:
+        """See `MarkerHost.first_kept`."""
+        return self._topic.record.first_ledger
+
     def incarnation_of(self, cluster: str) -> int:
         """See `MarkerHost.incarnation_of`."""
         return self._registry.links.destination.incarnations.of(self._topic.text, cluster)

@@ -23,7 +23,7 @@ from magnetar.storage.positions import PositionSet, runs_of
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.markers import RANGES_MAX
 
-__all__ = ["RANGES_MAX", "MessageRuns", "acked_above", "entries_of", "held_by"]
+__all__ = ["RANGES_MAX", "MessageRuns", "acked_above", "entries_of", "going", "held_by"]
 
 _NONE: Final = BitMap()
 
@@ -181,6 +181,19 @@ def held_by(log: TopicLog, here: str, after: Position = NONE, up_to: Position = 
         if count:
             found.setdefault(piece.key, []).append((piece.origin_index, piece.origin_index + count))
     return MessageRuns({key: merged(runs) for key, runs in found.items()})
+
+
+def going(log: TopicLog, here: str, cursor: Cursor, first_kept: int) -> MessageRuns:
+    """The messages of ledgers that are being deleted which a cursor has not acknowledged.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name.
+        cursor: the cursor.
+        first_kept: the ledgers below it are being deleted.
+    """
+    found = held_by(log, here, cursor.mark_delete, Position(first_kept, -1))
+    return found.minus(acked_above(log, here, cursor)) if found else found
 
 
 def acked_above(log: TopicLog, here: str, cursor: Cursor) -> MessageRuns:

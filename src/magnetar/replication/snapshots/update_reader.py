@@ -30,7 +30,7 @@ from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, 
 from magnetar.core.names import check_subscription
 from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
-from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, held_by
+from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, going, held_by
 from magnetar.replication.snapshots.routes import audience, sources
 from magnetar.replication.snapshots.state import Seeks, State, later
 from magnetar.storage.cursor import Cursor
@@ -57,7 +57,7 @@ class UpdateReader:
     """
 
     def __init__(
-        self, host: MarkerHost, notices: Notices, adopt: Callable[[str], State | None], create: Callable[[], State]
+        self, host: MarkerHost, notices: Notices, adopt: Callable[[str], State | None], create: Callable[[str], State]
     ) -> None:
         self._host = host
         self._notices = notices
@@ -179,7 +179,7 @@ class UpdateReader:
         if self._host.cursor(name) is None:
             return None
         self._notices.count("created")
-        state = self._create()
+        state = self._create(name)
         state.fresh = True
         state.seeks = self.unknown_seeks.pop(name, {})
         return state
@@ -286,6 +286,7 @@ class UpdateReader:
         rebuilt = self._host.cursor(name)
         if rebuilt is not None:
             state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))
+            state.expired.update(going(log, here, rebuilt, self._host.first_kept))
             state.expired.widen()
         state.reported = NONE
 

@@ -41,6 +41,7 @@ class Host:
         self.held_by_epoch: Epoch | None = None
         self.learned: list[tuple[str, str, dict[OriginKey, object], object]] = []
         self.ids = 0
+        self.first_kept = 0
         self.machine = Snapshots(self, new_id=self.new_id, **settings)  # type: ignore[arg-type]
         self.entries: list[StoredEntry] = []
         if start:

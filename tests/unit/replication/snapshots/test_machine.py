@@ -2,10 +2,11 @@
 
 import pytest
 
-from magnetar.core.ids import LATEST, NONE, OriginKey, Position
+from magnetar.core.ids import EARLIEST, LATEST, NONE, OriginKey, Position
 from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots import Snapshots, refuses_snapshots, state
 from magnetar.storage.positions import PositionSet
+from magnetar.storage.topiclog import Retention
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.acksets import Epoch, SoughtEpoch
@@ -339,6 +340,50 @@ def test_expiry_is_not_told(host: Host) -> None:
         host.answer("b")
     (update,) = host.take(Update)
     assert update.claim.acked == {A: [(1, 2)]}
+
+
+@pytest.mark.parametrize("put", ["brought", "created", "found", "sought", "taken back", "a smaller base"])
+def test_what_retention_is_deleting_is_not_told_as_acknowledged(host: Host, put: str) -> None:
+    """Seed mixed 889 of the simulator: a cursor was put in front of it, no consumer got it, and others that retain it skipped it.
+
+    What a consumer acknowledges before it is gone counts.
+    """
+    going, taken = host.publish(), host.publish()
+    if put in ("taken back", "a smaller base"):
+        host.subscribe(at=LATEST)
+    elif put == "sought":
+        host.subscribe()
+        host.ack(going, taken)
+    end = host.log.last
+    host.log.roll(host.now_ms)
+    kept = host.publish()
+    trim = host.log.trim(end, host.now_ms + 1, Retention(0, 0))
+    assert trim is not None
+    host.first_kept = trim.first_ledger
+    smaller = Update("s", {}, Claim({}, {}, (), created=True))
+    match put:
+        case "brought" | "a smaller base":
+            host.told("b", smaller)
+        case "created":
+            host.subscribe()
+        case "found":
+            host.create("s")
+            host.machine.load("s", None)
+        case "sought":
+            host.cursors["s"].reset(EARLIEST)
+            host.machine.sought("s", lambda _: None)
+        case "taken back":
+            host.rebuild("s", PositionSet(), {})
+            host.machine.moved_back("s", [])
+    assert not host.cursors["s"].is_acked(going)
+    host.ack(taken)
+    host.log.forget(trim)
+    host.machine.trimmed()
+    host.ack(kept)
+    assert not host.cursors["s"].backlog_entries()
+    host.pass_ms(1000)
+    host.answer("b")
+    assert [update.claim.acked for update in host.take(Update) if update.claim.acked] == [{A: [(1, 3)]}]
 
 
 def test_deleted_here_stays_deleted(host: Host) -> None:
