@@ -46,7 +46,7 @@ clients: pure ## Official clients of other languages (Go, Java, Node.js) and Pul
 	@MAGNETAR_CLIENTS=1 $(PY) -m pytest -q tests/clients/others $(PYTEST_ARGS)
 
 peers: pure ## Tests next to a real Apache Pulsar and Apache BookKeeper, fetched from Maven Central once; skips where there is no Java or Maven
-	@MAGNETAR_PEERS=1 $(PY) -m pytest -q tests/peers $(PYTEST_ARGS)
+	@MAGNETAR_PEERS=1 $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5 tests/peers $(PYTEST_ARGS)
 
 check: pure ## Lint, format, types, import rule, generated files
 	$(PY) -m ruff check .

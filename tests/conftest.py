@@ -32,6 +32,9 @@ LONG = (
     "replication/test_speculation.py",
     "replication/test_restore.py",
     "clients/test_failover.py",
+    "peers/bookkeeper/test_cluster_example.py",
+    "peers/pulsar/test_kit.py",
+    "peers/bookkeeper/test_links.py",
 )
 """Files of a minute and more, in this order. They come before the other slow ones: one that began last would run alone at the
 end. Worlds use all processors, and the files between them wait for real processes, so they go well together.
