@@ -55,6 +55,9 @@ logger = logging.getLogger("magnetar.broker")
 
 _Event = tuple[Callable[..., None], tuple[Any, ...]]
 
+_OF_CONNECTIONS: Final = frozenset((Close, Hold, FrameLimit))
+"""Effects that keep their place between what is sent over a connection."""
+
 READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""
 
@@ -270,24 +273,41 @@ class Driver:
     def _perform(self, effects: list[Any], *, at_once: bool) -> None:
         """Carry out effects, in order; `at_once`: those of one of the log's reports, while a turn is due.
 
-        Receipts are small, few, and clients wait for them: without `at_once` they would wait for the turn, half a millisecond in
-        a burst, before the loop writes. Messages go the usual way. Without a turn the loop writes just as soon, and several
-        buffers together, which costs less.
+        All that an event sends over one connection is one write: each costs a system call here and may wake the peer. A report
+        of the log for ten topics of one client would else be ten writes.
         """
+        sends: dict[int, list[bytes | memoryview]] = {}
         for effect in effects:
             kind = type(effect)
             if kind is Send:
-                peer = self._peers.get(effect.connection)
-                if peer is None:
-                    continue
-                if at_once and len(effect.buffers) == 1 and len(effect.buffers[0]) <= RECEIPTS_BYTES_MAX:
-                    peer.send_now(effect.buffers[0])
+                waiting = sends.get(effect.connection)
+                if waiting is None:
+                    sends[effect.connection] = [*effect.buffers]
                 else:
-                    peer.send(effect.buffers)
+                    waiting += effect.buffers
             elif kind is Write:
                 self._log.submit(effect.append)
             else:
+                if sends and kind in _OF_CONNECTIONS:
+                    self._send(sends, at_once=at_once)
+                    sends = {}
                 self._OTHERS[kind](self, effect)
+        if sends:
+            self._send(sends, at_once=at_once)
+
+    def _send(self, sends: dict[int, list[bytes | memoryview]], *, at_once: bool) -> None:
+        """Write to some connections; `at_once`: see `_perform`.
+
+        Receipts are small, few, and clients wait for them: with `at_once` they pass by the transport. Messages go the usual way.
+        """
+        for connection, buffers in sends.items():
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue
+            if at_once and sum(map(len, buffers)) <= RECEIPTS_BYTES_MAX:
+                peer.send_now(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+            else:
+                peer.send(buffers)
 
     def _close(self, effect: Close) -> None:
         peer = self._peers.get(effect.connection)

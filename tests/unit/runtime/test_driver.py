@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from magnetar.core.ids import NONE
-from magnetar.effects.outbox import Outbox, Read, Send, Sync, Timer, Write
+from magnetar.effects.outbox import Close, Outbox, Read, Send, Sync, Timer, Write
 from magnetar.runtime import driver as module
 from magnetar.runtime.driver import Driver
 from magnetar.storage.bookkeeper.lease import Lease
@@ -193,32 +193,63 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
 
 
 def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
-    """While a turn is due. What else is sent goes when the event loop writes; and receipts, when it has nothing else to do."""
+    """While a turn is due. What is too large for that goes the usual way; and so do receipts, when there is nothing else to do."""
     sent: list[str] = []
+    large = b"x" * module.RECEIPTS_BYTES_MAX
 
     async def test(world: World) -> None:
         peer: Any = SimpleNamespace(
-            send=lambda buffers: sent.append(f"soon {buffers}"), send_now=lambda buffer: sent.append(f"now {buffer}")
+            send=lambda buffers: sent.append(f"soon {[each[:7] for each in buffers]}"),
+            send_now=lambda buffer: sent.append(f"now {buffer}"),
         )
         world.driver.attach(1, peer)
         world.broker.appended = lambda batch: world.outbox.put(Send(1, batch))
-        world.driver.appended(["a receipt"])  # type: ignore[list-item]
+        world.driver.appended([b"receipt"])  # type: ignore[list-item]
         await world.until(lambda: len(sent) == 1)
         world.driver._background.append((world.event("a timer"), ()))
         world.driver._wake()
-        world.driver.appended(["another one"])  # type: ignore[list-item]
-        world.driver.run(lambda: world.outbox.put(Send(1, ["a message"])))  # type: ignore[list-item]
+        world.driver.appended([b"another", b" one"])  # type: ignore[list-item]
+        world.driver.run(lambda: world.outbox.put(Send(1, [b"message"])))
         world.driver._wake()
-        world.driver.appended(["the head of a message", "its payload"])  # type: ignore[list-item]
+        world.driver.appended([b"head", large])  # type: ignore[list-item]
         await world.until(lambda: len(sent) == 4)
 
     run(test)
     assert sent == [
-        "soon ['a receipt']",
-        "now another one",
-        "soon ['a message']",
-        "soon ['the head of a message', 'its payload']",
+        "soon [b'receipt']",
+        "now b'another one'",
+        "soon [b'message']",
+        "soon [b'head', b'xxxxxxx']",
     ]
+
+
+def test_what_an_event_sends_over_a_connection_is_one_write() -> None:
+    """In its order, and before the connection is closed; what others get does not matter."""
+    sent: list[str] = []
+
+    def peer(name: str) -> Any:
+        return SimpleNamespace(
+            send=lambda buffers: sent.append(f"{name}: {b' '.join(buffers).decode()}"),
+            close=lambda reason: sent.append(f"{name} closed: {reason}"),
+        )
+
+    def answer(world: World) -> None:
+        first = [b"one", b"two"]
+        for effect in (
+            Send(1, first), Send(2, [b"other"]), Write(NONE), Send(1, [b"three"]), Close(1, "over"), Send(2, [b"last"]),
+            Send(3, [b"nowhere"]),
+        ):  # fmt: skip
+            world.outbox.put(effect)
+        assert first == [b"one", b"two"], "the buffers are the sender's"
+
+    async def test(world: World) -> None:
+        world.driver.attach(1, peer("a"))
+        world.driver.attach(2, peer("b"))
+        world.driver.run(answer, world)
+        assert world.submitted == [NONE]
+
+    run(test)
+    assert sent == ["a: one two three", "b: other", "a closed: over", "b: last"]
 
 
 def test_light_ones_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
