@@ -193,7 +193,7 @@ def test_what_sockets_brought_counts_for_the_turn_behind_it(monkeypatch: pytest.
 
 
 def test_receipts_are_written_in_front_of_what_else_there_is_to_do() -> None:
-    """While a turn is due. What is too large for that goes the usual way; and so do receipts, when there is nothing else to do."""
+    """While a turn is due. What is too large for that goes the usual way, and so do receipts when nothing else waits."""
     sent: list[str] = []
     large = b"x" * module.RECEIPTS_BYTES_MAX
 

@@ -41,7 +41,7 @@ from magnetar.wire.client import Push, Response
 from magnetar.wire.positions import position_from_proto
 
 FETCHES_AHEAD: Final = 16
-"""Questions under way for one link at least: answers come 2 to 6 ms apart under load, so that they need not wait for a question
+"""Questions under way for one link at least: answers come 1 to 4 ms apart under load, so that they need not wait for a question
 when the link is busy again after a rest."""
 
 FETCHES_AHEAD_MAX: Final = 64
@@ -51,8 +51,8 @@ FETCHES_AHEAD_MAX: Final = 64
 FETCHES_AT_ONCE: Final = 8
 """Questions that are sent together to a source that is near: a question alone costs a system call here, and wakes its source."""
 
-NEAR_S: Final = 0.02
-"""A round trip below this is near: the other 8 questions last for 16 ms at least."""
+NEAR_S: Final = 0.008
+"""A round trip below this is near: the other 8 questions last for 8 ms at least."""
 
 FETCH_BYTES_MAX: Final = 256 << 10
 """Size of one answer, unless a single entry is larger: larger rows cost the JVM's collector more than the rows that are saved."""

@@ -23,8 +23,9 @@ def _link(node: Node) -> Client:
 
 def _append(link: Client, data: bytes, entry: int) -> None:
     built = metadata.build(pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), data)
+    p = Position(9, entry - 1) if entry else NONE
     request = pb.CommandGeoAppend(
-        request_id=2 + entry, topic=TOPIC, source="a", uuid="uuid-a", incarnation=5, gen=1, p=position_to_proto(Position(9, entry - 1) if entry else NONE),
+        request_id=2 + entry, topic=TOPIC, source="a", uuid="uuid-a", incarnation=5, gen=1, p=position_to_proto(p),
         ledgers=[9], entries=[entry], first_indexes=[entry], counts=[1], sizes=[len(built)],
     )  # fmt: skip
     link.send(pb.BaseCommand(type=pb.GEO_APPEND, geo_append=request), built)
