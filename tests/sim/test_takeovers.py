@@ -28,6 +28,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "fence_is_loss": (0, 1, 3),
     "close_raises": (15,),
     "unsealed": (10, 19, 37),
+    "sent_is_stored": (4, 5, 6),
     "reported_at_once": (24, 38),
     "log_left_open": (0, 1, 3),
     "node_given_up_first": (6, 10, 11),

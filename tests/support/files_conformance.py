@@ -4,9 +4,12 @@
 The real file system and the one in memory pass the same suite, so that what is tested against the one holds for the other.
 """
 
+import threading
+import time
 from pathlib import Path
 
 from magnetar.storage.files import Files
+from tests.support.patience import PATIENCE
 
 
 class FilesConformance:
@@ -46,6 +49,29 @@ class FilesConformance:
         assert file.write_through([b"end"]) == 3
         whole = b"start" + b"".join([*few, *many]) + b"end"
         assert file.pread(0, 1_000_000) == whole
+        file.close()
+
+    def test_what_becomes_durable_behind_a_write(self, files: Files, folder: Path) -> None:
+        """Files that become durable without a sync say so, up to all that was written, and wake their writer."""
+        file = files.create(folder / "a")
+        woken = threading.Event()
+        durable = file.behind(woken.set)
+        for text in (b"one", b"two" * 500_000, b"three"):
+            file.writev([text])
+        end = 8 + 1_500_000
+        if durable is None:
+            file.sync()
+        else:
+            deadline = time.monotonic() + 20 * PATIENCE
+            reached = 0
+            while reached < end and time.monotonic() < deadline:
+                assert woken.wait(20 * PATIENCE)
+                woken.clear()
+                before, reached = reached, durable()
+                assert before <= reached <= end
+            assert reached == end
+        assert file.pread(0, 6) == b"onetwo"
+        assert len(file.pread(0, end)) == end
         file.close()
 
     def test_what_is_in_memory_is_read_at_once(self, files: Files, folder: Path) -> None:

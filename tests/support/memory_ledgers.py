@@ -5,7 +5,7 @@ A `MemoryLedgers` is one process's client; clients that are made from one `Booki
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,11 +68,18 @@ class MemoryLedger:
 
 
 class MemoryWriter(MemoryLedger):
-    """`Writable`. `fail_next` makes the next `wait` fail with an unknown outcome."""
+    """`Writable`. `fail_next` makes the next `wait`, or what stands for it, fail with an unknown outcome.
+
+    Without `held`, each question what has landed confirms some submissions. With it, `land` does.
+    """
 
     def __init__(self, bookies: Bookies, ledger: int) -> None:
         super().__init__(bookies, ledger)
         self.waiting: list[bytes] = []
+        self.sizes: list[int] = []
+        self.confirmed = 0
+        self.held = False
+        self.woken: Callable[[], None] = lambda: None
         self.fail_next = False
         self.failed = False
 
@@ -82,10 +89,39 @@ class MemoryWriter(MemoryLedger):
             raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
         assert all(payloads), "empty entries"
         self.waiting += payloads
+        self.sizes.append(len(payloads))
+        if not self.held:
+            self.woken()
 
     def wait(self) -> None:
         """Store what waits, or, with a fault, any prefix of it."""
-        waiting, self.waiting = self.waiting, []
+        self.store(len(self.sizes))
+
+    def land(self, submissions: int) -> None:
+        """The bookies confirm some submissions, or, with a fault, fail."""
+        try:
+            self.store(submissions)
+        except OSError:
+            assert self.failed
+        self.woken()
+
+    def landed(self, known: int) -> int:
+        """What is confirmed."""
+        if self.sizes and not self.held:
+            self.land(self.bookies.random.randint(1, len(self.sizes)))
+        if self.failed and self.confirmed <= known:
+            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+        return self.confirmed
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """`land` calls it."""
+        self.woken = woken
+
+    def store(self, submissions: int) -> None:
+        """See `land`; raises OSError with a fault."""
+        count = sum(self.sizes[:submissions])
+        waiting, self.waiting = self.waiting[:count], self.waiting[count:]
+        del self.sizes[:submissions]
         if self.failed or self.stored.fenced:
             self.failed = True
             raise OSError(errno.EIO, f"ledger {self.id} is fenced")
@@ -95,6 +131,7 @@ class MemoryWriter(MemoryLedger):
         self.stored.payloads += waiting
         if self.failed:
             raise OSError(errno.EIO, f"ledger {self.id}: no bookies")
+        self.confirmed += submissions
 
     def close(self) -> None:
         """End it."""

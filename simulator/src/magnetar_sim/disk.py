@@ -343,7 +343,8 @@ class SimLog(LogThread):
             self._turns.end()
             return False
         try:
-            while not self._broken and (self._queue or self._dropped or self._barriers):
+            while not self._broken and (self._queue or self._dropped or self._barriers or self._behind):
+                self._landed = True
                 self._cycle()
         except PowerCut:
             self._broken = True
@@ -365,7 +366,7 @@ class SimLog(LogThread):
     @property
     def idle(self) -> bool:
         """Nothing waits."""
-        return not self._queue and not self._broken
+        return not self._queue and not self._behind and not self._broken
 
     def _arm(self) -> None:
         if not self._due:
@@ -377,15 +378,18 @@ class SimLog(LogThread):
         if self._broken:
             waiting, self._queue = self._queue, []
             self._refuse(waiting, "the log cannot be written")
-        elif self._queue or self._dropped or self._barriers or self._background.pending:
+        elif self._queue or self._dropped or self._barriers or self._behind or self._background.pending:
+            # No other thread wakes this one: it looks each time what has become durable.
+            self._landed = True
             self._cycle()
-        if self._queue or self._barriers or self._background.pending:
+        if self._queue or self._barriers or self._behind or self._background.pending:
             self._arm()
 
     def _work(self, *, idle: bool) -> None:
         """Background work by chance instead of by a share of real time."""
         if self._background.pending and (idle or self._rng.random() < 0.3):
             try:
+                self._report_durable(everything=True)
                 self._background.step()
             except OSError as error:
                 self._fail(error, sync_failed=True)
@@ -394,9 +398,8 @@ class SimLog(LogThread):
         """As in production, but it does not wait: healing is an event."""
         self._log.fail(sync_failed=sync_failed)
         self._background.abandon()
-        flying, self._flying = self._flying, []
         self._broken = True
-        self._refuse(flying, f"the log cannot be written: {error.strerror}")
+        self._refuse(self._in_flight(), f"the log cannot be written: {error.strerror}")
         waiting, self._queue = self._queue, []
         self._refuse(waiting, f"the log cannot be written: {error.strerror}")
         self._turns.after(int(self._rng.random() * HEAL_MS), self._mend)

@@ -2,7 +2,7 @@
 inject failures. `read_whole` and `write_over` serve several users of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +31,19 @@ class LogFile(Protocol):
 
         Raises:
             OSError: nothing may be assumed of what was written since the last sync, and trying again proves nothing.
+        """
+
+    def behind(self, woken: Callable[[], None]) -> Callable[[], int] | None:
+        """How to write without waiting for each write; None: what is written becomes durable by `sync` alone.
+
+        Args:
+            woken: called on any thread, perhaps more often than needed, when more of the file may have become durable, or
+                when writing has failed. It must not wait.
+
+        Returns:
+            A function that returns how many bytes of the file, from its beginning, are durable without a `sync`. It raises
+            OSError if these are not more than at its last call and never will be: nothing may be assumed of the bytes after
+            them.
         """
 
     def renew(self, offset: int, end: int) -> None:

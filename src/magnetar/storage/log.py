@@ -18,10 +18,11 @@ one lane.
 
 import contextlib
 import errno
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from magnetar.storage.entries import Append, Location
 from magnetar.storage.files import Files, LogFile
@@ -85,6 +86,21 @@ class SegmentNumbers:
         return number
 
 
+class _Behind(NamedTuple):
+    """A batch that was written and is not known to be durable.
+
+    Attributes:
+        end: offset after it.
+        unreported: ledgers, and bytes of each.
+        marks, opened: what the file of ledgers records when it is durable.
+    """
+
+    end: int
+    unreported: list[tuple[int, int]]
+    marks: dict[int, tuple[int, int]]
+    opened: list[bytes]
+
+
 class SegmentLog:
     """The segments of one broker, or of one lane of it.
 
@@ -99,6 +115,7 @@ class SegmentLog:
         large: whether this is the lane of large appends.
         shares: whether the other lane has work too, so that it has to leave the disk free in between.
         ledgers: records what is stored and what was dropped.
+        woken: see `LogFile.behind`.
     """
 
     def __init__(
@@ -114,7 +131,11 @@ class SegmentLog:
         large: bool = False,
         shares: Callable[[], bool] = lambda: False,
         ledgers: LedgerFile | None = None,
+        woken: Callable[[], None] = lambda: None,
     ) -> None:
+        self._woken = woken
+        self._durable: Callable[[], int] | None = None
+        self._behind: deque[_Behind] = deque()
         self._files = files
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -191,12 +212,15 @@ class SegmentLog:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, batch: Sequence[Append], *, through: bool = False) -> list[tuple[Append, Location]]:
+    def write(
+        self, batch: Sequence[Append], *, through: bool = False, behind: bool = False
+    ) -> list[tuple[Append, Location]]:
         """Write appends, in order; each lies in one segment.
 
         Args:
             batch: the appends.
             through: make them durable too; everything before is (`synced` is `offset`).
+            behind: they will be durable without a sync: `durable` says when, and `settle` is due then.
 
         Raises:
             OSError: none of them may be counted on; `fail` is due.
@@ -229,11 +253,43 @@ class SegmentLog:
             self.ledger_high = high
         self._writev(buffers, offset, through=through)
         marks, openings = (self._marks, self._openings) if through else (self._written, self._opened)
+        if behind:
+            marks, openings = {}, []
+            self._behind.append(_Behind(offset, self._unreported, marks, openings))
+            self._unreported = []
         for ledger, append in newest.items():
             marks[ledger] = append.entries[-1].entry + 1, append.next_index
         if opened:
             openings += opened
         return located
+
+    @property
+    def writes_behind(self) -> bool:
+        """Whether `write` may leave appends behind, see there."""
+        return self._durable is not None
+
+    @property
+    def ends_segment(self) -> bool:
+        """Whether the next write begins another segment: everything has to be reported before."""
+        return self.offset >= self._segment_bytes
+
+    def durable(self) -> int:
+        """The offset up to which the open segment is durable without a sync.
+
+        Raises:
+            OSError: nothing more of what was written behind will be durable; `fail` is due.
+        """
+        assert self._durable is not None
+        return self._durable()
+
+    def settle(self, end: int) -> None:
+        """Everything up to an offset, at which a batch ends, is durable, and is about to be reported as stored."""
+        while self._behind and self._behind[0].end <= end:
+            batch = self._behind.popleft()
+            self._marks.update(batch.marks)
+            self._openings += batch.opened
+        self.synced = max(self.synced, end)
+        self.reported = end
 
     def forget_room(self) -> None:
         """Time has passed: others may have filled the disk, so that the next `write` looks."""
@@ -357,6 +413,7 @@ class SegmentLog:
         if self._file is not None:
             self._file.close()
         self._file = file
+        self._durable = file.behind(self._woken)
         self._salt = salt
         self.segment = number
         self.offset = self.synced = self.checked = self.reported = self.sizes[number] = len(head)
@@ -397,6 +454,8 @@ class SegmentLog:
         """
         self.failures += 1
         held = self._live.setdefault(self.segment, {})
+        while self._behind:
+            self._unreported += self._behind.popleft().unreported
         for ledger, size in self._unreported:
             held[ledger] -= size
             if held[ledger] <= 0:

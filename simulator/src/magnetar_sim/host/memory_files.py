@@ -7,7 +7,7 @@ random source says. A file exists durably only after its folder was synced.
 import errno
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from magnetar.storage.files import LogFile
@@ -54,6 +54,9 @@ class MemoryFile:
             if self.spoiled:
                 raise AssertionError(f"{self.path.name} was synced again after a sync had failed")
             self.synced = len(self.data)
+
+    def behind(self, woken: Callable[[], None]) -> None:
+        """None: only a sync makes bytes durable."""
 
     def renew(self, offset: int, end: int) -> None:
         """Mark what is not durable as dirty again, if all of it is written."""

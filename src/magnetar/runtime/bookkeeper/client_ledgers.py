@@ -6,11 +6,14 @@ The client has an event loop of its own, on a thread of its own; callers on any 
 import asyncio
 import errno
 import threading
+import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+
+import uvloop
 
 from magnetar.bookkeeper.network.client import ROOT, BookKeeper
 from magnetar.bookkeeper.network.connection import Security
@@ -25,6 +28,10 @@ Result = TypeVar("Result")
 
 OPENED_AT_ONCE: Final = 16
 """Ledgers that are opened at the same time when the log is taken: most are closed and cost a read of ZooKeeper each."""
+
+FREE_S: Final = 2.0
+"""How long an answer to the question for free room is used. The log asks every 50 ms. Bookies take entries until their disks
+are nearly full, and refuse them then."""
 
 FILE: Final = "magnetar-file"
 """The key in a ledger's metadata under which the name of its file is."""
@@ -56,6 +63,9 @@ class ClientLedgers:
         self._client = client
         self._ensemble = ensemble
         self._ack_quorum = ack_quorum
+        self._free: Future[int] | None = None
+        self._free_known = 0
+        self._free_asked_s = 0.0
 
     @classmethod
     def connect(
@@ -137,9 +147,19 @@ class ClientLedgers:
             return
 
     def free_bytes(self) -> int:
-        """See `Ledgers`."""
+        """See `Ledgers`. The answer may be some seconds old, so that the log does not wait for a bookie that is slow or hangs."""
+        free, now_s = self._free, time.monotonic()
         with _as_disk_errors():
-            return self._loop.call(self._client.free_bytes()) // self._ensemble
+            if free is None or (free.done() and free.exception() is not None):
+                free = self._free = self._loop.begin(self._client.free_bytes())
+                self._free_asked_s = now_s
+                self._free_known = free.result() // self._ensemble
+            elif free.done():
+                self._free_known = free.result() // self._ensemble
+                if now_s - self._free_asked_s >= FREE_S:
+                    self._free = self._loop.begin(self._client.free_bytes())
+                    self._free_asked_s = now_s
+        return self._free_known
 
 
 class ClosedLedger:
@@ -166,19 +186,41 @@ class WrittenLedger:
         self._loop = loop
         self._client = client
         self._ledger = ledger
-        self._waiting: deque[Future[None]] = deque()
-        self._order = asyncio.Lock()
         self._reader: ReadableLedger | None = None
+        # Of the loop's thread: what waits for room.
+        self._outgoing: deque[list[bytes]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        # Of both threads.
+        self._changed = threading.Condition(threading.Lock())
+        self._submitted = 0
+        self._landed = 0
+        self._error: BaseException | None = None
+        self._woken: Callable[[], None] = _nothing
 
     def submit(self, payloads: Sequence[bytes]) -> None:
         """See `Writable`."""
-        self._waiting.append(self._loop.begin(self._append(list(payloads))))
+        self._submitted += 1
+        self._loop.soon(self._begin, list(payloads))
 
     def wait(self) -> None:
         """See `Writable`."""
-        with _as_disk_errors():
-            while self._waiting:
-                self._waiting.popleft().result()
+        with self._changed:
+            submitted = self._submitted
+            self._changed.wait_for(lambda: self._landed >= submitted or self._error is not None)
+            landed = self._landed
+        if landed < submitted:
+            self._raise()
+
+    def landed(self, known: int) -> int:
+        """See `Writable`."""
+        landed, error = self._landed, self._error
+        if error is not None and landed <= known:
+            self._raise()
+        return landed
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """See `Writable`."""
+        self._woken = woken
 
     def read(self, first: int, last: int) -> list[LedgerEntry]:
         """See `Readable`."""
@@ -191,14 +233,62 @@ class WrittenLedger:
         with _as_disk_errors():
             self._loop.call(self._close())
 
-    async def _append(self, payloads: list[bytes]) -> None:
-        confirmed = []
-        async with self._order:  # the next call waits while this one waits for room
-            for payload in payloads:
-                await self._ledger.room()
-                confirmed.append(self._ledger.append(payload))
-        # They are confirmed in order.
-        await confirmed[-1]
+    def _raise(self) -> None:
+        assert self._error is not None
+        with _as_disk_errors():
+            raise self._error
+
+    # ------------------------------------------------------------------------------------------- on the thread of the loop
+
+    def _begin(self, payloads: list[bytes]) -> None:
+        """Send, or let it wait until there is room."""
+        if self._error is not None:
+            return
+        if self._sending is None and self._ledger.has_room and len(payloads) == 1:
+            try:
+                self._follow(self._ledger.append(payloads[0]))
+            except BookKeeperError as error:
+                self._fail(error)
+            return
+        self._outgoing.append(payloads)
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        """Send everything that waits."""
+        try:
+            while self._outgoing:
+                payloads = self._outgoing.popleft()
+                for payload in payloads:
+                    await self._ledger.room()
+                    confirmed = self._ledger.append(payload)
+                # They are confirmed in order.
+                self._follow(confirmed)
+        except BookKeeperError as error:
+            self._outgoing.clear()
+            self._fail(error)
+        finally:
+            self._sending = None
+
+    def _follow(self, confirmed: "asyncio.Future[int]") -> None:
+        confirmed.add_done_callback(self._land)
+
+    def _land(self, confirmed: "asyncio.Future[int]") -> None:
+        """The last entry of a submission is confirmed, or has failed."""
+        error = confirmed.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        with self._changed:
+            self._landed += 1
+            self._changed.notify_all()
+        self._woken()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+        self._woken()
 
     async def _read(self, first: int, last: int) -> list[LedgerEntry]:
         if self._reader is None:
@@ -210,11 +300,14 @@ class WrittenLedger:
         await self._ledger.close()
 
 
+def _nothing() -> None: ...
+
+
 class _Loop:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="bookkeeper", daemon=True)
         self._thread.start()
 
@@ -222,6 +315,10 @@ class _Loop:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
+
+    def soon(self, call: Callable[[list[bytes]], None], payloads: list[bytes]) -> None:
+        """Call something on the loop's thread, from another thread."""
+        self._loop.call_soon_threadsafe(call, payloads)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Start work, from another thread."""

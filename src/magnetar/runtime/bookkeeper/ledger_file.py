@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -38,6 +39,9 @@ class LedgerBytes:
         self._entries, self._end, self._cut = entries, size, cut
         self._offsets = EntryOffsets(entries, size)
         self._confirmed = entries, size
+        # Where the file ends after each `submit` that is not confirmed.
+        self._submitted: deque[tuple[int, int]] = deque()
+        self._landed = 0
 
     @classmethod
     def written(cls, ledger: Writable) -> "LedgerBytes":
@@ -95,6 +99,7 @@ class LedgerBytes:
                 self._offsets.note(self._entries, self._end)
                 self._entries += 1
                 self._end += len(payload)
+            self._submitted.append((self._entries, self._end))
         return len(data)
 
     def confirm(self) -> None:
@@ -103,19 +108,42 @@ class LedgerBytes:
         Raises:
             OSError: it may be stored or not.
         """
-        with self._lock:
-            reached = self._entries, self._end
         if self._writer is None or self.broken:
             return
-        self._writer.wait()
         with self._lock:
-            self._confirmed = max(self._confirmed, reached)
+            submitted = self._landed + len(self._submitted)
+        self._writer.wait()
+        self._land(submitted)
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """See `Writable.watch`. Only for the writer."""
+        assert self._writer is not None
+        self._writer.watch(woken)
+
+    def durable(self) -> int:
+        """Bytes of the file that are confirmed, without waiting.
+
+        Raises:
+            OSError: not more than at the last call, and no more will be.
+        """
+        if self._writer is None or self.broken:
+            raise OSError(errno.EBADF, f"ledger {self.ledger} takes no more entries")
+        self._land(self._writer.landed(self._landed))
+        return self._confirmed[1]
+
+    def _land(self, landed: int) -> None:
+        """So many submissions are confirmed. A reader may know it before the writer does."""
+        with self._lock:
+            while self._landed < landed:
+                self._landed += 1
+                self._confirmed = self._submitted.popleft()
 
     def fail(self) -> None:
         """An append failed: the file ends, for those who have it open, with what was confirmed."""
         with self._lock:
             self.broken = True
             self._entries, self._end = self._confirmed
+            self._submitted.clear()
 
     def close_writer(self) -> None:
         """End the ledger, unless an append failed.
@@ -126,6 +154,7 @@ class LedgerBytes:
         writer, self._writer = self._writer, None
         if writer is not None and not self.broken:
             writer.close()
+            self._land(self._landed + len(self._submitted))
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from an offset on; fewer only at the end of the file.
@@ -138,24 +167,27 @@ class LedgerBytes:
             return b""
         if self._confirmed[1] < end:
             self.confirm()
-        entry, start = self._find(offset)
+        # Entries after these may be under way, and bookies refuse to say anything about them.
+        with self._lock:
+            entries_confirmed = self._confirmed[0]
+        entry, start = self._find(offset, entries_confirmed)
         found: list[bytes] = []
         at = start
         while at < end:
             # As many as it takes if they are as large as the mean of all; the next round asks for those that are missing.
             more = (end - at) * self._entries // max(self._end, 1) + 1
-            entries = self._read(entry, min(entry + min(more, ENTRIES_MAX), self._entries) - 1)
+            entries = self._read(entry, min(entry + min(more, ENTRIES_MAX), entries_confirmed) - 1)
             found += [one.payload for one in entries]
             entry += len(entries)
             at = entries[-1].end
         return b"".join(found)[offset - start : end - start]
 
-    def _find(self, offset: int) -> tuple[int, int]:
-        """The entry that holds an offset, and where it begins."""
+    def _find(self, offset: int, entries: int) -> tuple[int, int]:
+        """The entry that holds an offset, and where it begins; it is one of so many."""
         while True:
             with self._lock:
                 entry, start = self._offsets.before(offset)
-                guess = self._offsets.guess(offset)
+                guess = min(self._offsets.guess(offset), entries - 1)
             if guess == entry:
                 return entry, start
             self._read(guess, guess)
@@ -221,6 +253,11 @@ class LedgerFile:
             return 0
 
         self._try(confirm)
+
+    def behind(self, woken: Callable[[], None]) -> Callable[[], int]:
+        """Bookies confirm what was written: see `storage.files.LogFile`."""
+        self._content.watch(woken)
+        return lambda: self._try(self._content.durable)
 
     def _try(self, write: Callable[[], int]) -> int:
         try:

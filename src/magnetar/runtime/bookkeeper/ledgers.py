@@ -3,7 +3,7 @@
 Errors are OSErrors, as those of a disk: the log treats both alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -52,6 +52,16 @@ class Writable(Readable, Protocol):
         Raises:
             OSError: what was submitted may be stored or not, and the ledger takes no more entries.
         """
+
+    def landed(self, known: int) -> int:
+        """How many calls of `submit` are confirmed, without waiting. They are confirmed in order.
+
+        Raises:
+            OSError: not more than `known`, and no more will be: what was submitted may be stored or not.
+        """
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """Call this from now on, on any thread, when `landed` has another answer."""
 
     def close(self) -> None:
         """End the ledger after its last confirmed entry. A ledger that failed is not closed: that could cut off entries.

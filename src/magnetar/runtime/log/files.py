@@ -80,6 +80,9 @@ class OsFile:
         """Fdatasync where there is one."""
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
+    def behind(self, woken: Callable[[], None]) -> None:
+        """None: only a sync makes bytes durable."""
+
     def renew(self, offset: int, end: int) -> None:
         """Make the pages dirty again, by writing their own content."""
         while offset < end:

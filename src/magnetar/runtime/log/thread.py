@@ -11,6 +11,11 @@ failed fdatasync left on the disk is unknown). A *new* segment with a durable se
 any append is accepted again. While that does not work (disk full, disk gone), every append fails at once and the thread tries to
 heal with a bounded backoff. On a full disk it meanwhile rewrites the segments that fit into the space that is kept free.
 
+Where files become durable without a sync (`LogFile.behind`: the bookies of a log on BookKeeper), a cycle does not wait for the
+one before. Up to `BEHIND_MAX` cycles are under way at the same time. Each is reported after those before it, when it is
+durable. All else that the thread does (the next segment, background work, barriers, the end) begins after the last of them, and
+a failure of one fails all that are not reported.
+
 An append that was staged before its topic learned of a failure has invalid positions and origin indexes. It may reach this
 thread after the log healed. Its `write_epoch` shows that, and it fails too.
 
@@ -23,6 +28,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -44,6 +50,10 @@ logger = logging.getLogger("magnetar.log")
 
 CYCLE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Back-pressure inside the thread: one cycle writes at most this much, so that a receipt never waits for more."""
+
+BEHIND_MAX: Final = 4
+"""Cycles under way at the same time. With more, an append waits less, and costs more: each cycle is an entry of a ledger at
+least, which three bookies answer. With one, the bookies have nothing to do while their answer is on its way."""
 
 HEAL_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between attempts to heal; the last one repeats."""
@@ -127,7 +137,10 @@ class LogThread:
             large=beside is not None,
             shares=lambda: beside is not None and beside.recent,
             ledgers=ledgers,
+            woken=self._woken,
         )
+        self._behind: deque[tuple[int, list[tuple[Append, Location]]]] = deque()
+        self._landed = False
         self._readers: SegmentReaders = (
             SegmentReaders(files, folder, self, step_aside) if beside is None else beside._readers
         )
@@ -265,8 +278,10 @@ class LogThread:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be stored."""
-        return bool(self._queue or self._flying)
+        """Whether something waits to be written, or is being written. What was written behind needs this thread only when it is
+        durable.
+        """
+        return bool(self._flying or (self._queue and len(self._behind) < BEHIND_MAX))
 
     @property
     def recent(self) -> bool:
@@ -291,27 +306,40 @@ class LogThread:
         except Exception as error:  # a bug here must not leave publishers waiting for ever
             logger.critical("the log thread stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
             reason = f"the log has stopped: unexpected {type(error).__name__}: {error}"
-            self._refuse(self._flying, reason)
+            self._refuse(self._in_flight(), reason)
             self._refuse_for_ever(reason)
 
     def _cycle(self) -> bool:
         """One round; whether there is another."""
         with self._wake:
-            while not (self._queue or self._dropped or self._barriers or self._looking or self._stopping):
-                if self._background.pending:
+            while not self._has_work():
+                if self._background.pending and not self._behind:
                     break
                 pause_s = self._until_due_s()
                 self._wake.wait(pause_s)
                 if pause_s is not None:
                     break
-            batch = self._take()
-            dropped, self._dropped = self._dropped, []
-            barriers, self._barriers = self._barriers, []
-            looking, self._looking = self._looking, False
-            if self._stopping and not batch and not dropped:
-                return False
+            self._landed = False
+            alone = bool(self._dropped or self._barriers or self._looking or self._stopping)
+        failed = bool(self._behind) and not self._land(everything=alone)
+        with self._wake:
+            batch = self._take() if len(self._behind) < BEHIND_MAX else []
+            dropped: list[int] = []
+            barriers: list[Callable[[str], None]] = []
+            looking = ends = False
+            if not self._behind:
+                dropped, self._dropped = self._dropped, []
+                barriers, self._barriers = self._barriers, []
+                looking, self._looking = self._looking, False
+                ends = self._stopping and not batch and not dropped
+        if ends:
+            return False
         self._flying = batch
         self.steps += 1
+        if failed:
+            for then in barriers:
+                then("the log could not be written")
+            barriers = []
         if dropped:
             self._background.release(dropped)
         elif looking:
@@ -324,6 +352,42 @@ class LogThread:
         if (self._wrote_s if batch else time.monotonic()) >= self._next_mark_s and self._log.unmarked:
             self._mark()
         return True
+
+    def _has_work(self) -> bool:
+        """Whether there is something to do at once."""
+        waits = bool(self._queue) and len(self._behind) < BEHIND_MAX
+        return waits or bool(self._landed or self._dropped or self._barriers or self._looking or self._stopping)
+
+    def _woken(self) -> None:
+        """More of what was written behind may be durable. Called on any thread."""
+        with self._wake:
+            self._landed = True
+            self._wake.notify()
+
+    def _land(self, *, everything: bool) -> bool:
+        """Report the cycles that are durable; `everything`: wait for all of them. Returns whether the log has not failed."""
+        try:
+            self._report_durable(everything=everything)
+        except OSError as error:
+            self._fail(error, sync_failed=True)
+            return False
+        return True
+
+    def _report_durable(self, *, everything: bool) -> None:
+        if not self._behind:
+            return
+        if everything:
+            self._log.sync()
+        durable = self._log.offset if everything else self._log.durable()
+        located: list[tuple[Append, Location]] = []
+        end = 0
+        while self._behind and self._behind[0][0] <= durable:
+            end, cycle = self._behind.popleft()
+            located += cycle
+        if located:
+            self.cycles += 1
+            self._log.settle(end)
+            self._on_appended(located)
 
     def _mark(self) -> None:
         """Record in the file of ledgers what is on the disk."""
@@ -390,6 +454,9 @@ class LogThread:
         if now_s > self._room_s:
             self._log.forget_room()
             self._room_s = now_s + ROOM_S
+        if later and not (at_once or barriers) and self._log.writes_behind:
+            self._write_behind(later)
+            return
         try:
             if at_once:
                 located = self._log.write(at_once)
@@ -420,6 +487,18 @@ class LogThread:
         for then in barriers:
             then("")
 
+    def _write_behind(self, batch: list[Append]) -> None:
+        """Write a cycle, which `_land` reports."""
+        try:
+            if self._log.ends_segment:
+                self._report_durable(everything=True)
+            located = self._log.write(batch, behind=True)
+        except OSError as error:
+            self._fail(error, sync_failed=True)
+            return
+        self._flying = []
+        self._behind.append((self._log.offset, located))
+
     def _split(self, batch: list[Append]) -> tuple[list[Append], list[Append]]:
         """The appends to answer when they are written, and those to answer when they are synced; a topic's order is kept."""
         if self._fsync == "always":
@@ -441,6 +520,7 @@ class LogThread:
         if not idle and started < self._next_background_s:
             return
         try:
+            self._report_durable(everything=True)
             self._background.step()
         except OSError as error:
             self._fail(error, sync_failed=True)
@@ -456,8 +536,7 @@ class LogThread:
         logger.error("%s (segment %d); nothing is accepted until it can be", broken, self._log.segment)
         self._log.fail(sync_failed=sync_failed)
         self._background.abandon()
-        flying, self._flying = self._flying, []
-        self._refuse(flying, broken)
+        self._refuse(self._in_flight(), broken)
         attempt = 0
         while True:
             with self._wake:
@@ -484,6 +563,13 @@ class LogThread:
                 return
         logger.warning("the log works again, in segment %d", self._log.segment)
         self._on_healed()
+
+    def _in_flight(self) -> list[Append]:
+        """All appends that were taken and not reported, in order; they are forgotten here."""
+        appends = [append for _, located in self._behind for append, _ in located] + self._flying
+        self._behind.clear()
+        self._flying = []
+        return appends
 
     def _make_room(self) -> bool:
         """A slice of background work on a full disk; whether there is more to do at once."""

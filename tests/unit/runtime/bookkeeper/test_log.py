@@ -4,8 +4,11 @@ import pytest
 
 from magnetar.core.ids import NONE
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
+from magnetar.runtime.log.thread import BEHIND_MAX
+from magnetar.storage.entries import Append
 from magnetar.storage.topiclog import TopicLog
-from tests.support.memory_ledgers import ROOT, Site
+from tests.support.brokers import eventually
+from tests.support.memory_ledgers import ROOT, MemoryWriter, Site
 from tests.unit.storage.harness import TOPIC, Log, entry
 
 
@@ -117,3 +120,125 @@ def test_segments_that_nothing_needs_are_deleted_with_their_ledgers(site: Site) 
     assert site.bookies.deleted
     assert set(site.bookies.deleted) & {file.ledger for file in site.chain.files.values()} == set()
     again.thread.stop()
+
+
+# ----------------------------------------------------------------------------------------------- several cycles under way
+
+
+class Held:
+    """A log whose bookies answer when a test wants it, and a topic with one message in it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.log = open_log(site.take("a"), segment_bytes=1 << 20)
+        self.topic = self.log.topic()
+        self.log.append(self.topic, "first")
+        self.ledger: MemoryWriter
+        (self.ledger,) = [one for one in site.clients[0].written.values() if one.stored.payloads]
+        self.ledger.held = True
+
+    def cycle(self, text: str | bytes) -> Append:
+        """An append in a cycle of its own, which is under way when this returns."""
+        submitted = len(self.ledger.sizes)
+        append = self.topic.stage([entry(text)], 1000)
+        self.log.thread.submit(append)
+        eventually(lambda: len(self.ledger.sizes) == submitted + 1, what="a cycle is under way")
+        return append
+
+    def read_again(self) -> list[bytes]:
+        """What the next broker finds; this one is dead."""
+        again = open_log(self.site.take("b"))
+        assert again.recovered.problems == []
+        found = texts(again, again.topic())
+        again.thread.stop()
+        return found
+
+
+def test_a_cycle_does_not_wait_for_the_one_before(site: Site) -> None:
+    held = Held(site)
+    appends = [held.cycle(f"{number}") for number in range(BEHIND_MAX)]
+    late = [held.topic.stage([entry(f"late {number}")], 1000) for number in range(2)]
+    for append in late:
+        held.log.thread.submit(append)
+    held.ledger.land(2)
+    held.log.settle(appends[:2])
+    eventually(lambda: len(held.ledger.sizes) == BEHIND_MAX - 1, what="what waited went out as one cycle")
+    held.ledger.land(BEHIND_MAX - 1)
+    held.log.settle([*appends[2:], *late])
+    numbers = [b"%d" % number for number in range(BEHIND_MAX)]
+    assert texts(held.log, held.topic) == [b"first", *numbers, b"late 0", b"late 1"]
+    held.log.thread.stop()
+
+
+def test_what_is_under_way_is_not_reported_and_not_read(site: Site) -> None:
+    """The answer of the bookies is what confirms; a reader gets what is confirmed while more is under way."""
+    held = Held(site)
+    one, two = held.cycle("one"), held.cycle("two")
+    held.ledger.land(1)
+    held.log.settle([one])
+    assert texts(held.log, held.topic) == [b"first", b"one"]
+    assert held.log.kinds() == []
+    held.ledger.land(1)
+    held.log.settle([two])
+    held.log.thread.stop()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_failure_fails_all_cycles_that_are_not_reported(seed: int) -> None:
+    """The reported ones stay, the seal is after them, and what is appended later follows them."""
+    held = Held(Site(seed))
+    appends = [held.cycle(f"{number}") for number in range(3)]
+    held.ledger.land(1)
+    held.log.settle(appends[:1])
+    held.ledger.fail_next = True
+    held.ledger.land(2)
+    held.log.wait_for("healed")
+    kinds = held.log.kinds()
+    assert kinds.index("failed") < kinds.index("healed")
+    (refused,) = [what[0] for kind, what in held.log.reports if kind == "failed"]
+    assert refused == appends[1:]
+    held.log.settle(appends[1:])
+    held.log.append(held.topic, "after")
+    assert texts(held.log, held.topic) == [b"first", b"0", b"after"]
+    held.log.thread.stop()
+    assert held.read_again() == [b"first", b"0", b"after"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_broker_that_dies_with_cycles_under_way_leaves_a_prefix_of_them(seed: int) -> None:
+    held = Held(Site(seed))
+    appends = [held.cycle(f"{number}") for number in range(3)]
+    held.ledger.land(1)
+    held.log.settle(appends[:1])
+    held.ledger.stored.payloads += held.ledger.waiting[: seed % 3]
+    found = held.read_again()
+    assert found == [b"first", b"0", b"1", b"2"][: 2 + seed % 3]
+    held.ledger.held = False
+    held.log.thread.stop()
+
+
+def test_the_end_of_a_segment_waits_for_what_is_under_way(site: Site) -> None:
+    """The next segment begins when the last cycle of the one before is reported."""
+    held = Held(site)
+    large = held.cycle(b"x" * (1 << 20))
+    following = held.topic.stage([entry("following")], 1000)
+    held.ledger.held = False
+    held.log.thread.submit(following)
+    held.log.settle([large, following])
+    assert held.ledger.stored.closed
+    assert [len(text) for text in texts(held.log, held.topic)] == [5, 1 << 20, 9]
+    held.log.thread.stop()
+
+
+def test_a_barrier_and_the_end_wait_for_what_is_under_way(site: Site) -> None:
+    held = Held(site)
+    append = held.cycle("one")
+    said: list[str] = []
+    held.log.thread.sync(said.append)
+    eventually(lambda: said, what="the barrier is reached")
+    assert said == [""]
+    held.log.settle([append])
+    last = held.cycle("two")
+    held.log.thread.stop()
+    held.log.settle([last])
+    assert held.read_again() == [b"first", b"one", b"two"]

@@ -159,6 +159,7 @@ BUGS: Final[dict[str, Bug]] = {
     "fence_is_loss": Bug(("fence",), {F + "_append_failed": _fence_is_loss}),
     "close_raises": Bug(("fence", "fail"), {B + "LedgerFile.close": _close_raises}),
     "unsealed": Bug(("fail", "stop"), {"magnetar.storage.log.SegmentLog.fail": _unsealed}),
+    "sent_is_stored": Bug(("fail", "kill_within"), {B + "LedgerBytes.durable": lambda self: self._end}),
     "reported_at_once": Bug(("fail", "stop"), {S + "_heal": _reported_at_once, S + "_append": _append_after_failure}),
     "log_left_open": Bug(("stop",), {"magnetar.storage.log.SegmentLog.close": lambda self: None}),
     "node_given_up_first": Bug(("stop", "hang", "pause_within"), {"magnetar_sim.cluster.Cluster._finish": _node_first}),

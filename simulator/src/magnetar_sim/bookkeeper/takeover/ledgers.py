@@ -6,7 +6,7 @@ request or the answer is lost.
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from magnetar.runtime.bookkeeper.ledgers import LedgerEntry
@@ -126,26 +126,47 @@ class SimWriter(SimReader):
     def __init__(self, client: SimLedgers, ledger: int) -> None:
         super().__init__(client, ledger)
         self._waiting: list[bytes] = []
+        self._sizes: list[int] = []
+        self._landed = 0
 
     def submit(self, payloads: Sequence[bytes]) -> None:
         """See `Writable`."""
         if self._ledger.failed:
             raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
         self._waiting += payloads
+        self._sizes.append(len(payloads))
         self._try("write")
 
     def wait(self) -> None:
         """See `Writable`."""
         if self._ledger.failed:
             raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
-        if not self._waiting:
-            return
+        if self._waiting:
+            self._store(len(self._sizes))
+
+    def landed(self, known: int) -> int:
+        """See `Writable`: some of the submissions are confirmed by now."""
+        if self._ledger.failed:
+            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+        if count := self._client.rng.randint(0, len(self._sizes)):
+            self._store(count)
+        # Of the others the answers are on their way.
+        return self._client.rng.randint(known, self._landed)
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """See `Writable`. Nothing: the log of the simulator asks again and again."""
+
+    def _store(self, submissions: int) -> None:
+        """The bookies get the first submissions, or a part of what waits if something happens."""
         self._try("sync")
-        waiting, self._waiting = self._waiting, []
+        count = sum(self._sizes[:submissions])
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:]
+        del self._sizes[:submissions]
         if self._ledger.fenced:
             raise self._fails(f"ledger {self.id} is fenced")
         if not self._client.bookies.append(self.id, waiting):
             raise self._fails(f"ledger {self.id}: too few bookies")
+        self._landed += submissions
         self._try("sync-answer")
 
     def close(self) -> None:
@@ -167,7 +188,7 @@ class SimWriter(SimReader):
         except OSError:
             self._ledger.failed = True
             self._client.bookies.append_some(self.id, self._waiting)
-            self._waiting = []
+            self._waiting, self._sizes = [], []
             raise
 
 
