@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "peers_pulsar": "python -m bench.peers --peer pulsar",
     "links_pulsar": "python -m bench.links --peer pulsar",
     "links_pulsar_far": "python -m bench.links --peer pulsar --one-way 0.04",
+    "bookkeeper_pulsar": "python -m bench.bookkeeper_pulsar",
+    "bookkeeper_takeover": "python -m bench.bookkeeper_takeover",
     "moves": "python -m bench.moves",
     "link_latency": "python -m bench.link_latency",
     "link_faults": "python -m bench.link_faults",
@@ -197,6 +199,7 @@ ROWS: Final[dict[str, Callable[[dict[str, Any]], Iterator[Row]]]] = {
     "peers_pulsar": peers,
     "links_pulsar": links,
     "links_pulsar_far": links,
+    "bookkeeper_pulsar": peers,
 }
 
 
@@ -220,9 +223,20 @@ def rows_of(name: str) -> str:
     return measured(name, lambda content: table(head, [row.cells() for row in ROWS[name](content)]))
 
 
+def goals(content: dict[str, Any]) -> str:
+    """The figures that have a goal."""
+    rows = [
+        [one["name"].replace(": beside", ", compared with"), shown(one["value"], one["unit"]), one["aim"]]
+        for one in content["figures"]
+        if one["aim"]
+    ]
+    return table(["", "measured", "goal"], rows)
+
+
 def verdict(wanted: Callable[[float], bool]) -> str:
     """Rows of all files whose gain is wanted, the most distant from 1 first."""
     places = {"peers_pulsar": "broker", "links_pulsar": "link", "links_pulsar_far": "link over 80 ms"}
+    places["bookkeeper_pulsar"] = "broker on BookKeeper"
     rows = []
     for name, made in ROWS.items():
         content = load(name)
@@ -234,6 +248,8 @@ def verdict(wanted: Callable[[float], bool]) -> str:
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
     **{name: lambda name=name: rows_of(name) for name in ROWS},  # type: ignore[misc]
+    "bookkeeper_goals": lambda: measured("bookkeeper_pulsar", goals),
+    "bookkeeper_takeover": lambda: measured("bookkeeper_takeover", goals),
     "moves": lambda: measured("moves", moves),
     "follow": follow,
     "link_latency": lambda: measured("link_latency", link_latency),

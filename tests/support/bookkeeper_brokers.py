@@ -30,15 +30,25 @@ class Brokers:
         more: tables of the file.
         of_broker: lines for each broker, in which `{port}` is its Pulsar port.
         hosts: of ZooKeeper, if they are not those of the cluster.
+        deduplicates: whether deduplication is on.
     """
 
     def __init__(
-        self, folder: Path, cluster: BookKeeperCluster, store: str, more: str = "", of_broker: str = "", hosts: str = ""
+        self,
+        folder: Path,
+        cluster: BookKeeperCluster,
+        store: str,
+        more: str = "",
+        of_broker: str = "",
+        hosts: str = "",
+        *,
+        deduplicates: bool = True,
     ) -> None:
         ports = {name: (free_port(), free_port()) for name in "ab"}
         text = (
             f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
-            f'store = "zookeeper://{hosts or cluster.hosts}{store}"\n[deduplication]\nenabled = true\n'
+            f'store = "zookeeper://{hosts or cluster.hosts}{store}"\n'
+            f"[deduplication]\nenabled = {str(deduplicates).lower()}\n"
             '[namespaces."public/default"]\nclusters = ["one"]\n'
         )
         for name, (pulsar_port, http_port) in ports.items():

@@ -29,7 +29,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_suites_of_this_tree() -> None:
-    assert {"broker", "links", "links_pulsar", "moves", "peers_pulsar", "storage"} <= set(
+    assert {"bookkeeper_pulsar", "broker", "links", "links_pulsar", "moves", "peers_pulsar", "storage"} <= set(
         bench.suites_of(ROOT / "bench")
     )
     assert "loadgen" not in bench.suites_of(ROOT / "bench")
