@@ -374,20 +374,21 @@ class LogThread:
         return True
 
     def _report_durable(self, *, everything: bool) -> None:
-        if not self._behind:
-            return
-        if everything:
+        if everything and self._behind:
             self._log.sync()
-        durable = self._log.offset if everything else self._log.durable()
-        located: list[tuple[Append, Location]] = []
-        end = 0
-        while self._behind and self._behind[0][0] <= durable:
-            end, cycle = self._behind.popleft()
-            located += cycle
-        if located:
+        while self._behind:
+            durable = self._log.offset if everything else self._log.durable()
+            located: list[tuple[Append, Location]] = []
+            end = 0
+            while self._behind and self._behind[0][0] <= durable:
+                end, cycle = self._behind.popleft()
+                located += cycle
+            if not located:
+                return
             self.cycles += 1
             self._log.settle(end)
             self._on_appended(located)
+            # Ask again: writing may have failed right after this, and a failure is reported only if nothing more is durable.
 
     def _mark(self) -> None:
         """Record in the file of ledgers what is on the disk."""

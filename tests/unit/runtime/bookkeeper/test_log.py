@@ -204,6 +204,20 @@ def test_a_failure_fails_all_cycles_that_are_not_reported(seed: int) -> None:
     assert held.read_again() == [b"first", b"0", b"after"]
 
 
+def test_a_failure_right_after_a_confirmation_is_noticed_too(site: Site) -> None:
+    """Both come before the thread of the log looks. It reports the first cycle, and nothing else wakes it for the second."""
+    held = Held(site)
+    one, two = held.cycle("one"), held.cycle("two")
+    held.ledger.store(1)
+    held.ledger.fail_next = True
+    held.ledger.land(1)
+    held.log.wait_for("healed")
+    (refused,) = [what[0] for kind, what in held.log.reports if kind == "failed"]
+    assert refused == [two]
+    held.log.settle([one, two])
+    held.log.thread.stop()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_broker_that_dies_with_cycles_under_way_leaves_a_prefix_of_them(seed: int) -> None:
     held = Held(Site(seed))
