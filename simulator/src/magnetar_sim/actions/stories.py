@@ -314,6 +314,52 @@ def made_while_retention_deletes(world: World) -> Iterator[int]:
     yield 4_000
 
 
+def sought_in_a_former_life(world: World) -> Iterator[int]:
+    """A topic is created again. One cluster names the former seek there, and an update of another comes, written before the seek.
+
+    See docs/design/snapshots.md#former-seeks.
+    """
+    if len(world.context.names) < 3:
+        return
+    topic, name = world.context.topics[0], world.workload.subscriptions[0]
+    a, b, c = world.context.names[:3]
+
+    def names_seek(cluster: str) -> Callable[[], bool]:
+        def true() -> bool:
+            host = world.acks.updates.host(world.clusters[cluster], topic)
+            state = host.snapshot.states.get(name) if host is not None else None  # type: ignore[attr-defined]
+            return state is not None and c in state.seeks
+
+        return true
+
+    consumer, sought = _consumer(world, a), _consumer(world, c)
+    _publish(world, a, count := world.rng.randint(2, 6))
+    yield from _until(_holds(world, c, count))
+    yield from _until(lambda: len(consumer.received) >= count)
+    _stop(world, True, a, c)
+    if consumer.received:
+        consumer.ack(list(consumer.received), answer=True)
+    yield from _until(_has_read(world, b))
+    for other in (b, c):
+        _stop(world, True, other, a)
+    sought.seek(EARLIEST)
+    yield from _until(names_seek(b))
+    former = world.truth.copy(world.clusters[c], topic)
+    world.faults.delete(world.clusters[c], topic)
+    yield from _until(lambda: world.truth.copy(world.clusters[c], topic) not in (None, former))
+    again = _consumer(world, c)
+    yield from _until(names_seek(c))
+    _stop(world, True, b, c)
+    again.close()
+    _stop(world, False, a, c)
+    yield from _until(_has_read(world, c))
+    yield world.rng.randint(100, 1_000)
+    _consumer(world, c)
+    yield 1_000
+    for source, target in ((b, a), (c, a), (b, c)):
+        _stop(world, False, source, target)
+
+
 def left_behind_an_acknowledgement(world: World) -> Iterator[int]:
     """A third cluster leaves the policy when something was acknowledged and not published yet."""
     if len(world.context.names) < 3:
@@ -523,6 +569,7 @@ STORIES: dict[str, Story] = {
     "begins_untold": consumed_before_a_link,
     "begins_expired": expired_before_a_link,
     "base_after_seek": sought_ahead_and_announced,
+    "former_seeks_count": sought_in_a_former_life,
     "going_is_acked": made_while_retention_deletes,
 }
 """By the planted bug that needs it."""

@@ -18,6 +18,7 @@ seeks that the reader stands behind; and the sets, which are kept in both modes,
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.broker.session.persistent import PersistentConsumer
@@ -431,6 +432,8 @@ class Acks(Observer):
             self._by_update.discard(name)
             self.updates.made(cluster, topic, machine, truth, covers, by_update=by_update)
             return
+        # A seek of a former subscription hides no update from this one (docs/design/snapshots.md#former-seeks).
+        truth.snapshot = replace(truth.snapshot, seek=None, sure=None, latest=None)
         truth.may = set(shared.acked) if by_update or self.context.mode == "mixed" else set()
         # Updates that made it, or were on their way from the disk to the broker meanwhile.
         truth.may.update(*(one.may for one in truth.coming))

@@ -72,7 +72,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "heard_by_marker_only": (83, 119), "retells_to_all": (78, 92, 117), "nothing_on_arrival": (128, 92),
     "snapshot_must_come_first": (260, 18, 493, 56), "leaving_forgets": (13, 36, 45, 92),
     "leaving_silences": (44, 159, 128, 179), "begins_untold": (9, 24, 79, 81), "begins_expired": (1, 2, 4, 10),
-    "base_after_seek": (19,), "going_is_acked": (0, 2, 7, 30),
+    "base_after_seek": (19,), "going_is_acked": (0, 2, 7, 30), "former_seeks_count": (1, 4, 5, 8),
     "change_untold": (6, 4), "updates_unlearnt": (13, 24), "own_seeks_only": (24, 26), "goes_back_alone": (13, 24),
     "any_grant": (10, 17, 18), "no_revocation": (10, 15), "begins_behind_sent": (1, 4, 6), "begins_at_plan": (1, 6),
     "superseded_is_answered": (4, 13), "no_p": (0, 1, 2),
@@ -130,7 +130,7 @@ FOCUS: dict[str, tuple[str, ...]] = {
 SHAPES = {
     "destination_silent": "export", "no_relay": "chain2", "floor_direct": "chain2", "epoch_no_incarnation": "mesh",
     "stale_low": "mesh", "never_tells": "mesh", "updates_unlearnt": "mesh", "own_seeks_only": "mesh", "goes_back_alone": "mesh",
-    "leaving_silences": "mesh", "forgotten_for_good": "star", "begins_untold": "mesh",
+    "leaving_silences": "mesh", "former_seeks_count": "mesh", "forgotten_for_good": "star", "begins_untold": "mesh",
 }  # fmt: skip
 """The topology of those that only one kind shows, or that one kind shows best."""
 

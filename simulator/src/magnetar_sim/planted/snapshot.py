@@ -13,7 +13,7 @@ from magnetar.replication.snapshots import Snapshots
 from magnetar.replication.snapshots.cache import CachedSnapshot
 from magnetar.replication.snapshots.message_runs import MessageRuns
 from magnetar.replication.snapshots.pending_snapshot import PendingSnapshot, Step
-from magnetar.replication.snapshots.state import State
+from magnetar.replication.snapshots.state import State, later
 from magnetar.replication.snapshots.update_reader import UpdateReader
 from magnetar.wire import markers
 from magnetar.wire.acksets import SoughtEpoch
@@ -43,6 +43,13 @@ def _learns_of_a_seek(self: UpdateReader, marker: SoughtEpoch, states: dict[str,
 def _update_undoing(self: UpdateReader, *what: Any) -> None:
     with patch.object(self, "_drop_unreported", lambda _: None):
         _update(self, *what)
+
+
+def _any_seek_here(self: UpdateReader, name: str, claim: markers.Claim, state: State) -> bool:
+    """Also one of a former subscription, which others name."""
+    known = {seek.cluster: seek for seek in claim.seeks}
+    ours = (state.seeks.get(self._host.cluster), self._host.epoch(name))
+    return any(seek is not None and later(known.get(seek.cluster), seek) for seek in ours)
 
 
 def _repeats_for_all(self: Any, clusters: Collection[str]) -> None:
@@ -81,6 +88,7 @@ def _reported_at_once(self: Snapshots, subscription: str, state: State) -> None:
 SNAPSHOT: dict[str, Patches] = {
     "no_restricted_check": {f"{HERE}.cache.CachedSnapshot.__init__": _taken_highest},
     "no_epoch": {f"{HERE}.update_reader.UpdateReader._written_before_our_seek": lambda *_: False},
+    "former_seeks_count": {f"{HERE}.update_reader.UpdateReader._written_before_our_seek": _any_seek_here},
     "base_is_ack": {
         f"{HERE}.update_writer.UpdateWriter.claimable": staticmethod(
             lambda state, taken: taken.held.minus(state.expired)

@@ -142,7 +142,7 @@ class Snapshots:
                 found.since = self._host.log.last
         else:
             try:
-                states.restore(found, stored)
+                states.restore(found, stored, OriginKey(self._host.cluster, self._host.log.incarnation))
                 self._known_held.update(states.read_held(stored.held))
                 self._taker.taken(Position(*stored.newest))
             except StorageError as error:
@@ -458,7 +458,8 @@ class Snapshots:
         # The same seek has the same name in both modes: a cluster that learns of it by either knows it.
         exact = self._host.epoch(subscription)
         same = exact is not None and exact.cluster == here and later(last, exact)
-        state.epoch = state.seeks[here] = exact if exact is not None and same else Epoch(1, time_ms, here, incarnation)
+        state.epoch = exact if exact is not None and same else Epoch(1, time_ms, here, incarnation)
+        state.seeks_here(state.epoch)
         self._host.dirty(subscription)
         # In exact mode the epochs are that mode's, unless some peer writes snapshots.
         state.seek_unwritten = bool(self._updates.audience) and (self.writes or bool(self._taker.knowing))
@@ -522,7 +523,7 @@ class Snapshots:
             forgot = {cluster for cluster in clusters if not self._remembers(state, cluster)}
             state.repeat_for = (state.repeat_for | forgot) & self._updates.audience
             state.announce = state.announce or bool(clusters)
-            state.seek_unwritten = state.seek_unwritten or (bool(clusters) and self._host.cluster in state.seeks)
+            state.seek_unwritten = state.seek_unwritten or (bool(clusters) and state.sought is not None)
             self._host.dirty(subscription)
         self._work()
 
@@ -565,11 +566,19 @@ class Snapshots:
             case Update() if self._started:
                 self._sent_ms[marker.subscription] = self._host.now_ms
             case SoughtEpoch(_, subscription, epoch) if not self._started:
-                state = self.states.get(subscription)
-                if state is not None:
-                    if state.learn_seek(epoch):
-                        state.cache.clear()
-                    state.seek_unwritten = state.seeks[epoch.cluster] != epoch
+                self._sought_before(entry.position, epoch, self.states.get(subscription))
+
+    def _sought_before(self, position: Position, seek: Epoch, state: State | None) -> None:
+        """A marker of a seek here is read again: of this subscription, or of one that was deleted before this one was created."""
+        if state is None:
+            return
+        if position <= state.since or seek.incarnation != self._host.log.incarnation:
+            state.learn_seek(seek)
+            return
+        if later(state.sought, seek):
+            state.seeks_here(seek)
+            state.cache.clear()
+        state.seek_unwritten = state.sought != seek
 
     def _foreign(self, entry: StoredEntry, marker: Marker | None) -> None:
         match marker:
@@ -600,7 +609,7 @@ class Snapshots:
                 self._updates.write_announcement(subscription, state)
             self._write_update(subscription, state)
         for subscription in self._reader.take_seeks_to_repeat() & self.states.keys():
-            self.states[subscription].seek_unwritten = True
+            self.states[subscription].seek_unwritten = self.states[subscription].sought is not None
         for subscription, state in self.states.items():
             if state.seek_unwritten and not state.writing_seek:
                 self._updates.write_seek(subscription, state, lambda _: None)

@@ -49,9 +49,10 @@ class State:
         claims: messages that others reported as acknowledged; applied to messages that come later.
         since: when a consumer or operator made it here, the end of the log then. Earlier reports of others were ignored, and are
             ignored again when the markers are read after a restart.
-        seeks: per cluster its latest seek of this subscription, as far as known here.
+        seeks: per cluster its latest seek of a subscription of this name, as far as known here.
+        sought: the latest seek that was made here of this subscription. `seeks` may have a later one, of a former subscription.
         epoch: the latest seek that it has taken in, when that was last checked; not stored.
-        seek_unwritten: the newest seek here has to be written (again); `writing_seek` while it is on its way.
+        seek_unwritten: the seek that was made here has to be written (again); `writing_seek` while it is on its way.
         writing: the snapshot of the update that is being written.
         announcing: its announcement is being written.
         fresh: an update created it just now, and is being applied.
@@ -70,6 +71,7 @@ class State:
         self.claims = MessageRuns()
         self.since = NONE
         self.seeks: Seeks = {}
+        self.sought: Epoch | None = None
         self.epoch: Epoch | None = None
         self.writing: CachedSnapshot | None = None
         self.announcing = False
@@ -86,6 +88,12 @@ class State:
             return False
         self.seeks[seek.cluster] = seek
         return True
+
+    def seeks_here(self, seek: Epoch) -> None:
+        """This subscription was moved here, by this seek."""
+        self.sought = seek
+        if later(self.seeks.get(seek.cluster), seek):
+            self.seeks[seek.cluster] = seek
 
     def restart(self) -> None:
         """The cursor was moved by a seek, or counts as moved by one: nothing from before is reported from now on."""
@@ -106,6 +114,8 @@ class State:
         for held in (self.base, self.expired, self.claims):
             held.validate()
         assert all(seek.cluster == cluster and seek.kind == 1 for cluster, seek in self.seeks.items())
+        assert self.sought is None or not later(self.seeks[self.sought.cluster], self.sought)
+        assert self.sought is not None or not self.seek_unwritten
 
 
 class Stored(msgspec.Struct, kw_only=True, array_like=False):
@@ -113,6 +123,7 @@ class Stored(msgspec.Struct, kw_only=True, array_like=False):
 
     Attributes:
         deleted: the subscription was deleted here: others do not bring it back.
+        sought: the seek that was made here, if any; None: an earlier version wrote this, and it is the one that `seeks` names.
         held: what the log has held, retained or not.
         newest: the local position of the newest own snapshot.
     """
@@ -129,6 +140,7 @@ class Stored(msgspec.Struct, kw_only=True, array_like=False):
     claims: _Stored = []
     since: tuple[int, int] = NONE
     seeks: list[tuple[str, int, int]] = []
+    sought: list[tuple[int, int]] | None = None
     held: _Stored = []
     newest: tuple[int, int] = NONE
 
@@ -193,21 +205,27 @@ def store(state: State, held: MessageRuns, newest: Position) -> bytes:
             claims=flat(state.claims),
             since=state.since,
             seeks=[(seek.cluster, seek.incarnation, seek.time_ms) for seek in state.seeks.values()],
+            sought=[] if state.sought is None else [(state.sought.incarnation, state.sought.time_ms)],
             held=flat(held),
             newest=newest,
         )
     )
 
 
-def restore(state: State, stored: Stored) -> None:
-    """Fill in a state from what was stored.
+def restore(state: State, stored: Stored, here: OriginKey) -> None:
+    """Fill in a state from what was stored; `here` is this cluster, with the incarnation of the topic.
 
     Raises:
         StorageError: damaged.
     """
     state.reported, state.news, state.since = Position(*stored.told), Position(*stored.news), Position(*stored.since)
     state.repeat_for, state.announce, state.based = set(stored.retell), stored.announce, stored.based
-    state.seek_unwritten = stored.seek_untold
     state.base, state.expired, state.claims = map(read_held, (stored.base, stored.expired, stored.claims))
     for cluster, incarnation, time_ms in stored.seeks:
         state.seeks[cluster] = Epoch(1, time_ms, cluster, incarnation)
+    named = state.seeks.get(here.cluster)
+    if stored.sought is None and named is not None and named.incarnation == here.incarnation:
+        state.sought = named
+    for incarnation, time_ms in stored.sought or ():
+        state.sought = Epoch(1, time_ms, here.cluster, incarnation)
+    state.seek_unwritten = stored.seek_untold and state.sought is not None

@@ -7,7 +7,7 @@
                                                 | either when the log is read again
     of one that is here and not replicated      | none: it is another one of the same name
     written before its writer knew the latest   | none; an announcement is answered by writing the seek again: our own, or the
-    seek that is known here                     | one that exact mode brought
+    seek of it here                             | one that exact mode brought
     with a claim                                | its messages are acknowledged, those that are here now and those to come;
                                                 | not those of this cluster that it has not published yet
     without (Apache Pulsar)                     | everything up to our position is acknowledged, if the position is one of this
@@ -131,7 +131,7 @@ class UpdateReader:
                 f"an update of {entry.origin} for {name} is ignored: it was written before the seek here was known there",
                 "info",
             )
-            if update.claim.created and self._host.cluster in state.seeks:
+            if update.claim.created and state.sought is not None:
                 self._seeks_to_repeat.add(name)
             elif update.claim.created:
                 state.announce = True
@@ -185,9 +185,12 @@ class UpdateReader:
         return state
 
     def _written_before_our_seek(self, name: str, claim: Claim, state: State) -> bool:
-        """Whether its writer did not know the newest seek here, or the one elsewhere that exact mode made this cluster follow."""
+        """Whether its writer did not know the newest seek here, or the one elsewhere that exact mode made this cluster follow.
+
+        Not that of a former subscription of this name, which others may still name (docs/design/snapshots.md#former-seeks).
+        """
         known = {seek.cluster: seek for seek in claim.seeks}
-        ours = (state.seeks.get(self._host.cluster), self._host.epoch(name))
+        ours = (state.sought, self._host.epoch(name))
         return any(seek is not None and later(known.get(seek.cluster), seek) for seek in ours)
 
     def _began_by_seek(self, name: str) -> bool:

@@ -108,10 +108,11 @@ class UpdateWriter:
 
     def write_seek(self, subscription: str, state: State, then: Callable[[str], None]) -> bool:
         """Write the newest seek here; until that is durable no cluster's updates are taken, so it is tried until it is."""
-        seek = state.seeks[self._host.cluster]
+        seek = state.sought
+        assert seek is not None, "only a seek that was made is unwritten"
 
         def done(_: Position, error: str) -> None:
-            if state.seeks[self._host.cluster] == seek:
+            if state.sought == seek:
                 state.writing_seek = False
                 if not error:
                     state.seek_unwritten = False

@@ -109,6 +109,7 @@ class Host:
             waiting, self.waiting = self.waiting, []
             append = self.log.stage([entry for entry, _ in waiting], self.now_ms)
             self.log.confirm(append, Location(0, 0))
+            self.entries += append.entries
             self.machine.stored(append.entries)
             for (_, then), entry in zip(waiting, append.entries, strict=True):
                 if then is not None:

@@ -1,8 +1,11 @@
 """Seeks against what others retell."""
 
+import msgspec
 import pytest
 
 from magnetar.core.ids import LATEST, OriginKey, Position
+from magnetar.replication.snapshots import Snapshots, state
+from magnetar.replication.snapshots.state import later
 from magnetar.storage.topiclog import Retention
 from magnetar.wire.acksets import CREATION, Epoch, SoughtEpoch
 from magnetar.wire.markers import CLUSTERS_MAX, Claim, SnapshotRequest, Update, build_marker, parse_marker
@@ -108,6 +111,88 @@ def test_a_creation_that_is_heard_of_after_a_seek_has_no_effect(made: str) -> No
     assert cursor.is_acked(passed)
     assert not cursor.is_acked(behind)
     assert [base for _, _, _, base in host.learned] == [{}], "exact mode ignores it as well"
+
+
+LIVES = [1, 0]
+"""Of the topic here: a seek was made in this one, of a subscription that was deleted since, or in the one before."""
+
+
+def named_by_others(life: int) -> tuple[Host, Position, Epoch]:
+    """A subscription that was created again, and another cluster that names the seek of the one before."""
+    host = Host("b", "c")
+    first = host.arrives("b", 0)
+    if life:
+        host.subscribe()
+        host.machine.sought("s", lambda _: None)
+        host.run()
+        (former,) = (marker.epoch for marker in host.take(SoughtEpoch))
+        del host.cursors["s"]
+        host.replicated.clear()
+        host.machine.deleted("s")
+    else:
+        former = Epoch(1, host.now_ms, "a", host.log.incarnation - 1)
+    host.subscribe()
+    host.told("c", Update("s", {}, Claim({}, {}, (former,), created=True)))
+    host.written.clear()
+    return host, first, former
+
+
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_seek_of_a_former_subscription_that_others_name_hides_no_acknowledgement(life: int, again: bool) -> None:
+    """Seed 10149 of the simulator (snapshot mode, takeovers, 48 steps): it wants nothing again, and what was read came twice.
+
+    Neither after a restart, when it is read once more: in an update, or in the marker of that time.
+    """
+    host, first, _ = named_by_others(life)
+    if again:
+        stored = host.machine.encode("s")
+        host.machine = Snapshots(host, new_id=host.new_id)
+        after = host.machine.load("s", stored)
+        host.machine.stored([entry for entry in host.entries if entry.position > after])
+        host.machine.started()
+        host.run()
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, ())))
+    assert host.cursors["s"].is_acked(first)
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_seek_of_a_former_subscription_is_not_written_again(life: int) -> None:
+    """Clusters that hear of a seek drop what they have not reported yet."""
+    host, _, _ = named_by_others(life)
+    host.told("b", Update("s", {}, Claim({}, {}, (), created=True)))
+    host.machine.rebased("b")
+    host.run()
+    assert not host.take(SoughtEpoch)
+
+
+def test_the_next_seek_is_later_than_that_of_a_former_subscription() -> None:
+    """Its name is remembered: the clock may have been set back since."""
+    host, first, former = named_by_others(life=1)
+    host.now_ms -= 60_000
+    host.machine.sought("s", lambda _: None)
+    host.run()
+    (seek,) = (marker.epoch for marker in host.take(SoughtEpoch))
+    assert later(former, seek)
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, (former,))))
+    assert not host.cursors["s"].is_acked(first)
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_state_of_an_earlier_version_has_the_seek_that_it_names_of_this_life(life: int) -> None:
+    host = Host("b")
+    first = host.arrives("b", 0)
+    host.subscribe()
+    named = [("a", host.log.incarnation - 1 + life, host.now_ms)]
+    stored = state.decode(host.machine.encode("s"))
+    host.machine = Snapshots(host, new_id=host.new_id)
+    host.machine.load("s", state.encode(msgspec.structs.replace(stored, seeks=named, sought=None, seek_untold=True)))
+    host.machine.started()
+    host.run()
+    host.machine.validate()
+    assert len(host.take(SoughtEpoch)) == life
+    host.told("b", Update("s", {}, Claim({B: [(0, 1)]}, {}, ())))
+    assert host.cursors["s"].is_acked(first) == (not life)
 
 
 def test_what_exact_mode_took_back_is_neither_claimed_nor_told() -> None:
