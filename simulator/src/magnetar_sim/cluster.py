@@ -84,6 +84,9 @@ class ClusterEvents(Protocol):
     def died(self, cluster: "Cluster") -> None:
         """A broker is gone."""
 
+    def deletion_stored(self, cluster: "Cluster", keys: tuple[str, ...]) -> None:
+        """A broker has the store's answer that these keys are deleted."""
+
     def noted(self, cluster: "Cluster", note: Note) -> None:
         """A broker's log has a line."""
 
@@ -224,7 +227,7 @@ class Cluster:
                 Write: lambda effect: self.log.submit(effect.append),
                 Sync: self._sync,
                 Timer: lambda effect: self._timer(effect, life),
-                Store: lambda effect: self.store.submit(effect.puts, effect.deletes, effect.then),
+                Store: self._store,
                 Read: self._read,
                 Close: self._close,
                 Drop: self._drop,
@@ -446,6 +449,19 @@ class Cluster:
         connection = self._net.connections.get(effect.connection)
         if connection is not None:
             connection.server_closes()
+
+    def _store(self, effect: Store) -> None:
+        deletes, then = effect.deletes, effect.then
+        if then is None or not deletes:
+            self.store.submit(effect.puts, deletes, then)
+            return
+
+        def answered(error: str) -> None:
+            if not error:
+                self._events.deletion_stored(self, deletes)
+            then(error)
+
+        self.store.submit(effect.puts, deletes, answered)
 
     def _sync(self, effect: Sync) -> None:
         life = self.life

@@ -57,6 +57,9 @@ class Observer:
     def died(self, cluster: Cluster) -> None:
         """A broker is gone."""
 
+    def deletion_stored(self, cluster: Cluster, keys: tuple[str, ...]) -> None:
+        """A broker has the store's answer that these keys are deleted."""
+
     def noted(self, cluster: Cluster, note: Note) -> None:
         """A broker's log has a line."""
 

@@ -36,6 +36,7 @@ from magnetar_sim.cluster import Cluster, Clusters
 from magnetar_sim.connections.clients import Consumer
 from magnetar_sim.context import WorldContext
 from magnetar_sim.memory.ackrecords import Acked, Coming, Creation, Name, Shared, knows
+from magnetar_sim.memory.former import FormerSubscriptions
 from magnetar_sim.memory.records import Copy
 from magnetar_sim.memory.truth import Truth
 from magnetar_sim.memory.updates import Updates
@@ -75,6 +76,7 @@ class Acks(Observer):
         self.of: dict[Name, Acked] = {}
         self.shared: dict[tuple[str, str], Shared] = {}
         self.updates = Updates(self, context, clusters, truth)
+        self._former = FormerSubscriptions(self)
         self._by_update: set[Name] = set()
         self._seen: dict[str, dict[str, dict[str, Subscription]]] = {}
         self._behind: set[str] = set()
@@ -362,6 +364,11 @@ class Acks(Observer):
     def started(self, cluster: Cluster) -> None:
         """The subscriptions that a broker had are none that were made now."""
         self._observe(cluster, loaded=True)
+        self._former.begun(cluster.name)
+
+    def deletion_stored(self, cluster: Cluster, keys: tuple[str, ...]) -> None:
+        """The store has deleted these."""
+        self._former.stored(cluster, keys)
 
     def _observe(self, cluster: Cluster, *, loaded: bool) -> None:
         broker = cluster.broker
@@ -385,12 +392,14 @@ class Acks(Observer):
                 if truth.machine is not machine:
                     if truth.machine is not None and not loaded and topic.log is truth.machine.log:
                         self.all(text, name).given_up = True  # and made again, all in one event
+                        self._former.deleted((cluster.name, text, name), truth)
                     self._made(cluster, text, machine, truth, loaded=loaded)
         for (at, text, name), truth in self.of.items():
             if at == cluster.name and truth.machine is not None:
                 found = broker.topics.get(text)
                 if found is not None and name not in found.subscriptions:
                     truth.machine = None
+                    self._former.deleted((at, text, name), truth)
                     self.all(text, name).given_up = True
                     self.context.count("subscription given up")
 
@@ -421,6 +430,7 @@ class Acks(Observer):
         truth.machine = machine
         name = (cluster.name, topic, machine.name)
         if loaded:
+            self._former.found(cluster, topic, machine, truth)
             return
         shared = self.all(topic, machine.name)
         covers = self.now(cluster, topic, machine.cursor)
@@ -582,6 +592,7 @@ class Acks(Observer):
     def forgot(self, cluster: str, topic: str, copy: Copy) -> None:
         """A topic's log is gone: what only it knew may come again."""
         self._seen.pop(cluster, None)
+        self._former.forgot(cluster, topic)
         for consumer, asked in self._asked.items():
             if (consumer.cluster, consumer.topic) == (cluster, topic):
                 asked.clear()  # the answers are on their way: what was durable then is not any more

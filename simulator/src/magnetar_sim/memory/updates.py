@@ -76,7 +76,7 @@ class Updates:
         return host if host is not None and host.ready else None
 
     @staticmethod
-    def _counts(cluster: str, seek: Epoch | None, claimed: Claimed) -> bool:
+    def counts(cluster: str, seek: Epoch | None, claimed: Claimed) -> bool:
         """Whether what is claimed counts behind this seek here."""
         if seek is None or claimed.seeks is None:
             return True
@@ -177,7 +177,7 @@ class Updates:
         here.claims.append(claimed)
         here.unread.append(claimed)
         self._acks.behind_with(cluster.name)
-        if self._counts(cluster.name, here.seek, claimed):
+        if self.counts(cluster.name, here.seek, claimed):
             truth.may |= claimed.acked
         elif here.seek != here.sure:
             truth.undone |= claimed.acked
@@ -250,7 +250,7 @@ class Updates:
             if here.key != (key := self._acks.key(state)):
                 here.must.clear()  # a seek here, or elsewhere, which a failover brought
                 here.key = key
-            if self._counts(cluster.name, here.latest, claimed) and self._follows(state.epoch, claimed):
+            if self.counts(cluster.name, here.latest, claimed) and self._follows(state.epoch, claimed):
                 here.must.setdefault(claimed.writer, set()).update(claimed.acked)
         return bool(here.unread)
 
