@@ -264,9 +264,9 @@ class ZooKeeperSecurityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_
     refused, and the password is not sent. `digest`: any user and password, which access lists compare and which are sent as they
     are, so use TLS."""
     access: Literal["auto", "creator", "anyone"] = "auto"
-    """Who may use the nodes that the broker makes below `store`: `creator`, who authenticates as the same user, or by the same
-    certificate; `anyone`. `auto`: `creator` if there is a `user`. Nodes below `ledgers` get the access list of that node
-    instead, so that bookies and Java's tools can use them."""
+    """The clients that may use the nodes that the broker makes below `store`: `creator`, those that authenticate as the same
+    user, or by the same certificate; `anyone`. `auto`: `creator` if there is a `user`. Nodes below `ledgers` get the access list
+    of that node instead, so that bookies and Java's tools can use them."""
 
     @property
     def creator_only(self) -> bool:

@@ -56,7 +56,7 @@ logger = logging.getLogger("magnetar.broker")
 _Event = tuple[Callable[..., None], tuple[Any, ...]]
 
 _OF_CONNECTIONS: Final = frozenset((Close, Hold, FrameLimit))
-"""Effects that keep their place between what is sent over a connection."""
+"""Effects that stay in order with what is sent over a connection."""
 
 READERS: int = 2
 """Threads for reads from disk. A read waits for the disk, not for a processor; two keep it busy."""

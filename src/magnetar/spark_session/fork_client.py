@@ -19,7 +19,7 @@ LENGTH_BYTES = 4
 
 
 def request_of(words: list[str], folder: bytes, environment: dict[bytes, bytes]) -> bytes:
-    """What the server needs to know of a process, with its length first. NUL separates: no part can have it."""
+    """The description of a process for the server, with its length first. NUL separates: no part can have it."""
     parts = [folder, str(len(words)).encode(), *map(os.fsencode, words)]
     parts += [name + b"=" + value for name, value in environment.items()]
     text = b"\0".join(parts)
@@ -46,7 +46,7 @@ def main(path: str, python: str, words: list[str]) -> None:
     # Nothing but modules is asked of the server. Java runs the rest for an answer, such as the version.
     found = hand_over(path, words) if words[:1] == ["-m"] else None
     if found is None:
-        os.execv(python, [python, *words])  # noqa: S606 - it takes the place of this process
+        os.execv(python, [python, *words])  # noqa: S606 - this process becomes it
     import _signal  # type: ignore[import-not-found]  # part of the interpreter; `signal` would import `enum`
 
     connection, pid = found

@@ -65,7 +65,7 @@ class Request(NamedTuple):
 
 
 def parse(text: bytes) -> Request:
-    """What `fork_client.request_of` made, without the length.
+    """The parts of what `fork_client.request_of` made, without the length.
 
     Raises:
         ValueError: it is something else.
@@ -195,7 +195,7 @@ class ForkServer:
 def main(folder: str, listener: str) -> None:
     """Serve until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in all that PySpark's Java starts
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a forked process ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the exit codes of forked processes are not read
     try:
         for module in (*MODULES, *PLANNING):
             with suppress(ModuleNotFoundError):  # as in `daemon`

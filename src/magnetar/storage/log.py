@@ -265,7 +265,7 @@ class SegmentLog:
 
     @property
     def writes_behind(self) -> bool:
-        """Whether `write` may leave appends behind, see there."""
+        """Whether `write` may return before its appends are durable, see there."""
         return self._durable is not None
 
     @property
@@ -277,7 +277,7 @@ class SegmentLog:
         """The offset up to which the open segment is durable without a sync.
 
         Raises:
-            OSError: nothing more of what was written behind will be durable; `fail` is due.
+            OSError: nothing more of what was written without a wait will be durable; `fail` is due.
         """
         assert self._durable is not None
         return self._durable()

@@ -404,7 +404,7 @@ class ZooKeeper:
         self._long_ids = await self._reliably(lambda: self._client.exists_async(long_ids)) is not None
 
     async def _access(self) -> list[ACL]:
-        """Who may use the nodes of this client: those who may use the root. So Java's tools and the bookies can use them, too.
+        """The access list of this client's nodes: that of the root. So Java's tools and the bookies can use them, too.
 
         Raises:
             ZooKeeperError: the list cannot be read as it is.

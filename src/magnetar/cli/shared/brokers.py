@@ -35,7 +35,7 @@ def several(config: Config, timeout_s: float) -> list[OneBroker]:
 
 
 def questions_to(brokers: Sequence[OneBroker]) -> list[Callable[[], BrokerState]]:
-    """What brokers are asked, for `targets.answers_of`."""
+    """The questions to brokers, for `targets.answers_of`."""
     return [partial(_state, client, endpoints.web_url) for _, endpoints, client in brokers]
 
 

@@ -187,10 +187,10 @@ class WrittenLedger:
         self._client = client
         self._ledger = ledger
         self._reader: ReadableLedger | None = None
-        # Of the loop's thread: what waits for room.
+        # Used by the loop's thread alone: what waits for room.
         self._outgoing: deque[list[bytes]] = deque()
         self._sending: asyncio.Task[None] | None = None
-        # Of both threads.
+        # Used by both threads.
         self._changed = threading.Condition(threading.Lock())
         self._submitted = 0
         self._landed = 0

@@ -119,7 +119,7 @@ class Connecting:
         return silence(self._hosts, self._security)
 
     def _wrong(self, error: Exception) -> StorageError:
-        """What is wrong with a ZooKeeper that answers, and what to do. A session begins before a user logs in."""
+        """The fault of a ZooKeeper that answers, and what to do. A session begins before a user logs in."""
         table, user = f"[clusters.{self._cluster.name}.zookeeper]", self._cluster.zookeeper.user
         match error:
             case AuthFailedError():

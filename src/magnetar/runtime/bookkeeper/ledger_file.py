@@ -132,7 +132,7 @@ class LedgerBytes:
         return self._confirmed[1]
 
     def _land(self, landed: int) -> None:
-        """So many submissions are confirmed. A reader may know it before the writer does."""
+        """This number of submissions is confirmed. A reader may know it before the writer does."""
         with self._lock:
             while self._landed < landed:
                 self._landed += 1
@@ -183,7 +183,7 @@ class LedgerBytes:
         return b"".join(found)[offset - start : end - start]
 
     def _find(self, offset: int, entries: int) -> tuple[int, int]:
-        """The entry that holds an offset, and where it begins; it is one of so many."""
+        """The entry that holds an offset, and where it begins. `entries`: the ledger has that many."""
         while True:
             with self._lock:
                 entry, start = self._offsets.before(offset)

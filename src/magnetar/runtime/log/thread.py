@@ -278,8 +278,8 @@ class LogThread:
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be written, or is being written. What was written behind needs this thread only when it is
-        durable.
+        """Whether something waits to be written, or is being written. Cycles that were not waited for need this thread only when
+        they are durable.
         """
         return bool(self._flying or (self._queue and len(self._behind) < BEHIND_MAX))
 
@@ -359,7 +359,7 @@ class LogThread:
         return waits or bool(self._landed or self._dropped or self._barriers or self._looking or self._stopping)
 
     def _woken(self) -> None:
-        """More of what was written behind may be durable. Called on any thread."""
+        """More of the cycles that were not waited for may be durable. Called on any thread."""
         with self._wake:
             self._landed = True
             self._wake.notify()
