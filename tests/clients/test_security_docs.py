@@ -74,6 +74,8 @@ def test_the_page_names_the_keys_that_there_are() -> None:
         security.AuthorizationConfig,
         security.TlsConfig,
         security.ClientConfig,
+        security.BookieSecurity,
+        security.ZooKeeperSecurityConfig,
     )
     known = {field for table in tables for field in table.__struct_fields__}
     named = set(re.findall(r"`([a-z]+_[a-z_]+)`", PAGE))
