@@ -57,8 +57,9 @@ from magnetar.wire import commands
 from magnetar.wire import pulsar_pb2 as pb
 
 WAITING_MAX: Final = 10_000
-"""A ceiling on attempts that wait for one topic to be stored, or for one seek. An attempt that its client gave up stays
-among them until the store answers. 10 MB; above it attempts are refused, and official clients try again automatically.
+"""A ceiling on attempts that wait for one topic or one subscription to be stored, or for one seek. An attempt that its client
+gave up stays among them until the store answers. 10 MB; above it attempts are refused, and official clients try again
+automatically.
 """
 
 LATE_MS: Final = 60_000
@@ -146,6 +147,7 @@ class Catalog:
         self._partitioned_ms: dict[str, int] = {}
         """Topics that became partitioned since this broker's start -> when; oldest first."""
         self._seeking: dict[Subscription, list[Callable[[], None]]] = {}
+        self._unstored: dict[Subscription, list[Done]] = {}
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -558,10 +560,12 @@ class Catalog:
         """Create a durable subscription without a consumer, at `position` (EARLIEST, LATEST, or the first to deliver).
 
         `properties` are kept with it, within the limits that `check_properties` knows; one that exists keeps its own.
-        `compacted`: it is for a consumer that reads compacted.
+        `compacted`: it is for a consumer that reads compacted. One that exists and is not stored yet is waited for.
         """
-        if name in topic.subscriptions:
-            done(None)
+        existing = topic.subscriptions.get(name)
+        if existing is not None:
+            if not self._waits_for_store(existing, done):
+                done(None)
             return
         if leaving := topic.leaving:
             done(leaving)
@@ -591,7 +595,7 @@ class Catalog:
                 if topic.subscriptions.get(name) is subscription:
                     self._loaded.forget_subscription(topic, subscription)
                     self._replicated_subscriptions.creation_failed(topic, subscription)
-                    subscription.close("it could not be stored")  # another consumer may have come to it meanwhile
+                    subscription.close("it could not be stored")
                     # The acknowledgements of that subscription would store it again, or have done so already after the
                     # failure.
                     self._flusher.forget(key)
@@ -599,7 +603,10 @@ class Catalog:
             else:
                 self._fences.made(subscription)
             done(_problem(error))
+            for answer in self._unstored.pop(subscription):
+                answer(_problem(error))
 
+        self._unstored[subscription] = []
         self._outbox.put(Store({key: subscription.encode()} | puts, (), stored))
 
     def attach_consumer(self, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done) -> None:
@@ -651,6 +658,15 @@ class Catalog:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
+
+            def stored(error: BrokerError | None) -> None:
+                if error is not None:
+                    done(error)
+                else:
+                    self._attach_checked(subscriber, topic, command, done)
+
+            if self._waits_for_store(existing, stored):
+                return
             if self._waits_for_seek(existing, subscriber, topic, command, done):
                 return
             if existing.durable != command.durable:
@@ -696,9 +712,8 @@ class Catalog:
                     )
                 )
                 return
-            # Others came to it while it was on its way to the store, and may have moved it since.
-            awaited = subscriber.awaited(command)
-            if awaited and not self._waits_for_seek(subscription, subscriber, topic, command, done):
+            # No other client has come to it, so that no seek is on its way to the store.
+            if subscriber.awaited(command):
                 self._attach(subscriber, subscription, command, done)
 
         self.create_subscription(
@@ -721,6 +736,25 @@ class Catalog:
         """
         if not subscription.consumers and not subscription.sought and start <= topic.log.last:
             subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
+
+    def subscription_stored(self, topic: Topic, name: str) -> bool:
+        """Whether a topic has a subscription that does not vanish with this broker."""
+        return name in topic.subscriptions and topic.subscriptions[name] not in self._unstored
+
+    def _waits_for_store(self, subscription: Subscription, then: Done) -> bool:
+        """Whether the subscription is not stored yet: `then` is called when that is known.
+
+        Its consumers would be answered, and a broker that ends now would leave nothing of it: a client that subscribes again
+        at the latest message does not get those that were published meanwhile.
+        """
+        waiting = self._unstored.get(subscription)
+        if waiting is None:
+            return False
+        if len(waiting) >= WAITING_MAX:
+            then(_crowded(len(waiting), f"subscription {subscription.name} is not stored yet"))
+        else:
+            waiting.append(then)
+        return True
 
     def _waits_for_seek(
         self, subscription: Subscription, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done

@@ -151,7 +151,7 @@ class PersistentPort:
         if stop := self._domain.quota_stop(topic):
             raise BrokerError(stop.code, stop.reason)
         initial = command.initial_subscription_name
-        if initial and initial not in topic.subscriptions:
+        if initial and not self._domain.catalog.subscription_stored(topic, initial):
             self._subscribe_first(initial, again, give_up)
             return False
         return True

@@ -4,11 +4,13 @@ from typing import Any, Final
 
 import pytest
 
+from magnetar.broker.catalog import catalog
 from magnetar.core.errors import ErrorCode
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.policies.types import AutoSubscriptionCreation, AutoTopicCreation
 from magnetar.wire import pulsar_pb2 as pb
+from tests.support.geosteps import Person
 from tests.support.geoworld import TOPIC, Client, Node
 
 NAMESPACE: Final = NamespaceName("public", "default")
@@ -329,3 +331,52 @@ def test_a_reader_that_comes_in_beside_another_moves_nothing(node: Node) -> None
     subscribe(client, subType=1, start_message_id=at(EARLIEST))
     subscribe(client, 2, subType=1, start_message_id=at(node.topic.log.last))
     assert receive(client) == [b"1", b"2", b"3"]
+
+
+# -------------------------------------------------------------------------------------- before the subscription is stored
+
+
+@pytest.mark.parametrize("error", ["", "the disk is full"])
+def test_all_wait_until_their_subscription_is_stored(node: Node, error: str) -> None:
+    """An answer before that would promise what a broker that ends now forgets, with the messages that are published meanwhile."""
+    clients, producer = [node.client(), node.client()], Person(node)
+    node.hold_stores = True
+    for client in clients:
+        subscribe(client, subType=1, durable=True)
+    producer.produce(1, initial_subscription_name="s")
+    node.world.settle()
+    assert [outcome(client) for client in clients] == ["", ""]
+    assert producer.told(1) is None
+    (creation,) = node.stores
+    node.stores.clear()
+    assert creation.then is not None
+    node.run(creation.then, error)
+    node.hold_stores = False
+    node.world.settle()
+    assert [outcome(client) for client in clients] == ["METADATA" if error else "in"] * 2
+    assert isinstance(producer.told(1), tuple if error else str)
+    assert ("s" in node.topic.subscriptions) == (not error)
+
+
+def test_a_consumer_that_waited_for_a_subscription_that_was_deleted_meanwhile_creates_it_again(node: Node) -> None:
+    first, second = node.client(), node.client()
+    node.hold_stores = True
+    for client in (first, second):
+        subscribe(client, subType=1, durable=True)
+    node.control.subscriptions.delete(TOPIC, "s", True, lambda _: None)
+    node.hold_stores = False
+    node.world.settle()
+    assert outcome(second) == "in"
+    assert node.topic.subscriptions["s"].consumers
+
+
+def test_consumers_that_wait_for_a_subscription_do_not_pile_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "WAITING_MAX", 2)
+    clients = [node.client() for _ in range(4)]
+    node.hold_stores = True
+    for client in clients:
+        subscribe(client, subType=1, durable=True)
+    assert [outcome(client) for client in clients] == ["", "", "", "SERVICE_NOT_READY"]
+    node.hold_stores = False
+    node.world.settle()
+    assert [outcome(client) for client in clients[:3]] == ["in"] * 3
