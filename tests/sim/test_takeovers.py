@@ -23,7 +23,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "change_assumed": (37,),
     "deleted_after_lost_answer": (11, 13, 19),
     "ledger_before_chain": (0, 1, 2),
-    "deleted_while_read": (23, 52, 333),
+    "deleted_while_read": (324, 434, 508, 586),
     "newest_recovered_only": (6, 10, 75),
     "fence_is_loss": (0, 1, 3),
     "close_raises": (15,),
