@@ -23,6 +23,7 @@ from magnetar.bookkeeper.network.errors import (
 )
 from magnetar.bookkeeper.network.writable import WritableLedger
 from tests.support.apache_bookkeeper.kit import PASSWORD, BookieServer, BookKeeperCluster
+from tests.support.brokers import eventually
 
 SOAK_S = float(os.environ.get("MAGNETAR_BOOKKEEPER_SOAK_S", "20"))
 """Duration of the soak."""
@@ -45,6 +46,15 @@ def run(test: Callable[[], Awaitable[Any]]) -> None:
             await test()
 
     asyncio.run(bounded())
+
+
+async def writable(client: BookKeeper, count: int) -> None:
+    """Wait until the client sees this many bookies that take entries.
+
+    One that hung in the test before may learn only now that its session of ZooKeeper is over, and registers again then.
+    """
+    seen = functools.partial(eventually, what=f"{count} bookies take entries")
+    await asyncio.to_thread(seen, lambda: len(client.bookies.writable) >= count)
 
 
 class Load:
@@ -164,6 +174,7 @@ def test_a_bookie_that_is_killed_under_load_is_replaced(
 def test_writing_continues_while_there_is_no_bookie_to_replace_a_dead_one(cluster: BookKeeperCluster) -> None:
     async def test() -> None:
         async with await BookKeeper.connect(cluster.hosts) as client:
+            await writable(client, 4)
             async with load(client, ensemble=4, write_quorum=4, ack_quorum=2) as made:
                 await made.until(100)
                 dead = of(cluster, made, 2)
@@ -228,6 +239,7 @@ def test_a_bookie_that_becomes_read_only_is_replaced(cluster: BookKeeperCluster)
                     await made.further(20)
                 while bookie.id not in client.bookies.read_only:
                     await made.further(20)
+                await writable(client, 3)
                 other = await client.create()
                 assert bookie.id not in other.metadata.segments[-1].ensemble
                 await other.close()
