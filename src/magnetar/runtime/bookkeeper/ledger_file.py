@@ -132,9 +132,9 @@ class LedgerBytes:
         return self._confirmed[1]
 
     def _land(self, landed: int) -> None:
-        """This number of submissions is confirmed. A reader may know it before the writer does."""
+        """This number of submissions is confirmed. A reader may know it before the writer does, or after `fail`."""
         with self._lock:
-            while self._landed < landed:
+            while self._submitted and self._landed < landed:
                 self._landed += 1
                 self._confirmed = self._submitted.popleft()
 
@@ -146,15 +146,15 @@ class LedgerBytes:
             self._submitted.clear()
 
     def close_writer(self) -> None:
-        """End the ledger, unless an append failed.
+        """Wait until everything appended is confirmed, and end the ledger, unless an append failed.
 
         Raises:
             OSError: it may be closed or not.
         """
+        self.confirm()
         writer, self._writer = self._writer, None
         if writer is not None and not self.broken:
             writer.close()
-            self._land(self._landed + len(self._submitted))
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from an offset on; fewer only at the end of the file.
@@ -167,9 +167,13 @@ class LedgerBytes:
             return b""
         if self._confirmed[1] < end:
             self.confirm()
-        # Entries after these may be under way, and bookies refuse to say anything about them.
+        # Entries after these may be under way, and bookies refuse to say anything about them. Or an append has failed
+        # meanwhile, and the file ends here.
         with self._lock:
-            entries_confirmed = self._confirmed[0]
+            entries_confirmed, bytes_confirmed = self._confirmed
+        end = min(end, bytes_confirmed)
+        if offset >= end:
+            return b""
         entry, start = self._find(offset, entries_confirmed)
         found: list[bytes] = []
         at = start

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.runtime.bookkeeper import ledger_file
+from magnetar.runtime.bookkeeper.ledger_file import LedgerBytes
 from magnetar.storage.bookkeeper.entry_offsets import EntryOffsets
 from magnetar.storage.files import Files
 from tests.support.files_conformance import FilesConformance
-from tests.support.memory_ledgers import ROOT, Site
+from tests.support.memory_ledgers import ROOT, MemoryLedgers, MemoryWriter, Site
 
 SEGMENT = ROOT / "1.seg"
 
@@ -138,6 +139,35 @@ def test_after_a_failed_append_recovery_says_what_is_stored(seed: int) -> None:
     assert files.size(SEGMENT) == len(again.pread(0, 10))
     again.truncate(4)
     assert again.pread(0, 10) == site.take("b").open(SEGMENT).pread(0, 10) == b"sure"
+
+
+def test_an_append_that_fails_while_a_reader_waits(site: Site) -> None:
+    """What the reader waited for is confirmed, and the file ends before it has noted that."""
+
+    class Interrupted(MemoryWriter):
+        def wait(self) -> None:
+            super().wait()
+            content.fail()
+
+    content = LedgerBytes.written(Interrupted(site.bookies, MemoryLedgers(site.bookies).create("one").id))
+    content.append([b"0123456789"])
+    assert content.read(0, 10) == b""
+    assert content.size == 0
+
+
+def test_a_ledger_ends_after_what_waits_for_room(site: Site) -> None:
+    """Bookies have not been sent everything when the file is closed: a ledger that ended then would lack the rest."""
+
+    class Crowded(MemoryWriter):
+        def close(self) -> None:
+            self.stored.closed = True
+            self.waiting.clear()
+
+    content = LedgerBytes.written(Crowded(site.bookies, MemoryLedgers(site.bookies).create("one").id))
+    content.append([b"0123456789"])
+    content.close_writer()
+    assert content.read(0, 10) == b"0123456789"
+
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
