@@ -6,6 +6,7 @@
 <store>/shards/0 the cluster's only shard (`runtime.bookkeeper.shards`):
     /owner       ephemeral: the broker that serves (`runtime.bookkeeper.ownership`)
     /chain       which ledgers hold the files of the log (`storage.bookkeeper.chain`)
+<store>/chain    keeps brokers out that know nothing of shards
 """
 
 import contextlib

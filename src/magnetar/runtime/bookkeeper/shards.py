@@ -2,6 +2,7 @@
 
 <store>/shards      how many the cluster has; written at the first start
 <store>/shards/N    the shard with the number N; its owner and its chain are below this node
+<store>/chain       keeps brokers out that know nothing of shards
 """
 
 import contextlib
@@ -14,6 +15,10 @@ from magnetar.core.errors import StorageError
 
 SHARDS: Final = 1
 """Shards of a cluster. One broker serves at a time, so more of them would only make its group commits smaller."""
+
+KEPT_OUT: Final = b'{"format":2}'
+"""The content of the node that had the chain before there were shards. Brokers of that version know format 1, and end with one
+line."""
 
 
 def shard_path(path: str, number: int = 0) -> str:
@@ -51,9 +56,10 @@ def make_shards(client: KazooClient, path: str) -> None:
 
 
 def adopt_chain(client: KazooClient, path: str) -> None:
-    """Move the chain of a cluster that was made before there were shards into its only shard, all or nothing.
+    """Take over the chain of a cluster that was made before there were shards, and keep brokers of that version out.
 
-    Only the owner calls this. A broker of the former version cannot change the chain from then on, because its node is gone.
+    Only the owner calls this. The former chain's node gets content that such a broker refuses (`KEPT_OUT`). Otherwise it would find
+    no chain, and serve a new, empty cluster. The chain is moved into the only shard in the same transaction, if there is one.
 
     Args:
         client: connected.
@@ -62,13 +68,17 @@ def adopt_chain(client: KazooClient, path: str) -> None:
     Raises:
         KazooException: ZooKeeper refuses it or does not answer.
     """
+    former = f"{path}/chain"
     try:
-        data, stat = client.get(f"{path}/chain")
+        data, stat = client.get(former)
     except NoNodeError:
+        client.create(former, KEPT_OUT)
+        return
+    if data == KEPT_OUT:
         return
     transaction = client.transaction()
     transaction.create(f"{shard_path(path)}/chain", bytes(data))
-    transaction.delete(f"{path}/chain", stat.version)
+    transaction.set_data(former, KEPT_OUT, stat.version)
     for result in transaction.commit():
         if isinstance(result, Exception):
             raise result

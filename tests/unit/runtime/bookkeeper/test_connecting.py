@@ -19,6 +19,7 @@ from magnetar.runtime.bookkeeper.ledgers import VersionConflict
 from magnetar.runtime.bookkeeper.shards import adopt_chain, make_shards, shard_path
 from magnetar.runtime.bookkeeper.zookeeper_record import ZooKeeperRecord
 from magnetar.runtime.broker_storage import GivenUp
+from magnetar.storage.bookkeeper.chain import Chain
 from tests.support import zookeeper as servers
 from tests.support.brokers import free_port
 
@@ -114,21 +115,39 @@ def test_a_chain_from_before_there_were_shards_is_moved(server: servers.ZooKeepe
     try:
         client.create("/old")
         record = ZooKeeperRecord(client, "/old/chain")
-        version = record.write(b"its files", -1)
+        version = record.write(Chain().taken("a").encode(), -1)
         make_shards(client, "/old")
         for _ in range(2):
             adopt_chain(client, "/old")
-            assert ZooKeeperRecord(client, f"{shard_path('/old')}/chain").read() == (b"its files", 0)
+            data, _ = ZooKeeperRecord(client, f"{shard_path('/old')}/chain").read()
+            assert Chain.decode(data).owner == "a"
         with pytest.raises(VersionConflict):
             record.write(b"of the former owner", version)
         # A chain that is there already is not replaced.
-        client.create("/old/chain", b"another")
+        client.set("/old/chain", b"another")
         with pytest.raises(NodeExistsError):
             adopt_chain(client, "/old")
-        assert record.read() == (b"another", 0)
+        assert record.read()[0] == b"another"
     finally:
         client.stop()
         client.close()
+
+
+def test_a_broker_from_before_there_were_shards_is_kept_out(server: servers.ZooKeeper) -> None:
+    """It reads the chain where it was, and would begin with an empty log if there was none."""
+    client = KazooClient(hosts=server.hosts)
+    client.start(20)
+    try:
+        client.create("/new")
+        make_shards(client, "/new")
+        for _ in range(2):
+            adopt_chain(client, "/new")
+            with pytest.raises(StorageError, match="this version of Magnetar reads format 1"):
+                Chain.decode(ZooKeeperRecord(client, "/new/chain").read()[0])
+    finally:
+        client.stop()
+        client.close()
+
 
 
 def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: Connect) -> None:
