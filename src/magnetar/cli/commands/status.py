@@ -99,11 +99,12 @@ def look(found: list[Target], brokers: list[OneBroker]) -> dict[str, dict[str, A
     """
     questions: list[Callable[[], Any]] = [partial(target.client.get, "/geo/v1/status") for target in found]
     answers = answers_of([*questions, *questions_to(brokers)])
+    of_clusters, of_brokers = answers[: len(found)], answers[len(found) :]
     seen: dict[str, dict[str, Any]] = {
         target.cluster: {"error": str(answer)} if isinstance(answer, MagnetarError) else answer
-        for target, answer in zip(found, answers, strict=False)
+        for target, answer in zip(found, of_clusters, strict=True)
     }
-    for name, rows in rows_by_cluster(brokers, answers[len(found) :]).items():
+    for name, rows in rows_by_cluster(brokers, of_brokers).items():
         seen[name] = seen[name] | {"brokers": rows}
     compare(found, {name: one["metadata"] for name, one in seen.items() if "metadata" in one})
     return seen

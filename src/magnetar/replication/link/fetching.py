@@ -61,7 +61,8 @@ SPACING_MS_MIN: Final = 1
 SPACING_MS_MAX: Final = 4
 """Least and largest spacing of answers: each answer costs a fixed amount in five processes, some 1 ms of processor in all. The
 clock counts whole milliseconds, so answers are up to 1 ms further apart. With 2 to 6 ms a message waited 0.7 ms for its answer at
-500 a second, and 3.5 ms at 1,000, which was the longest step of its way; the processor time of a message was the same."""
+500 a second, and 3.5 ms at 1,000, which was the longest step of its way. 1 to 4 ms cost a tenth more of the processor at 1,000 a
+second (docs/performance.md#long-batch)."""
 
 SPACING_RATE: Final = 0.75
 """Entries per millisecond, since the last answer: from here on the spacing grows, and below it shrinks. The rate counts, and not

@@ -18,11 +18,11 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KeeperState
 
-from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, silence
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, explained, silence
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import ClusterConfig
-from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.bookkeeper.shards import make_shards
 from magnetar.runtime.broker_storage import GivenUp
 
@@ -141,7 +141,7 @@ class Connecting:
                     "(authProvider.sasl, and a login configuration)"
                 )
             case _:
-                why = reason(error)
+                why = explained(error)
         return StorageError(f"{self._cluster.store}: {why}")
 
     def _check_name(self) -> None:

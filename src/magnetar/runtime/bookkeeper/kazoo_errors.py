@@ -5,11 +5,4 @@ from typing import Final
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from magnetar.bookkeeper.network.zookeeper_client import explained
-
 UNANSWERED: Final = (KazooException, KazooTimeoutError)
-
-
-def reason(error: Exception) -> str:
-    """One line."""
-    return explained(error)

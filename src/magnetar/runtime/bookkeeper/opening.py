@@ -18,14 +18,13 @@ from typing import Final
 from kazoo.exceptions import KazooException, NodeExistsError
 from msgspec.structs import replace
 
-from magnetar.bookkeeper.network.zookeeper_client import SaslMissing, make_client
+from magnetar.bookkeeper.network.zookeeper_client import SaslMissing, explained, make_client
 from magnetar.broker.waiting.registration import Brokers, registration_of
 from magnetar.core.addresses import parse_zookeeper
 from magnetar.core.errors import StorageError
 from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
 from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
-from magnetar.runtime.bookkeeper.kazoo_errors import reason
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
 from magnetar.runtime.bookkeeper.registry import Registry
@@ -198,4 +197,4 @@ class Opening:
             raise StorageError(f"{self._cluster.store}: the node {path} holds no uuid but {text[:40]!r}") from None
 
     def _explained(self, error: Exception) -> StorageError:
-        return StorageError(f"{self._cluster.store}: {reason(error)}")
+        return StorageError(f"{self._cluster.store}: {explained(error)}")

@@ -12,9 +12,10 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
+from magnetar.bookkeeper.network.zookeeper_client import explained
 from magnetar.broker.waiting.registration import Registration
 from magnetar.core.errors import StorageError
-from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.broker_storage import GivenUp
 from magnetar.storage.bookkeeper.lease import Lease
 
@@ -126,4 +127,4 @@ class Ownership:
             self.lease.confirmed(asked_s, own=stat is not None and stat.ephemeralOwner == session[0])
 
     def _explained(self, error: Exception) -> StorageError:
-        return StorageError(f"ZooKeeper, {self._path}: {reason(error)}")
+        return StorageError(f"ZooKeeper, {self._path}: {explained(error)}")

@@ -18,9 +18,10 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
+from magnetar.bookkeeper.network.zookeeper_client import explained
 from magnetar.broker.waiting.registration import NO_BROKERS, Brokers, Registration, read_registration
 from magnetar.core.errors import StorageError
-from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.bookkeeper.shards import shard_path
 from magnetar.runtime.broker_storage import GivenUp
 
@@ -91,7 +92,7 @@ class Registry:
                 if self._given_up.is_set():
                     raise GivenUp
         except (*UNANSWERED, ValueError) as error:
-            raise StorageError(f"ZooKeeper, {self._node}: {reason(error)}") from error
+            raise StorageError(f"ZooKeeper, {self._node}: {explained(error)}") from error
         self._thread.start()
 
     def give_up(self) -> None:

@@ -58,8 +58,8 @@ def make_shards(client: KazooClient, path: str) -> None:
 def adopt_chain(client: KazooClient, path: str) -> None:
     """Take over the chain of a cluster that was made before there were shards, and keep brokers of that version out.
 
-    Only the owner calls this. The former chain's node gets content that such a broker refuses (`KEPT_OUT`). Otherwise it would find
-    no chain, and serve a new, empty cluster. The chain is moved into the only shard in the same transaction, if there is one.
+    Only the owner calls this. The former node of the chain gets content that such a broker refuses (`KEPT_OUT`). Otherwise it
+    would find no chain, and serve a new, empty cluster. A chain that is there moves into the only shard in the same transaction.
 
     Args:
         client: connected.

@@ -7,7 +7,8 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED, reason
+from magnetar.bookkeeper.network.zookeeper_client import explained
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from magnetar.runtime.bookkeeper.ledgers import VersionConflict
 
 ANSWER_S: Final = 10.0
@@ -50,4 +51,4 @@ class ZooKeeperRecord:
         except (BadVersionError, NodeExistsError, NoNodeError):
             raise
         except UNANSWERED as error:
-            raise OSError(errno.ETIMEDOUT, f"ZooKeeper, {self._path}: {reason(error)}") from error
+            raise OSError(errno.ETIMEDOUT, f"ZooKeeper, {self._path}: {explained(error)}") from error
