@@ -149,7 +149,6 @@ def test_a_broker_from_before_there_were_shards_is_kept_out(server: servers.ZooK
         client.close()
 
 
-
 def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: Connect) -> None:
     line = line_of(connecting(cluster(server.hosts, more='ledgers = "/book/ledgers"')))
     assert line.startswith(f"zookeeper://{server.hosts}/book/ledgers: there is no metadata of BookKeeper: ")

@@ -169,7 +169,6 @@ def test_a_ledger_ends_after_what_waits_for_room(site: Site) -> None:
     assert content.read(0, 10) == b"0123456789"
 
 
-
 @pytest.mark.parametrize("lost", ["answer", "request"])
 def test_a_change_whose_answer_is_lost(site: Site, lost: str) -> None:
     """The name is not used again; the next change makes the record right; no ledger is left over."""
