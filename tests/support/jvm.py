@@ -178,12 +178,16 @@ class Jvm:
     Args:
         name: for messages.
         folder: for data, logs and temporary files.
+
+    Attributes:
+        hung: whether `freeze` has let it hang since its start.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
+        self.hung = False
         self.stopped_because = ""
         self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
         self._threads: list[threading.Thread] = []
@@ -213,6 +217,7 @@ class Jvm:
         self._ended.clear()
         self._output.clear()
         self.stopped_because = ""
+        self.hung = False
         self.process = _STARTER.submit(
             subprocess.Popen[str],
             # A test or bench that is killed takes its peers with it.
@@ -263,6 +268,7 @@ class Jvm:
     def freeze(self, frozen: bool) -> None:
         """Let it hang (SIGSTOP), or go on."""
         assert self.process is not None
+        self.hung |= frozen
         self.process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def wipe(self) -> None:

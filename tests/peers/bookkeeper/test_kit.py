@@ -36,6 +36,19 @@ def test_a_bookie_that_is_read_only_takes_no_entries_and_writes_again(cluster: B
     eventually(lambda: cluster.registered(bookie))
 
 
+def test_a_healed_bookie_is_registered_by_a_session_of_its_own(cluster: BookKeeperCluster) -> None:
+    """A bookie that hung for nearly as long as its session leaves a node that goes away soon: here, that of another session."""
+    bookie = cluster.bookies[0]
+    node = f"{kit.ROOT}/available/{bookie.id}"
+    bookie.freeze(True)
+    with cluster.client() as client:
+        content, _ = client.get(node)
+        client.delete(node)
+        client.create(node, content, ephemeral=True)
+        cluster.heal()
+        assert client.get(node)[1].owner_session_id != client.client_id[0]
+
+
 def test_a_wiped_bookie_starts_again_under_its_name(cluster: BookKeeperCluster) -> None:
     bookie = cluster.bookies[0]
     bookie.kill()

@@ -23,6 +23,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -300,7 +301,7 @@ class BookKeeperCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def heal(self) -> None:
-        """All bookies serve and take entries again; what was killed is started."""
+        """All bookies serve and take entries again, and stay registered; what was killed is started."""
         for bookie in self.bookies:
             if bookie.process is None:
                 bookie.start(wait=False)
@@ -308,8 +309,12 @@ class BookKeeperCluster:
                 bookie.freeze(False)
         for bookie in self.bookies:
             bookie.await_(bookie.serves, START_S)
+            if bookie.hung:
+                # Its node may be that of a session that ends soon, or has ended at ZooKeeper only just. A bookie that becomes
+                # read-only deletes the node, and makes it again afterwards, each time by a session that lives.
+                bookie.read_only()
             bookie.read_only(False)
-            bookie.await_(lambda bookie=bookie: self.registered(bookie), START_S)  # type: ignore[misc]
+            bookie.await_(partial(self.registered, bookie), START_S)
 
     def wipe(self, bookie: BookieServer) -> None:
         """Take everything from a stopped bookie, its cookie in ZooKeeper, too: it starts as a new one with its former name.

@@ -82,14 +82,15 @@ class WritableLedger:
             not; `recover` decides. Cancelling it changes nothing.
 
         Raises:
-            NotWritable: the ledger is closed, was taken over or abandoned; the entry was not sent.
+            NotWritable: the ledger is closed, was taken over or abandoned; the entry was not sent. The cause is the error with
+                which the ledger ended, if it was not closed.
             TooMuchUnconfirmed: there is no room; the entry was not sent.
             ValueError: the payload is too large.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise ValueError(f"ledger {self.id}: an entry of {len(payload)} bytes: at most {PAYLOAD_BYTES_MAX}")
         if self._error is not None:
-            raise NotWritable(str(self._error))
+            raise NotWritable(str(self._error)) from self._error
         if not self._outside.connections.has_room(self._ensemble):
             raise TooMuchUnconfirmed(f"ledger {self.id}: a bookie has not answered what was sent to it; wait for room")
         try:
@@ -112,7 +113,7 @@ class WritableLedger:
         """
         while not self.has_room:
             if self._finished.done():
-                raise NotWritable(str(self._error or f"ledger {self.id}: {Ending.CLOSED.value}"))
+                raise NotWritable(str(self._error or f"ledger {self.id}: {Ending.CLOSED.value}")) from self._error
             if not self._machine.room:
                 self._progress.clear()
                 await self._progress.wait()

@@ -206,8 +206,9 @@ def test_a_takeover_refuses_the_former_writer(run: Callable[..., None]) -> None:
         assert [payload async for _, payload, _ in reader.entries()] == payloads(100)
         with pytest.raises(LedgerFenced, match=f"ledger {ledger.id}: another client recovers the ledger"):
             await ledger.append(b"late")
-        with pytest.raises(NotWritable):
+        with pytest.raises(NotWritable) as later:
             ledger.append(b"later")
+        assert isinstance(later.value.__cause__, LedgerFenced)
         with pytest.raises(LedgerFenced):
             await ledger.close()
         again = await other.recover(ledger.id)
