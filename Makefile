@@ -79,7 +79,8 @@ worlds: pure ## Random worlds around single machines (links, storage, acknowledg
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property
 
 soak: pure ## Faults and kills again and again for HOURS=1; stops at the first failure; CLUSTER=bookkeeper: two brokers on a real BookKeeper
-	@$(PY) tools/soak.py --hours $(HOURS) $(if $(filter bookkeeper,$(CLUSTER)),--only cluster)
+	$(if $(filter-out bookkeeper,$(CLUSTER)),$(error CLUSTER=$(CLUSTER): it should be bookkeeper, or left out))
+	@$(PY) tools/soak.py --hours $(HOURS) $(if $(CLUSTER),--only cluster)
 
 wheel: pure ## The wheel, into dist/; COMPILED=yes: with the compiled modules, for this machine's kind and this Python
 	@MAGNETAR_WHEEL=$(if $(filter yes,$(COMPILED)),compiled,pure) $(PY) -m hatchling build -t wheel -d dist

@@ -33,6 +33,7 @@ from magnetar.runtime.interpreter.compiled import (  # noqa: E402
     Manifest,
     checkout_folder,
     manifest_file,
+    problem,
     sources_hash,
     switched_off,
 )
@@ -247,6 +248,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compile nothing; fail unless all is up to date")
     options = parser.parse_args()
+    if wrong := problem():
+        parser.error(wrong)
     if off := switched_off():
         print(f"pure Python: {off}")
         return CANNOT if options.check else 0

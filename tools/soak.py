@@ -269,21 +269,25 @@ def end(running: "subprocess.Popen[bytes]") -> None:
 
 
 def side_by_side(parts: list[str], options: argparse.Namespace) -> int:
-    """All parts, each a process of its own; the first failure ends the others."""
+    """All parts, each a process of its own; the first failure ends the others, and so does the end of this process."""
     given = ["--hours", str(options.hours), "--seed", str(options.seed), "--tests", *options.tests]
     commands = {part: [sys.executable, __file__, *given, "--only", part] for part in parts}
-    running = {part: subprocess.Popen(command, start_new_session=True) for part, command in commands.items()}
+    running: dict[str, subprocess.Popen[bytes]] = {}
     failed = 0
-    while running and not failed:
-        time.sleep(0.5)
-        for part, process in list(running.items()):
-            if process.poll() is not None:
-                del running[part]
-                failed = failed or process.returncode
-                print(f"soak: {part} {'failed' if process.returncode else 'is done, nothing is wrong'}", flush=True)
-    for process in running.values():
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+    try:
+        for part, command in commands.items():
+            running[part] = subprocess.Popen(command, start_new_session=True)
+        while running and not failed:
+            time.sleep(0.5)
+            for part, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[part]
+                    failed = failed or process.returncode
+                    print(f"soak: {part} {'failed' if process.returncode else 'is done, nothing is wrong'}", flush=True)
+    finally:
+        for process in running.values():
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
     return failed
 
 
@@ -299,6 +303,7 @@ def main() -> None:
         parser.error("the part `cluster` runs alone: --only cluster")
     if len(options.only) > 1:
         print(f"soak: seed {options.seed}", flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         sys.exit(side_by_side(options.only, options))
     if options.only == ["ledger"]:
         try:

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 from google.protobuf.descriptor import Descriptor
 
+from magnetar import cli
 from magnetar.runtime.interpreter import compiled
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support import forms
@@ -128,6 +129,20 @@ def test_the_variable_switches_it_off(
 def test_other_values_leave_it_on(package: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled.VARIABLE, value)
     assert form(package).name == compiled.COMPILED
+    assert compiled.problem() == ""
+
+
+def test_a_value_that_means_nothing_ends_commands_and_compiling(
+    compiling: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(compiled.VARIABLE, "maybe")
+    assert cli.run(["--version"]) == 1
+    line = "MAGNETAR_COMPILE=maybe: it should be yes, no or quick\n"
+    assert capsys.readouterr().err == f"magnetar: {line}"
+    monkeypatch.setattr(sys, "argv", ["compile_modules.py"])
+    with pytest.raises(SystemExit):
+        compiling.main()
+    assert capsys.readouterr().err.endswith(f"error: {line}")
 
 
 def test_a_form_says_what_it_is() -> None:

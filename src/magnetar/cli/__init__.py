@@ -39,6 +39,11 @@ def run(arguments: list[str]) -> int:
     """
 
     def program() -> None:
+        from magnetar.core.errors import ConfigError
+        from magnetar.runtime.interpreter.compiled import problem
+
+        if wrong := problem():
+            raise ConfigError(wrong)
         from magnetar.cli.commands.all import app
 
         app(args=arguments, prog_name="magnetar")

@@ -1,5 +1,9 @@
 """The soak's judging, by made-up ledgers: what adds up passes, and each thing that does not is told."""
 
+import os
+import subprocess
+import sys
+from argparse import Namespace
 from collections import Counter
 from math import inf
 from pathlib import Path
@@ -20,6 +24,8 @@ from tests.support.soaking.ledger import (
     Place,
 )
 from tests.support.soaking.rounds import limit_acknowledged
+from tests.support.sources import ROOT
+from tests.support.tools import tool
 
 ALL = list(TYPES)
 IN_ORDER = ["exclusive", "failover"]
@@ -374,3 +380,43 @@ def test_a_consumer_that_never_got_what_is_stored() -> None:
     crossing.received["two"].discard("one-1")
     with pytest.raises(AssertionError, match="the consumer in two never got 1, such as one-1"):
         crossing.judge(stored)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "code", "said"),
+    [
+        ("", 0, "tools/soak.py --hours 1"),
+        ("bookkeeper", 0, "tools/soak.py --hours 1 --only cluster"),
+        ("nothing", 2, "CLUSTER=nothing: it should be bookkeeper, or left out.  Stop."),
+    ],
+)
+def test_make_soak_takes_one_kind_of_cluster(cluster: str, code: int, said: str) -> None:
+    without = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    command = ["make", "-n", "soak", f"CLUSTER={cluster}"]
+    made = subprocess.run(command, cwd=ROOT, env=without, capture_output=True, text=True, check=False)
+    assert made.returncode == code
+    assert (made.stdout + made.stderr).strip().endswith(said)
+
+
+def test_the_parts_of_a_soak_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    soak = tool("soak")
+    popen, started = subprocess.Popen, []
+
+    def start(_command: list[str], *, start_new_session: bool) -> "subprocess.Popen[bytes]":
+        sleeper = [sys.executable, "-c", "import signal; signal.pause()"]
+        started.append(popen(sleeper, start_new_session=start_new_session))
+        return started[-1]
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(soak.subprocess, "Popen", start)
+    monkeypatch.setattr(soak.time, "sleep", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            soak.side_by_side(["ledger", "fuzz"], Namespace(hours=1.0, seed=1, tests=["sink"]))
+        assert [part.poll() is not None for part in started] == [True, True]
+    finally:
+        for part in started:
+            part.kill()
+            part.wait()

@@ -26,6 +26,9 @@ VARIABLE: Final = "MAGNETAR_COMPILE"
 OFF: Final = frozenset({"no", "0", "false", "off"})
 """Values that mean `no`: variables of this kind are set to 0 as often."""
 
+ON: Final = frozenset({"", "yes", "1", "true", "on", "quick"})
+"""Values with which compiled modules run."""
+
 SUFFIX: Final = importlib.machinery.EXTENSION_SUFFIXES[0]
 """The end of a compiled module's file name. It names version and kind of this Python, and the machine's processor."""
 
@@ -145,6 +148,12 @@ def switched_off() -> str:
     """The setting that switches compiled modules off, as `MAGNETAR_COMPILE=no`; "": they are not switched off."""
     value = os.environ.get(VARIABLE, "")
     return f"{VARIABLE}={value}" if value.lower() in OFF else ""
+
+
+def problem() -> str:
+    """The mistake in the setting, with what would be right; "": there is none. A setting with a mistake has no effect."""
+    value = os.environ.get(VARIABLE, "")
+    return "" if value.lower() in OFF | ON else f"{VARIABLE}={value}: it should be yes, no or quick"
 
 
 def chosen(package: Path, folders: Sequence[Path]) -> tuple[Form, CompiledFinder | None]:
