@@ -29,7 +29,7 @@ stuck.
 
 TAKEOVER_S: Final = 30.0
 """How long a request waits for a broker that serves, at most. The session of a broker that died ends after 4 s; the rest is for
-the recovery of the log, and shorter than a person takes to look for the reason."""
+the recovery of the log. The whole is shorter than a person takes to look for the reason."""
 
 TAKEOVER_LOOK_S: Final = 0.5
 """Between two rounds meanwhile; there is no event to wait for."""

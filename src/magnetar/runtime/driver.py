@@ -274,7 +274,7 @@ class Driver:
         """Carry out effects, in order; `at_once`: those of one of the log's reports, while a turn is due.
 
         All that an event sends over one connection is one write: each costs a system call here and may wake the peer. A report
-        of the log for ten topics of one client would else be ten writes.
+        of the log for ten topics of one client would otherwise be ten writes.
         """
         sends: dict[int, list[bytes | memoryview]] = {}
         for effect in effects:

@@ -38,7 +38,7 @@ PLANNING: Final = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
 )
-"""Modules of the processes that plan and commit; those of tasks have most of what these import."""
+"""Main modules of the processes that plan and commit. They import little that tasks (`MODULES`) do not."""
 
 REQUEST_BYTES_MAX: Final = 4 << 20
 """The longest request: the kernel lets a process have arguments and environment of 2 MiB by default."""
