@@ -13,11 +13,10 @@ same rounds. In a round each of the three has the bookies for itself. The client
 Three bookies, ZooKeeper, a broker and a generator share the processors of one machine, so the rates are those of the whole.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,21 +25,27 @@ import psutil
 from tests.support.apache_bookkeeper import kit as bookkeeper
 from tests.support.apache_pulsar import broker as pulsar_broker
 from tests.support.apache_pulsar import kit as pulsar
-from tests.support.brokers import World
 
 from bench.bookkeeper_load import JavaLoad, java_load
-from bench.broker import load
 from bench.pairs import warmed
-from bench.peers import KIB, Cell, Running, end_to_end, picked, published, tried, turns
+from bench.peers import (
+    KIB,
+    Cell,
+    Running,
+    end_to_end,
+    loaded,
+    magnetar,
+    memory_of,
+    options_of,
+    picked,
+    published,
+    scale_of,
+    turns,
+)
+from bench.peers_pulsar import BUNDLE_TOPICS, WARM_UPS, warm_up
 from bench.results import Figure, kept, store
 
 ROUNDS: Final = 5
-
-WARM_UPS: Final = 8
-"""Runs of a cell before it is measured, at most."""
-
-LOOKED_UP: Final = 64
-"""Topics that are looked up once: each bundle of Pulsar's namespace has some of them."""
 
 BATCH: Final = 128
 """Messages of 1 KB of an entry of 128 KB."""
@@ -52,26 +57,16 @@ LARGE: Final = "publish, 128 KB batches, one connection"
 """The cell that is compared with Java's client, too."""
 
 
-@contextmanager
-def magnetar(folder: Path, cluster: bookkeeper.BookKeeperCluster) -> Iterator[Running]:
-    """One broker of ours."""
-    folder.mkdir()
-    # The first two lines belong to the table of the cluster.
-    more = f'storage = "bookkeeper"\nstore = "zookeeper://{cluster.hosts}/bench"\n'
-    more += '[namespaces."public/default"]\nclusters = ["bench"]\n'
-    broker = World(folder, ["bench"], more)["bench"].start()
-    try:
-        assert broker.process is not None
-        yield Running("magnetar", broker.pulsar_port, psutil.Process(broker.process.pid))
-    finally:
-        broker.kill()
+def on_bookkeeper(cluster: bookkeeper.BookKeeperCluster) -> str:
+    """Lines for the table of a cluster of ours."""
+    return f'storage = "bookkeeper"\nstore = "zookeeper://{cluster.hosts}/bench"\n'
 
 
 @contextmanager
 def apache_pulsar(folder: Path, cluster: bookkeeper.BookKeeperCluster) -> Iterator[Running]:
     """One broker of the peer."""
     with pulsar_broker.serving(folder, cluster) as broker:
-        broker.owns(LOOKED_UP)
+        broker.owns(BUNDLE_TOPICS)
         yield Running("pulsar", broker.pulsar_port, psutil.Process(broker.pid))
 
 
@@ -79,10 +74,7 @@ def steady(rate: int, messages: int) -> Cell:
     """One connection that sends by the clock, whatever the broker does. Value: p99 of the receipts in ms."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        more = ["--messages", str(messages), "--size", str(KIB), "--rate", str(rate)]
-        before = broker.begin()
-        done = load(f"127.0.0.1:{broker.port}", name, *more)
-        cpu_us = (broker.cpu_s() - before) / messages * 1e6
+        done, cpu_us = loaded(broker, name, messages, KIB, "--rate", str(rate))
         return {"value": done["latency_ms"]["p99"], "cpu_us": cpu_us, "receipt_ms": done["latency_ms"]}
 
     return cell
@@ -92,10 +84,7 @@ def large(entries: int) -> Cell:
     """Entries of 128 KB by one connection. Value: entries/s; processor time is for each of their messages."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        more = ["--messages", str(entries * BATCH), "--size", str(KIB), "--batch", str(BATCH), "--window", str(WINDOW)]
-        before = broker.begin()
-        done = load(f"127.0.0.1:{broker.port}", name, *more)
-        cpu_us = (broker.cpu_s() - before) / (entries * BATCH) * 1e6
+        done, cpu_us = loaded(broker, name, entries * BATCH, KIB, "--batch", str(BATCH), "--window", str(WINDOW))
         return {"value": done["entries_per_s"], "cpu_us": cpu_us, "receipt_ms": done["latency_ms"]}
 
     return cell
@@ -109,16 +98,6 @@ def cells(scale: int) -> list[tuple[str, str, Cell]]:
         ("end to end at 1,000/s, 1 KB, p99", "ms", end_to_end(1, 1_000, 5_000 // scale)),
         (LARGE, "entries/s", large(4_000 // scale)),
     ]
-
-
-def warm_up(peer: Running) -> Callable[[str, str], dict[str, Any]]:
-    """Runs a quarter of a cell at the peer until it is steady."""
-    quarters = {name: cell for name, _, cell in cells(4)}
-
-    def warm(cell: str, topics: str) -> dict[str, Any]:
-        return warmed(lambda turn: float(tried(quarters[cell], peer, f"{topics}-{turn}").get("cpu_us", 0.0)), WARM_UPS)
-
-    return warm
 
 
 def beside_java(ours: Running, java: JavaLoad, entries: int, rounds: int) -> list[Figure]:
@@ -162,12 +141,8 @@ def aimed(figure: Figure) -> Figure:
 
 def main() -> None:
     """Measure and store; one line, and nothing stored, where the peers cannot run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", nargs="+", help="cells with any of these words in their names")
-    options = parser.parse_args()
-    scale, rounds = (10, 1) if options.quick else (1, options.rounds)
+    options = options_of(__doc__, ROUNDS).parse_args()
+    scale, rounds = scale_of(options)
     if reason := bookkeeper.missing() or pulsar.missing():
         print(f"skipped: {reason}")
         return
@@ -178,13 +153,11 @@ def main() -> None:
         folder = Path(name)
         with (
             bookkeeper.running(folder / "bookkeeper") as cluster,
-            magnetar(folder / "magnetar", cluster) as ours,
+            magnetar(folder / "magnetar", on_bookkeeper(cluster)) as ours,
         ):
             with apache_pulsar(folder / "peer", cluster) as other:
-                figures += turns(ours, other, chosen, rounds, warm_up(other))
-                for broker in () if options.only else (ours, other):  # after all, not after some
-                    resident = broker.process.memory_info().rss / 1e6
-                    figures.append(Figure(f"memory after all, {broker.name}", resident, "MB"))
+                figures += turns(ours, other, chosen, rounds, warm_up(other, cells(4)))
+                figures += [] if options.only else memory_of(ours, other)  # after all, not after some
             if any(cell == LARGE for cell, _, _ in chosen):
                 with java_load(folder / "java", cluster) as java:
                     figures += beside_java(ours, java, 4_000 // scale, rounds)

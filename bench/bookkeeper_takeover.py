@@ -110,8 +110,7 @@ def measure(folder: Path, cluster: kit.BookKeeperCluster, topics: int) -> list[F
             Figure(f"{topics:,} idle topics, memory after a takeover", resident_mb(brokers["b"]), "MB", "< 500"),
         ]
     finally:
-        for name in "ab":
-            brokers[name].kill()
+        brokers.close()
 
 
 def main() -> None:

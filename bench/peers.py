@@ -79,10 +79,15 @@ def peer_program() -> Path:
 
 
 @contextmanager
-def magnetar(folder: Path) -> Iterator[Running]:
-    """One broker of ours."""
+def magnetar(folder: Path, more: str = "") -> Iterator[Running]:
+    """One broker of ours.
+
+    Args:
+        folder: for its data and log.
+        more: lines for the table of its cluster.
+    """
     folder.mkdir()
-    world = World(folder, ["bench"], '[namespaces."public/default"]\nclusters = ["bench"]\n')
+    world = World(folder, ["bench"], f'{more}[namespaces."public/default"]\nclusters = ["bench"]\n')
     broker = world["bench"].start()
     try:
         assert broker.process is not None
@@ -134,16 +139,24 @@ Cell = Callable[[Running, str], dict[str, Any]]
 """Measures one thing at one broker with topics named after a text; must have `value`."""
 
 
+def loaded(broker: Running, name: str, messages: int, size: int, *more: str) -> tuple[dict[str, Any], float]:
+    """One connection, everything encoded before the clock starts (bench/loadgen.py).
+
+    Returns:
+        What the generator reports, and the broker's processor time for each message in microseconds.
+    """
+    before = broker.begin()
+    done = load(f"127.0.0.1:{broker.port}", name, "--messages", str(messages), "--size", str(size), *more)
+    return done, (broker.cpu_s() - before) / messages * 1e6
+
+
 def published(size: int, batch: int, messages: int) -> Cell:
-    """One connection, pipelined, everything encoded before the clock starts (bench/loadgen.py)."""
+    """One connection, pipelined."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
         window = "64" if size > 64 * KIB else "1000"
-        arguments = ["--messages", str(messages), "--size", str(size), "--batch", str(batch), "--window", window]
-        before = broker.begin()
-        done = load(f"127.0.0.1:{broker.port}", name, *arguments)
-        cpu = broker.cpu_s() - before
-        return {"value": done["messages_per_s"], "cpu_us": cpu / messages * 1e6, "receipt_ms": done["latency_ms"]}
+        done, cpu_us = loaded(broker, name, messages, size, "--batch", str(batch), "--window", window)
+        return {"value": done["messages_per_s"], "cpu_us": cpu_us, "receipt_ms": done["latency_ms"]}
 
     return cell
 
@@ -201,13 +214,9 @@ def one_by_one(messages: int) -> Cell:
     """Single messages, each confirmed before the next is sent: what a receipt costs. Value: p50 in ms."""
 
     def cell(broker: Running, name: str) -> dict[str, Any]:
-        arguments = ["--messages", str(messages), "--size", "1024", "--window", "1"]
-        before = broker.begin()
-        done = load(f"127.0.0.1:{broker.port}", name, *arguments)
-        cpu_us = (broker.cpu_s() - before) / messages * 1e6
-        counted = ["--messages", "100", *arguments[2:]]
+        done, cpu_us = loaded(broker, name, messages, KIB, "--window", "1")
         with syncs(broker) as count:
-            load(f"127.0.0.1:{broker.port}", name, *counted)
+            load(f"127.0.0.1:{broker.port}", name, "--messages", "100", "--size", str(KIB), "--window", "1")
             seen = count()
         latency = done["latency_ms"]
         return {"value": latency["p50"], "cpu_us": cpu_us, "receipt_ms": latency, "syncs per 100 messages": seen}
@@ -363,21 +372,39 @@ def turns(
     return figures
 
 
-def main() -> None:
-    """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_of(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """A parser of what all of these benches have; `scale_of` reads it."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
     parser.add_argument(
-        "--peer", default="pulsar-lite", help="pulsar-lite (fetched), pulsar (fetched) or a program that is pulsar-lite"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, help="of each cell at each broker; ratios are their medians"
+        "--rounds", type=int, default=rounds, help="of each cell at each broker; ratios are their medians"
     )
     parser.add_argument(
         "--only", nargs="+", help="cells with any of these words in their names; figures of the others stay"
     )
+    return parser
+
+
+def scale_of(options: argparse.Namespace) -> tuple[int, int]:
+    """By which the messages are divided, and how many rounds there are."""
+    return (10, 1) if options.quick else (1, options.rounds)
+
+
+def memory_of(*brokers: Running) -> list[Figure]:
+    """What they hold after everything."""
+    return [
+        Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB") for broker in brokers
+    ]
+
+
+def main() -> None:
+    """Measure and store."""
+    parser = options_of(__doc__, ROUNDS)
+    parser.add_argument(
+        "--peer", default="pulsar-lite", help="pulsar-lite (fetched), pulsar (fetched) or a program that is pulsar-lite"
+    )
     options = parser.parse_args()
-    scale, rounds = (10, 1) if options.quick else (1, options.rounds)
+    scale, rounds = scale_of(options)
     if options.peer == "pulsar":
         from bench import peers_pulsar
 
@@ -392,8 +419,7 @@ def main() -> None:
         peer(program, Path(name) / "peer") as other,
     ):
         figures += turns(ours, other, chosen, rounds, lambda _cell, _name: None)
-        for broker in () if options.only else (ours, other):  # after all, not after some
-            figures.append(Figure(f"memory after all, {broker.name}", broker.process.memory_info().rss / 1e6, "MB"))
+        figures += [] if options.only else memory_of(ours, other)  # after all, not after some
     others = kept("peers", figures) if options.only else []
     store("peers", others + figures, sys.argv)
 

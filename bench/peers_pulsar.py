@@ -12,7 +12,6 @@ its messages, until the peer's processor time for each message is steady (`bench
 measured anyway. The details of each cell have the processor time of each run and say whether it was steady.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -34,9 +33,12 @@ from bench.peers import (
     catching_up,
     end_to_end,
     magnetar,
+    memory_of,
     one_by_one,
+    options_of,
     picked,
     published,
+    scale_of,
     topics_of,
     tried,
     turns,
@@ -87,9 +89,14 @@ def cells(scale: int) -> list[tuple[str, str, Cell]]:
     return made
 
 
-def warm_up(peer: Running) -> Callable[[str, str], dict[str, Any]]:
-    """Runs a quarter of a cell at the peer until it is steady. A quick run warms up no less: the JVM needs as much."""
-    quarters = {name: cell for name, _, cell in cells(4)}
+def warm_up(peer: Running, made: list[tuple[str, str, Cell]]) -> Callable[[str, str], dict[str, Any]]:
+    """Runs a cell at the peer until it is steady.
+
+    Args:
+        peer: the broker.
+        made: its cells with a quarter of their messages. A quick run has no fewer: the JVM needs as much.
+    """
+    quarters = {name: cell for name, _, cell in made}
 
     def warm(cell: str, topics: str) -> dict[str, Any]:
         return warmed(lambda turn: float(tried(quarters[cell], peer, f"{topics}-{turn}").get("cpu_us", 0.0)), WARM_UPS)
@@ -120,23 +127,20 @@ def measure(scale: int, rounds: int, only: list[str] | None) -> None:
             began = time.monotonic()
             with apache_pulsar(Path(name) / "peer") as other:
                 ready[other.name] = start_to_first_publish(other.url, began)
-                figures += turns(ours, other, chosen, rounds, warm_up(other))
-                for broker in () if only else (ours, other):  # after all, not after some
-                    figures.append(Figure(f"start to first publish, {broker.name}", ready[broker.name], "s"))
-                    resident = broker.process.memory_info().rss / 1e6
-                    figures.append(Figure(f"memory after all, {broker.name}", resident, "MB"))
+                figures += turns(ours, other, chosen, rounds, warm_up(other, cells(4)))
+                if not only:  # after all, not after some
+                    figures += [
+                        Figure(f"start to first publish, {one}", after_s, "s") for one, after_s in ready.items()
+                    ]
+                    figures += memory_of(ours, other)
     others = kept("peers_pulsar", figures) if only else []
     store("peers_pulsar", others + figures, sys.argv)
 
 
 def main() -> None:
     """As `bench.peers --peer pulsar`, for `make bench`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", nargs="+", help="cells with any of these words in their names")
-    options = parser.parse_args()
-    measure(*((10, 1) if options.quick else (1, options.rounds)), options.only)
+    options = options_of(__doc__, ROUNDS).parse_args()
+    measure(*scale_of(options), options.only)
 
 
 if __name__ == "__main__":

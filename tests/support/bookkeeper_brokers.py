@@ -72,6 +72,11 @@ class Brokers:
         """All of them, as clients are told."""
         return "pulsar://" + ",".join(f"127.0.0.1:{one.pulsar_port}" for one in self.brokers.values())
 
+    def close(self) -> None:
+        """End all brokers, those that hang too."""
+        for broker in self.brokers.values():
+            broker.kill()
+
     def wait_in_line(self, name: str) -> None:
         """A broker that starts while another one serves."""
         self[name].launch()

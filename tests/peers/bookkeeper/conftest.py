@@ -1,7 +1,6 @@
 """Real bookies for tests: one cluster for all of them, made well again after each."""
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +48,4 @@ def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureR
     """Two brokers of one cluster, not started."""
     made = Brokers(tmp_path, cluster, f"/magnetar/{request.node.name}")
     yield made
-    for broker in made.brokers.values():
-        if broker.process is not None:
-            broker.process.send_signal(signal.SIGCONT)
-        broker.kill()
+    made.close()

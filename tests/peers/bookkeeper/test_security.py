@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,9 +48,10 @@ def secured(protected: Protected, tmp_path_factory: pytest.TempPathFactory) -> I
         yield cluster
 
 
-def bookie_security(protected: Protected, user: str = USER, password: str = USERS_PASSWORD) -> Security:
-    context = protected.security().tls
-    return Security(context, lambda: SaslLogin(user, password))
+def for_bookies(given: ZooKeeperSecurity) -> Security:
+    """The same TLS and the same user for connections to bookies."""
+    user = given.sasl
+    return Security(given.tls, None if user is None else lambda: SaslLogin(*user))
 
 
 def test_ledgers_of_both_are_read_by_both(protected: Protected, secured: BookKeeperCluster) -> None:
@@ -63,7 +63,7 @@ def test_ledgers_of_both_are_read_by_both(protected: Protected, secured: BookKee
         async with asyncio.timeout(200):
             async with await BookKeeper.connect(
                 secured.zookeeper.secure_hosts,
-                security=bookie_security(protected),
+                security=for_bookies(protected.security()),
                 zookeeper_security=protected.security(),
             ) as client:
                 ledger = await client.create(password=PASSWORD)
@@ -111,8 +111,7 @@ def test_a_broker_takes_over_on_a_protected_cluster(
                 assert access(client, f"/magnetar/secured{node}") == BOTH
         assert all(USERS_PASSWORD not in broker.log.read_text() for broker in brokers.brokers.values())
     finally:
-        for broker in brokers.brokers.values():
-            broker.kill()
+        brokers.close()
 
 
 def test_metadata_alone_in_a_protected_zookeeper(protected: Protected, secured: BookKeeperCluster) -> None:
@@ -164,14 +163,14 @@ class Strangers:
         (folder / "other").mkdir()
         self.foreign = Authority(folder / "other")
 
-    def tls(self, what: str) -> ssl.SSLContext:
+    def security(self, what: str) -> ZooKeeperSecurity:
+        """That of a client which has everything but this."""
         protected = self.protected
-        own = (str(protected.client_certificate), str(protected.client_key))
-        if what == "another authority":
-            return client_context(str(self.foreign.file), *own)
-        if what == "no certificate":
-            return client_context(str(protected.authority.file))
-        return client_context(str(protected.authority.file), *own)
+        authority = self.foreign if what == "another authority" else protected.authority
+        own = () if what == "no certificate" else (str(protected.client_certificate), str(protected.client_key))
+        context = client_context(str(authority.file), *own)
+        user = None if what == "no user" else (USER, "wrong" if what == "another password" else USERS_PASSWORD)
+        return ZooKeeperSecurity(None if what == "no tls" else lambda: context, user)
 
 
 @pytest.fixture
@@ -180,24 +179,29 @@ def strangers(protected: Protected, tmp_path: Path) -> Strangers:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("what", "start_s", "words"),
     [
-        ("no tls", "does not answer within .*: it wants TLS"),
-        ("another authority", "does not answer within .*: its certificate is not trusted: "),
-        ("no certificate", "does not answer within .*: it ends TLS \\(.*\\): it may want a certificate of the client"),
-        ("no user", "ZooKeeper wants a user: write user and password_file in "),
+        # All of this time passes, since a client tries again when TLS has failed. Java is slow at its first TLS.
+        ("no tls", 2, "does not answer within .*: it wants TLS"),
+        ("another authority", 2, "does not answer within .*: its certificate is not trusted: "),
+        (
+            "no certificate",
+            2,
+            "does not answer within .*: it ends TLS \\(.*\\): it may want a certificate of the client",
+        ),
+        # These end when the server has said so.
+        ("no user", 60, "ZooKeeper wants a user: write user and password_file in "),
         (
             "another password",
+            60,
             "ZooKeeper refuses the user 'bookkeeper' or the password: look at user and password_file in ",
         ),
     ],
 )
 def test_what_zookeeper_refuses_is_one_line(
-    strangers: Strangers, secured: BookKeeperCluster, what: str, words: str
+    strangers: Strangers, secured: BookKeeperCluster, what: str, start_s: float, words: str
 ) -> None:
-    context = strangers.tls(what)
-    user = None if what == "no user" else (USER, "wrong" if what == "another password" else USERS_PASSWORD)
-    security = ZooKeeperSecurity(None if what == "no tls" else lambda: context, user)
+    security = strangers.security(what)
     text = (
         f'[clusters.one]\npulsar = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nstorage = "bookkeeper"\n'
         f'store = "zookeeper://{secured.zookeeper.secure_hosts}/refused"\n'
@@ -207,7 +211,7 @@ def test_what_zookeeper_refuses_is_one_line(
     client = make_client(secured.zookeeper.secure_hosts, kit.SESSION_S, logging.getLogger("magnetar.kazoo"), security)
     try:
         with pytest.raises(StorageError) as caught:
-            Connecting(client, cluster, security, start_s=4, patience_s=1).connect()
+            Connecting(client, cluster, security, start_s=start_s, patience_s=1).connect()
     finally:
         client.stop()
         client.close()
@@ -233,14 +237,11 @@ def test_what_zookeeper_refuses_is_one_line(
 def test_what_a_bookie_refuses_is_one_line(
     strangers: Strangers, secured: BookKeeperCluster, what: str, words: str
 ) -> None:
-    context = strangers.tls(what)
-    password = "wrong" if what == "another password" else USERS_PASSWORD
-    login = None if what == "no user" else lambda: SaslLogin(USER, password)
+    security = for_bookies(strangers.security(what))
     bookie = BookieId(secured.bookies[0].id)
 
     async def test() -> str:
         async with asyncio.timeout(100):
-            security = Security(None if what == "no tls" else lambda: context, login)
             connections = Connections(asyncio.get_running_loop(), address_of, security=security)
             try:
                 assert isinstance(await connections.ask(bookie, GetBookieInfo()), BookieInfo)

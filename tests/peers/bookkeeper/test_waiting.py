@@ -26,8 +26,7 @@ def brokers(cluster: BookKeeperCluster, tmp_path: Path, request: pytest.FixtureR
     made["a"].start()
     made.wait_in_line("b")
     yield made
-    for broker in made.brokers.values():
-        broker.kill()
+    made.close()
 
 
 class Row(pulsar.schema.Record):
@@ -157,8 +156,7 @@ def test_credentials_and_listeners_of_clients_that_know_only_a_waiting_broker(
     finally:
         for client in clients:
             client.close()
-        for broker in brokers.brokers.values():
-            broker.kill()
+        brokers.close()
 
 
 def test_clients_that_know_both(brokers: Brokers) -> None:

@@ -11,9 +11,9 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * takes seconds. FILE has the settings of the client.
  *
  * write FILE E QW QA DIGEST,... PASSWORD COUNT BYTES V2  writes and closes a ledger for each digest; prints their ids
- * leave ...                                             the same, without closing them
+ * leave ...                                              the same, without closing them
  * read FILE PASSWORD LEDGER:DIGEST ...                   opens them without recovery; for each entry prints ledger:base64
- * recover ...                                           the same with recovery
+ * recover ...                                            the same with recovery
  */
 public class Ledgers {
     public static void main(String[] words) {

@@ -37,6 +37,13 @@ class Served(Protocol):
         """One request of the admin interface; the decoded answer."""
 
 
+def client_of(url: str, log: Path, timeout_s: int) -> pulsar.Client:
+    """An official client whose lines go to a file: a logger of Python's would be called from its threads, which outlive it."""
+    return pulsar.Client(
+        url, operation_timeout_seconds=timeout_s, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
+    )
+
+
 class Clients:
     """They run from `begin` to `end`; then `heal` gets what is left.
 
@@ -144,12 +151,7 @@ class Clients:
     # ------------------------------------------------------------------------------------------------------------ each
 
     def _client(self) -> pulsar.Client:
-        # A logger of Python's would be called from threads of the client's that outlive it.
-        return pulsar.Client(
-            self._served.url,
-            operation_timeout_seconds=30,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(self._log)),
-        )
+        return client_of(self._served.url, self._log, 30)
 
     def _guarded(self, target: Callable[..., None], *arguments: object) -> None:
         try:

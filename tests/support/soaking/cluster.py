@@ -25,9 +25,9 @@ from examples.demo.world import PIPELINE_START_S, Process
 
 from tests.support.apache_bookkeeper.kit import START_S
 from tests.support.brokers import eventually
-from tests.support.soaking.clients import Clients
-from tests.support.soaking.crossing import Crossing, first_difference
-from tests.support.soaking.ledger import Ledger, Outage
+from tests.support.soaking.clients import Clients, client_of
+from tests.support.soaking.crossing import OPERATION_S, Crossing, first_difference
+from tests.support.soaking.ledger import Ledger, Outage, judge_all
 
 RETENTION: Final = {"retentionTimeInMinutes": 30, "retentionSizeInMB": -1}
 """Longer than a round, which reads everything back at its end. A longer run deletes what earlier rounds left."""
@@ -151,12 +151,8 @@ class ClusterSoak:
             crossing.end_publishing()
             for topic, ledger in ledgers.items():
                 self._clients.heal(topic, ledger)
-            counted = Counter[str]()
+            counted = judge_all(ledgers, self._outages)
             for topic, ledger in ledgers.items():
-                try:
-                    counted += ledger.judge(self._outages)
-                except AssertionError as error:
-                    raise AssertionError(f"{topic}: {error}") from error
                 counted += self._judge_copies(f"persistent://public/default/{topic}", ledger)
             here, there = self._stored_in_both(crossing.topic)
             eventually(
@@ -206,7 +202,7 @@ class ClusterSoak:
             found["the other cluster's broker is stopped"] = lambda: self._end_later(world.other, world.other.stop)
         if world.pipeline.running:
             found["the Spark driver is killed"] = lambda: self._end_later(world.pipeline, world.pipeline.kill)
-        if not self._broken & {"store"}:
+        if "store" not in self._broken:
             found["a bookie is killed"] = self._kill_bookie
             found["a bookie hangs"] = self._hang_bookie
             found["ZooKeeper is killed"] = self._kill_zookeeper
@@ -430,11 +426,7 @@ class ClusterSoak:
         return here, self._stored(OTHER, topic, len(here))
 
     def _stored(self, cluster: str, topic: str, at_least: int) -> list[str]:
-        client = pulsar.Client(
-            self.world.urls[cluster],
-            operation_timeout_seconds=120,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(self._log)),
-        )
+        client = client_of(self.world.urls[cluster], self._log, OPERATION_S)
         try:
             reader = client.create_reader(topic, pulsar.MessageId.earliest)
             found: list[str] = []

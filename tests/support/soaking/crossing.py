@@ -8,11 +8,13 @@ from typing import Final
 
 import pulsar
 
+from tests.support.soaking.clients import JOIN_S, client_of
+
 TICK_S: Final = 0.05
 """Between two messages of a producer."""
 
-JOIN_S: Final = 120.0
-"""How long a client may take to end."""
+OPERATION_S: Final = 120
+"""How long a client tries: a broker that takes over, or starts again, is away for some time."""
 
 
 class Crossing:
@@ -103,11 +105,7 @@ class Crossing:
         assert not any(thread.is_alive() for thread in threads), f"{self.topic}: a client hangs"
 
     def _client(self, cluster: str) -> pulsar.Client:
-        return pulsar.Client(
-            self._urls[cluster],
-            operation_timeout_seconds=120,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, str(self._log)),
-        )
+        return client_of(self._urls[cluster], self._log, OPERATION_S)
 
     def _publish(self, cluster: str) -> None:
         try:

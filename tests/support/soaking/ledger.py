@@ -4,7 +4,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -205,6 +205,21 @@ class Ledger:
         counted += Counter({"published again": again, "redelivered": causes.total()})
         counted["returned"] = sum(one.returned < inf for one in deliveries)
         return counted + Counter({f"again: {why}": number for why, number in causes.items()})
+
+
+def judge_all(ledgers: Mapping[str, Ledger], outages: Sequence[Outage]) -> Counter[str]:
+    """Whether the ledger of each topic adds up; what was counted.
+
+    Raises:
+        AssertionError: one does not.
+    """
+    counted = Counter[str]()
+    for topic, ledger in ledgers.items():
+        try:
+            counted += ledger.judge(outages)
+        except AssertionError as error:
+            raise AssertionError(f"{topic}: {error}") from error
+    return counted
 
 
 class _Causes:

@@ -17,7 +17,7 @@ from magnetar.storage.rewriting import LIVE_FRACTION_MAX, REWRITE_BYTES_MIN
 from tests.support.brokers import BrokerProcess, eventually
 from tests.support.fuzzing import descriptors, resident_bytes
 from tests.support.soaking.clients import Clients
-from tests.support.soaking.ledger import TYPES, Ledger, Outage
+from tests.support.soaking.ledger import TYPES, Ledger, Outage, judge_all
 
 SEGMENT_BYTES = 2_097_152
 LEDGER_BYTES = 524_288
@@ -87,12 +87,7 @@ class Soak:
                     name: each["msgBacklog"] for name, each in self.broker.rest("GET", path)["subscriptions"].items()
                 }
                 assert left == dict.fromkeys(TYPES, 0), f"{topic}: after a last kill there is a backlog again: {left}"
-        counted = Counter[str]()
-        for topic, ledger in ledgers.items():
-            try:
-                counted += ledger.judge(self._outages)
-            except AssertionError as error:
-                raise AssertionError(f"{topic}: {error}") from error
+        counted = judge_all(ledgers, self._outages)
         shrunk = self._disk_comes_back(list(ledgers), most)
         self.totals += counted
         memory, files = self.held()

@@ -22,6 +22,7 @@ from tests.support.soaking.ledger import (
     Life,
     Outage,
     Place,
+    judge_all,
 )
 from tests.support.soaking.rounds import limit_acknowledged
 from tests.support.sources import ROOT
@@ -331,6 +332,14 @@ def test_what_is_sent_again_after_an_outage_is_stored_again_unless_it_is_dedupli
             case.judged("shared")
     else:
         assert case.judged("shared")["published again"] == 1
+
+
+def test_the_topic_that_does_not_add_up_is_named() -> None:
+    fine, wrong = Ledger(batched=False), Ledger(batched=False)
+    assert judge_all({"one": fine, "two": wrong}, []) == Counter()
+    wrong.sent[1] = wrong.confirmed[1] = 10.0
+    with pytest.raises(AssertionError, match="^two: exclusive never got 1 confirmed messages, such as 1$"):
+        judge_all({"one": fine, "two": wrong}, [])
 
 
 def crossed() -> tuple[Crossing, dict[str, list[str]]]:

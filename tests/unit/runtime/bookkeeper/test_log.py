@@ -145,6 +145,13 @@ class Held:
         eventually(lambda: len(self.ledger.sizes) == submitted + 1, what="a cycle is under way")
         return append
 
+    def one_of_three(self) -> list[Append]:
+        """Three cycles, of which the first is reported and the others are under way."""
+        appends = [self.cycle(f"{number}") for number in range(3)]
+        self.ledger.land(1)
+        self.log.settle(appends[:1])
+        return appends
+
     def read_again(self) -> list[bytes]:
         """What the next broker finds; this one is dead."""
         again = open_log(self.site.take("b"))
@@ -187,9 +194,7 @@ def test_what_is_under_way_is_not_reported_and_not_read(site: Site) -> None:
 def test_a_failure_fails_all_cycles_that_are_not_reported(seed: int) -> None:
     """The reported ones stay, the seal is after them, and what is appended later follows them."""
     held = Held(Site(seed))
-    appends = [held.cycle(f"{number}") for number in range(3)]
-    held.ledger.land(1)
-    held.log.settle(appends[:1])
+    appends = held.one_of_three()
     held.ledger.fail_next = True
     held.ledger.land(2)
     held.log.wait_for("healed")
@@ -221,9 +226,7 @@ def test_a_failure_right_after_a_confirmation_is_noticed_too(site: Site) -> None
 @pytest.mark.parametrize("seed", range(12))
 def test_a_broker_that_dies_with_cycles_under_way_leaves_a_prefix_of_them(seed: int) -> None:
     held = Held(Site(seed))
-    appends = [held.cycle(f"{number}") for number in range(3)]
-    held.ledger.land(1)
-    held.log.settle(appends[:1])
+    held.one_of_three()
     held.ledger.stored.payloads += held.ledger.waiting[: seed % 3]
     found = held.read_again()
     assert found == [b"first", b"0", b"1", b"2"][: 2 + seed % 3]
