@@ -9,7 +9,7 @@ Methods whose effect has to become durable first take a `done` or `then` and cal
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from magnetar.broker.catalog.deletion_marks import Deletions, keys
 from magnetar.broker.catalog.deletion_proofs import Proofs
@@ -72,6 +72,7 @@ LATE_MAX: Final = 10_000
 
 Done = Callable[[BrokerError | None], None]
 Opened = Callable[[Topic | None, BrokerError | None], None]
+_Then = TypeVar("_Then")
 
 _IN_ORDER: Final = (SubType.EXCLUSIVE, SubType.FAILOVER)
 """Types of which one consumer gets everything."""
@@ -81,8 +82,23 @@ def _problem(error: str) -> BrokerError | None:
     return BrokerError(ErrorCode.METADATA, f"the metadata store refused: {error}") if error else None
 
 
-def _crowded(waiting: int, what: str) -> BrokerError:
-    return BrokerError(ErrorCode.SERVICE_NOT_READY, f"{what}, and {waiting:,} wait for that; try again")
+def _waits(waiting: list[_Then] | None, then: _Then, refuse: Callable[[BrokerError], None], what: str) -> bool:
+    """Whether there is something to wait for: `then` is called when it is over, or `refuse` at once where too many wait.
+
+    Args:
+        waiting: those who wait for the same; None: there is nothing to wait for.
+        then: what waits.
+        refuse: gets the refusal.
+        what: the reason, for people.
+    """
+    if waiting is None:
+        return False
+    if len(waiting) < WAITING_MAX:
+        waiting.append(then)
+    else:
+        text = f"{what}, and {len(waiting):,} wait for that; try again"
+        refuse(BrokerError(ErrorCode.SERVICE_NOT_READY, text))
+    return True
 
 
 class Catalog:
@@ -335,12 +351,7 @@ class Catalog:
     ) -> None:
         """Create one topic (or one partition), durably; `by_link`: marks of its deletion stay."""
         text = str(name)
-        if text in self._creating:
-            waiting = self._creating[text]
-            if len(waiting) >= WAITING_MAX:
-                then(None, _crowded(len(waiting), f"topic {text} is not stored yet"))
-            else:
-                waiting.append(then)
+        if _waits(self._creating.get(text), then, partial(then, None), f"topic {text} is not stored yet"):
             return
         if len(self._topics) + len(self._creating) >= self._context.config.topics_max:
             then(
@@ -602,8 +613,7 @@ class Catalog:
                     self._outbox.put(Store({}, (key,), None))
             else:
                 self._fences.made(subscription)
-            done(_problem(error))
-            for answer in self._unstored.pop(subscription):
+            for answer in (done, *self._unstored.pop(subscription)):
                 answer(_problem(error))
 
         self._unstored[subscription] = []
@@ -658,29 +668,7 @@ class Catalog:
         name = command.subscription
         existing = topic.subscriptions.get(name)
         if existing is not None:
-
-            def stored(error: BrokerError | None) -> None:
-                if error is not None:
-                    done(error)
-                else:
-                    self._attach_checked(subscriber, topic, command, done)
-
-            if self._waits_for_store(existing, stored):
-                return
-            if self._waits_for_seek(existing, subscriber, topic, command, done):
-                return
-            if existing.durable != command.durable:
-                done(
-                    BrokerError(
-                        ErrorCode.NOT_ALLOWED,
-                        f"subscription {name} is {'durable' if existing.durable else 'not durable'}",
-                    )
-                )
-                return
-            if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
-                self._go_on(existing, topic, position_of(command.start_message_id))
-            if not self._fences.redirects(subscriber.connection, existing, command, done):
-                self._attach(subscriber, existing, command, done)
+            self._attach_existing(subscriber, topic, existing, command, done)
             return
         if not command.durable:
             named = command.HasField("start_message_id")
@@ -712,8 +700,10 @@ class Catalog:
                     )
                 )
                 return
-            # No other client has come to it, so that no seek is on its way to the store.
-            if subscriber.awaited(command):
+            if subscription in self._unstored:  # another one, in the place of the one that was made here
+                self._attach_checked(subscriber, topic, command, done)
+            elif subscriber.awaited(command):
+                # No other client has come to it, so that no seek is on its way to the store.
                 self._attach(subscriber, subscription, command, done)
 
         self.create_subscription(
@@ -725,6 +715,35 @@ class Catalog:
             properties=properties,
             compacted=command.read_compacted,
         )
+
+    def _attach_existing(
+        self, subscriber: Subscriber, topic: Topic, existing: Subscription, command: pb.CommandSubscribe, done: Done
+    ) -> None:
+        name = existing.name
+
+        def attach() -> None:
+            self._attach_checked(subscriber, topic, command, done)
+
+        def stored(error: BrokerError | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                attach()
+
+        if self._waits_for_store(existing, stored):
+            return
+        # A client discards its messages when its seek is answered: nothing may be delivered before.
+        seeking = self._seeking.get(existing)
+        if _waits(seeking, attach, done, f"a seek of subscription {name} is not stored yet"):
+            return
+        if existing.durable != command.durable:
+            text = f"subscription {name} is {'durable' if existing.durable else 'not durable'}"
+            done(BrokerError(ErrorCode.NOT_ALLOWED, text))
+            return
+        if not existing.durable and command.HasField("start_message_id") and command.subType in _IN_ORDER:
+            self._go_on(existing, topic, position_of(command.start_message_id))
+        if not self._fences.redirects(subscriber.connection, existing, command, done):
+            self._attach(subscriber, existing, command, done)
 
     @staticmethod
     def _go_on(subscription: Subscription, topic: Topic, start: Position) -> None:
@@ -738,7 +757,7 @@ class Catalog:
             subscription.advance_to(Cursor.at(topic.log, start).mark_delete)
 
     def subscription_stored(self, topic: Topic, name: str) -> bool:
-        """Whether a topic has a subscription that does not vanish with this broker."""
+        """Whether a topic has a subscription, and not one that is still on its way to the store."""
         return name in topic.subscriptions and topic.subscriptions[name] not in self._unstored
 
     def _waits_for_store(self, subscription: Subscription, then: Done) -> bool:
@@ -748,29 +767,7 @@ class Catalog:
         at the latest message does not get those that were published meanwhile.
         """
         waiting = self._unstored.get(subscription)
-        if waiting is None:
-            return False
-        if len(waiting) >= WAITING_MAX:
-            then(_crowded(len(waiting), f"subscription {subscription.name} is not stored yet"))
-        else:
-            waiting.append(then)
-        return True
-
-    def _waits_for_seek(
-        self, subscription: Subscription, subscriber: Subscriber, topic: Topic, command: pb.CommandSubscribe, done: Done
-    ) -> bool:
-        """Whether a seek of the subscription is in progress: the consumer is then added after the answer to it.
-
-        A client discards its messages when its seek is answered: nothing may be delivered before.
-        """
-        waiting = self._seeking.get(subscription)
-        if waiting is None:
-            return False
-        if len(waiting) >= WAITING_MAX:
-            done(_crowded(len(waiting), f"a seek of subscription {subscription.name} is not stored yet"))
-        else:
-            waiting.append(lambda: self._attach_checked(subscriber, topic, command, done))
-        return True
+        return _waits(waiting, then, then, f"subscription {subscription.name} is not stored yet")
 
     def _rolled_back(self, command: pb.CommandSubscribe) -> int:
         """The time at which a new subscription starts that requests messages published since a time, ms."""

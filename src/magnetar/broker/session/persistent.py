@@ -174,7 +174,7 @@ class PersistentPort:
         )
 
     def _subscribe_first(self, name: str, again: Callable[[], None], give_up: Callable[[BrokerError], None]) -> None:
-        """Create the initial subscription of a producer; if that fails, the producer is refused too."""
+        """Create the initial subscription of a producer, or wait until it is stored. If that fails, the producer is refused."""
         topic = self.topic
 
         def created(error: BrokerError | None) -> None:
@@ -183,7 +183,7 @@ class PersistentPort:
             else:
                 give_up(BrokerError(error.code, f"failed to create the initial subscription: {error.message}"))
 
-        if not topic.limits.new_subscriptions:
+        if name not in topic.subscriptions and not topic.limits.new_subscriptions:
             policy = topic.limits.sources["auto-subscription-creation"]
             reason = f"{topic.text} gets no subscriptions but an administrator's ({policy})"
             give_up(BrokerError(ErrorCode.NOT_ALLOWED, reason))

@@ -370,6 +370,39 @@ def test_a_consumer_that_waited_for_a_subscription_that_was_deleted_meanwhile_cr
     assert node.topic.subscriptions["s"].consumers
 
 
+def test_the_one_who_created_a_subscription_waits_for_another_that_has_come_in_its_place(node: Node) -> None:
+    first, second = node.client(), node.client()
+    node.hold_stores = True
+    subscribe(first, subType=1, durable=True)
+    node.control.subscriptions.delete(TOPIC, "s", True, lambda _: None)
+    subscribe(second, subType=1, durable=True)
+    creation, deletion, _creation_in_its_place = node.stores
+    for store in (creation, deletion):
+        node.store.answer(which=store)
+    node.world.settle()
+    assert [outcome(client) for client in (first, second)] == ["", ""]
+    node.hold_stores = False
+    node.world.settle()
+    assert [outcome(client) for client in (first, second)] == ["in", "in"]
+    assert len(node.topic.subscriptions["s"].consumers) == 2
+
+
+def test_a_producer_may_name_an_administrators_subscription_that_is_not_stored_yet(node: Node) -> None:
+    change = node.broker.resources.change_policies(
+        NAMESPACE, auto_subscription_creation=AutoSubscriptionCreation(allow=False)
+    )
+    node.apply(change)
+    producer = Person(node)
+    node.hold_stores = True
+    node.control.subscriptions.create(TOPIC, "s", EARLIEST, False, {}, lambda _: None)
+    producer.produce(1, initial_subscription_name="s")
+    node.world.settle()
+    assert producer.told(1) is None
+    node.hold_stores = False
+    node.world.settle()
+    assert isinstance(producer.told(1), str)
+
+
 def test_consumers_that_wait_for_a_subscription_do_not_pile_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "WAITING_MAX", 2)
     clients = [node.client() for _ in range(4)]
