@@ -95,10 +95,7 @@ SNAPSHOT: dict[str, Patches] = {
         )
     },
     "told_expiry": {f"{HERE}.machine.Snapshots.expired": lambda *_: None},
-    "going_is_acked": {
-        f"{HERE}.machine.going": lambda *_: MessageRuns(),
-        f"{HERE}.update_reader.going": lambda *_: MessageRuns(),
-    },
+    "going_is_acked": {f"{HERE}.state.State.leave_to_retention": lambda *_: None},
     "vector_too_late": {f"{HERE}.machine.Snapshots._own": _own_with_present_vector},
     "never_tells": {f"{HERE}.update_writer.UpdateWriter.write_update": lambda *_: None},
     "never_rests": {f"{HERE}.state.State.has_news": property(lambda self: True)},

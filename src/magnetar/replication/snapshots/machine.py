@@ -39,7 +39,7 @@ from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots import state as states
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
-from magnetar.replication.snapshots.message_runs import RANGES_MAX, MessageRuns, acked_above, entries_of, going, held_by
+from magnetar.replication.snapshots.message_runs import RANGES_MAX, MessageRuns, acked_above, entries_of, held_by
 from magnetar.replication.snapshots.routes import partners
 from magnetar.replication.snapshots.snapshot_taker import ID_BYTES_MAX, SnapshotTaker
 from magnetar.replication.snapshots.state import State, Stored, later
@@ -133,24 +133,19 @@ class Snapshots:
         cursor = self._host.cursor(subscription)
         if cursor is None:
             return self._host.log.last
-        found = self.states[subscription] = self._new_state()
         if stored is None:
-            found.base = self._starting_point(subscription, cursor)
-            found.expired = self._forgotten(cursor.mark_delete)
-            self._leave_to_retention(found, cursor)
+            found = self.states[subscription] = self._found(subscription, cursor)
             if subscription in self._again:
                 found.since = self._host.log.last
         else:
+            found = self.states[subscription] = self._new_state()
             try:
                 states.restore(found, stored, OriginKey(self._host.cluster, self._host.log.incarnation))
                 self._known_held.update(states.read_held(stored.held))
                 self._taker.taken(Position(*stored.newest))
             except StorageError as error:
                 self._notices.note_once("damaged_states", subscription, f"{subscription}: {error}; it begins again")
-                found = self.states[subscription] = self._new_state()
-                found.base = self._starting_point(subscription, cursor)
-                found.expired = self._forgotten(cursor.mark_delete)
-                self._leave_to_retention(found, cursor)
+                self.states[subscription] = self._found(subscription, cursor)
         # The snapshots that it may still pass, and all reports of clusters since then, are after mark-delete.
         return cursor.mark_delete
 
@@ -168,14 +163,21 @@ class Snapshots:
         self.load(subscription, None)
         return self.states.pop(subscription, None)
 
-    def _brought(self, subscription: str) -> State:
+    def _found(self, subscription: str, cursor: Cursor) -> State:
+        """A subscription that is here, and of which nothing is stored."""
+        state = self._new_state()
+        state.base = self._starting_point(subscription, cursor)
+        state.expired = self._forgotten(cursor.mark_delete)
+        state.leave_to_retention(self._host, cursor)
+        return state
+
+    def _brought(self, cursor: Cursor) -> State:
         """A subscription that another cluster brings: from the first retained message on."""
         state = self._new_state()
         state.expired = self._consumed(NONE)
         state.expired.update(self._forgotten(NONE))
         state.expired.widen()
-        if (cursor := self._host.cursor(subscription)) is not None:
-            self._leave_to_retention(state, cursor)
+        state.leave_to_retention(self._host, cursor)
         return state
 
     def _new_state(self) -> State:
@@ -205,14 +207,6 @@ class Snapshots:
         The log may bring some of it back at the next start, when there are fewer runs.
         """
         return self._forgot.minus(held_by(self._host.log, self._host.cluster, mark_delete))
-
-    def _leave_to_retention(self, state: State, cursor: Cursor) -> None:
-        """The cursor was put somewhere, perhaps in front of messages that retention is deleting: none of them is reported,
-        except those that a consumer still acknowledges (docs/design/snapshots.md#being-deleted).
-        """
-        if cursor.mark_delete.ledger < self._host.first_kept:
-            state.expired.update(going(self._host.log, self._host.cluster, cursor, self._host.first_kept))
-            state.expired.widen()
 
     def started(self) -> None:
         """See `replication.marker_host.Machine`."""
@@ -397,7 +391,7 @@ class Snapshots:
             )
             state.expired.update(before.minus(state.base))
             state.expired.widen()
-            self._leave_to_retention(state, cursor)
+            state.leave_to_retention(self._host, cursor)
             state.announce = state.based = True
             self._host.dirty(subscription)
             self._work()
@@ -414,7 +408,7 @@ class Snapshots:
             state.expired = before
         state.expired.update(self._forgotten(cursor.mark_delete))
         state.expired.update(expired)
-        self._leave_to_retention(state, cursor)
+        state.leave_to_retention(self._host, cursor)
         state.based = True
         state.since = self._host.log.last
         state.seeks = self._reader.unknown_seeks.pop(subscription, {})
@@ -449,7 +443,7 @@ class Snapshots:
         state.news = cursor.mark_delete  # a seek forward passes messages: that is for the others, too
         state.claims = MessageRuns()
         state.expired = state.expired.minus(held_by(self._host.log, self._host.cluster, cursor.mark_delete))
-        self._leave_to_retention(state, cursor)
+        state.leave_to_retention(self._host, cursor)
         here, incarnation = self._host.cluster, self._host.log.incarnation
         last = state.seeks.get(here)
         time_ms = self._host.now_ms
@@ -493,7 +487,7 @@ class Snapshots:
         state.expired.update(self._forgotten(passed).minus(left))
         state.expired.widen()
         if cursor is not None:
-            self._leave_to_retention(state, cursor)
+            state.leave_to_retention(self._host, cursor)
         epoch = self._host.epoch(subscription)
         if epoch is not None and epoch != state.epoch:
             state.epoch = epoch

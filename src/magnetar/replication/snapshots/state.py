@@ -12,8 +12,10 @@ from crc32c import crc32c
 
 from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE, OriginKey, Position
+from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
-from magnetar.replication.snapshots.message_runs import MessageRuns
+from magnetar.replication.snapshots.message_runs import MessageRuns, going
+from magnetar.storage.cursor import Cursor
 from magnetar.wire.acksets import Epoch
 
 VERSION: Final = 1
@@ -102,6 +104,14 @@ class State:
         self.repeat_for.clear()
         self.writing = None
         self.turn += 1
+
+    def leave_to_retention(self, host: MarkerHost, cursor: Cursor) -> None:
+        """The cursor was put somewhere, perhaps in front of messages that retention is deleting: none of them is reported,
+        except those that a consumer still acknowledges (docs/design/snapshots.md#being-deleted).
+        """
+        if cursor.mark_delete.ledger < host.first_kept:
+            self.expired.update(going(host.log, host.cluster, cursor, host.first_kept))
+            self.expired.widen()
 
     @property
     def has_news(self) -> bool:

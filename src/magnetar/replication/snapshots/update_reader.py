@@ -30,7 +30,7 @@ from magnetar.core.ids import LEDGER_BELIEVED_MAX, LEDGER_MAX, NONE, OriginKey, 
 from magnetar.core.names import check_subscription
 from magnetar.replication.marker_host import MarkerHost
 from magnetar.replication.notices import Notices
-from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, going, held_by
+from magnetar.replication.snapshots.message_runs import MessageRuns, entries_of, held_by
 from magnetar.replication.snapshots.routes import audience, sources
 from magnetar.replication.snapshots.state import Seeks, State, later
 from magnetar.storage.cursor import Cursor
@@ -57,7 +57,11 @@ class UpdateReader:
     """
 
     def __init__(
-        self, host: MarkerHost, notices: Notices, adopt: Callable[[str], State | None], create: Callable[[str], State]
+        self,
+        host: MarkerHost,
+        notices: Notices,
+        adopt: Callable[[str], State | None],
+        create: Callable[[Cursor], State],
     ) -> None:
         self._host = host
         self._notices = notices
@@ -176,10 +180,11 @@ class UpdateReader:
             self._notices.note_once("not_replicated", name, text)
             return None
         self._host.create(name)
-        if self._host.cursor(name) is None:
+        cursor = self._host.cursor(name)
+        if cursor is None:
             return None
         self._notices.count("created")
-        state = self._create(name)
+        state = self._create(cursor)
         state.fresh = True
         state.seeks = self.unknown_seeks.pop(name, {})
         return state
@@ -289,8 +294,8 @@ class UpdateReader:
         rebuilt = self._host.cursor(name)
         if rebuilt is not None:
             state.expired.update(held_by(log, here, NONE, rebuilt.mark_delete).common(unconsumed))
-            state.expired.update(going(log, here, rebuilt, self._host.first_kept))
             state.expired.widen()
+            state.leave_to_retention(self._host, rebuilt)
         state.reported = NONE
 
     def _acked(self, cursor: Cursor) -> Iterator[tuple[int, BitMap]]:
