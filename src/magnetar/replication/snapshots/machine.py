@@ -39,7 +39,14 @@ from magnetar.replication.notices import Notices
 from magnetar.replication.snapshots import state as states
 from magnetar.replication.snapshots.cache import Cache, CachedSnapshot
 from magnetar.replication.snapshots.marker_appender import MarkerAppender
-from magnetar.replication.snapshots.message_runs import RANGES_MAX, MessageRuns, acked_above, entries_of, held_by
+from magnetar.replication.snapshots.message_runs import (
+    RANGES_MAX,
+    MessageRuns,
+    acked_above,
+    covered_by,
+    entries_of,
+    held_by,
+)
 from magnetar.replication.snapshots.routes import partners
 from magnetar.replication.snapshots.snapshot_taker import ID_BYTES_MAX, SnapshotTaker
 from magnetar.replication.snapshots.state import State, Stored, later
@@ -352,17 +359,10 @@ class Snapshots:
         if self.writes:
             self._unreported_of(subscription, state).acknowledged(acked, self._host.now_ms)
         if state.expired:
-            self._acknowledged_after_all(state, acked)
+            # A consumer had them when they expired, or when retention decided to delete them.
+            state.expired = state.expired.minus(covered_by(self._host.log, self._host.cluster, acked))
         self._write_update(subscription, state)
         self._taker.tick()
-
-    def _acknowledged_after_all(self, state: State, acked: Acked) -> None:
-        """A message that expired while a consumer had it was acknowledged by that consumer."""
-        log, here = self._host.log, self._host.cluster
-        for position in acked.entries:
-            if log.valid(position):
-                message = held_by(log, here, Position(position.ledger, position.entry - 1), position)
-                state.expired = state.expired.minus(message)
 
     def expired(self, subscription: str, after: Position, up_to: Position) -> None:
         """Expiry moved the cursor over after < p <= up_to: no consumer acknowledged that, and it is not reported.

@@ -17,13 +17,14 @@ from pyroaring import BitMap
 
 from magnetar.core.ids import LATEST, NONE, OriginKey, Position
 from magnetar.replication.holdings import Run, Runs, covers, merged, without
+from magnetar.replication.marker_host import Acked
 from magnetar.storage.cursor import Cursor
 from magnetar.storage.ledger import Ledger
 from magnetar.storage.positions import PositionSet, runs_of
 from magnetar.storage.topiclog import TopicLog
 from magnetar.wire.markers import RANGES_MAX
 
-__all__ = ["RANGES_MAX", "MessageRuns", "acked_above", "entries_of", "going", "held_by"]
+__all__ = ["RANGES_MAX", "MessageRuns", "acked_above", "covered_by", "entries_of", "going", "held_by"]
 
 _NONE: Final = BitMap()
 
@@ -211,13 +212,37 @@ def acked_above(log: TopicLog, here: str, cursor: Cursor) -> MessageRuns:
         ):
             index = piece.origin_index + piece.ledger.messages_in(piece.first, first)
             found.setdefault(piece.key, []).append((index, index + piece.ledger.messages_in(first, last + 1)))
-    for at, part in cursor.partial.items():
+    parts = {at: ~part.bits & ((1 << part.size) - 1) for at, part in cursor.partial.items()}
+    for key, first, end in _of_batches(log, here, parts):
+        found.setdefault(key, []).append((first, end))
+    return MessageRuns({key: merged(runs) for key, runs in found.items()})
+
+
+def covered_by(log: TopicLog, here: str, acked: Acked) -> MessageRuns:
+    """The retained messages that an acknowledgement covers.
+
+    Args:
+        log: of the topic.
+        here: this cluster's name.
+        acked: the acknowledgement.
+    """
+    found = held_by(log, here, acked.after, acked.up_to)
+    for position in acked.entries:
+        found.update(held_by(log, here, Position(position.ledger, position.entry - 1), position))
+    for key, first, end in _of_batches(log, here, acked.partial):
+        found.add(key, first, end)
+    return found
+
+
+def _of_batches(log: TopicLog, here: str, parts: Mapping[Position, int]) -> Iterator[tuple[OriginKey, int, int]]:
+    """Messages of batches, by bit sets of their numbers: runs (origin, first, end)."""
+    for at, bits in parts.items():
         if (message := log.identity_of(at)) is None:
             continue
         key = OriginKey(message.cluster, message.incarnation) if message.cluster else OriginKey(here, log.incarnation)
-        numbers = (number for number in range(part.size) if not part.bits >> number & 1)
-        found.setdefault(key, []).extend((message.index + number, message.index + number + 1) for number in numbers)
-    return MessageRuns({key: merged(runs) for key, runs in found.items()})
+        for number in range(bits.bit_length()):
+            if bits >> number & 1:
+                yield key, message.index + number, message.index + number + 1
 
 
 def entries_of(

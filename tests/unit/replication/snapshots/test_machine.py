@@ -386,6 +386,33 @@ def test_what_retention_is_deleting_is_not_told_as_acknowledged(host: Host, put:
     assert [update.claim.acked for update in host.take(Update) if update.claim.acked] == [{A: [(1, 3)]}]
 
 
+ONE_BY_ONE = [Acked(entries=(Position(7, 0), Position(7, 1)))]
+CUMULATIVE = [Acked(NONE, Position(7, 1))]
+IN_PARTS = [Acked(NONE, Position(7, 0)), Acked(partial={Position(7, 1): 0b01}), Acked(partial={Position(7, 1): 0b10})]
+
+
+@pytest.mark.parametrize("how", [ONE_BY_ONE, CUMULATIVE, IN_PARTS])
+def test_what_is_acknowledged_before_retention_has_deleted_it_is_told(host: Host, how: list[Acked]) -> None:
+    taken = [host.publish(), host.publish(2)]
+    assert taken == [Position(7, 0), Position(7, 1)]
+    end = host.log.last
+    host.log.roll(host.now_ms)
+    kept = host.publish()
+    trim = host.log.trim(end, host.now_ms + 1, Retention(0, 0))
+    assert trim is not None
+    host.first_kept = trim.first_ledger
+    host.subscribe()
+    host.cursors["s"].ack(taken)
+    for acked in how:
+        host.machine.acknowledged("s", acked)
+    host.log.forget(trim)
+    host.machine.trimmed()
+    host.ack(kept)
+    host.pass_ms(1000)
+    host.answer("b")
+    assert [update.claim.acked for update in host.take(Update) if update.claim.acked] == [{A: [(0, 4)]}]
+
+
 def test_deleted_here_stays_deleted(host: Host) -> None:
     host.subscribe()
     host.machine.deleted("s")
