@@ -382,12 +382,20 @@ class Site(Breakable):
             self._context.clock.after(int(self._context.rng.random() * END_MS), self._finish, process)
 
     def _hang(self, process: Process, ms: int) -> None:
-        """A thread of a process waits; its broker does not."""
-        process.busy = True
+        """A thread of a process waits: the log's, or one that reads for a client. Its broker does not."""
+        log = process.log
+        reads = log is not None and log.reading
+        if log is not None:
+            log.reading = False  # the log's thread goes on
+        if reads:
+            self._context.count("read hung")
+        process.busy = not reads
         try:
             self._context.meanwhile(ms)
         finally:
             process.busy = False
+            if log is not None:
+                log.reading = reads
         if not process.alive:
             raise PowerCut
 
@@ -397,21 +405,7 @@ class Site(Breakable):
             return
         self._context.count("operation hung")
         self.say(f"{process}: an operation takes {ms} ms")
-        if process.log is not None and process.log.reading:
-            self._read_hangs(process, process.log, ms)
-        else:
-            self._hang(process, ms)
-
-    def _read_hangs(self, process: Process, log: SimLog, ms: int) -> None:
-        """A thread that reads for a client waits; that of the log does not."""
-        self._context.count("read hung")
-        log.reading = False
-        try:
-            self._context.meanwhile(ms)
-        finally:
-            log.reading = True
-        if not process.alive:
-            raise PowerCut
+        self._hang(process, ms)
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
