@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import NONE, Position
 from magnetar.replication.snapshots.state import later
 from magnetar.wire.acksets import AckedSet, Epoch
 from magnetar.wire.markers import Update
@@ -54,7 +54,7 @@ class SnapshotTruth:
         follows: the seek elsewhere that it followed, in worlds of changing modes.
         key: the epoch that `must` is of, in worlds of changing modes.
         former: what the subscription of that name before might count, in markers that are on their way still.
-        former_ms: until when.
+        former_until: the last of them.
     """
 
     skipped: set[int] = field(default_factory=set)
@@ -71,7 +71,7 @@ class SnapshotTruth:
     follows: Epoch | None = None
     key: Any = None
     former: set[int] = field(default_factory=set)
-    former_ms: int = 0
+    former_until: Position = NONE
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,6 +12,7 @@ broker has the former subscription, the new one, or none: no client was promised
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar.core.ids import LATEST
 from magnetar.metadata.topic_records import CURSOR_PREFIX, split_cursor_key
 from magnetar_sim.cluster import Cluster
 from magnetar_sim.memory.ackrecords import Acked, Name, SnapshotTruth
@@ -58,18 +59,19 @@ class FormerSubscriptions:
         if not former:
             return
         covers = self._acks.now(cluster, topic, machine.cursor)
-        present = _Counted(truth.may, truth.expired, truth.snapshot)
-        for one in (present, *reversed(former), present):
-            truth.may, truth.expired, truth.snapshot = one.may, one.expired, one.snapshot
-            if one is not present:
-                self._again(cluster.name, truth)
+        if covers <= self._acks.allowed(cluster, topic, machine):
+            # It may be a former one all the same: what that one counted of messages that are deleted, it claims.
+            truth.snapshot.former_until = LATEST
+            return
+        for one in reversed(former):
+            self._again(cluster.name, truth, one)
             if covers <= self._acks.allowed(cluster, topic, machine):
-                break
-        if one is not present:
-            self._acks.context.count("subscription is back that was deleted")
+                self._acks.context.count("subscription is back that was deleted")
+                return
 
-    def _again(self, cluster: str, truth: Acked) -> None:
+    def _again(self, cluster: str, truth: Acked, former: _Counted) -> None:
         """What others have claimed since counts. What it will read of that once more cannot be known."""
+        truth.may, truth.expired, truth.snapshot = former.may, former.expired, former.snapshot
         for claimed in truth.snapshot.claims:
             if self._acks.updates.counts(cluster, truth.snapshot.sure, claimed):
                 truth.may |= claimed.acked

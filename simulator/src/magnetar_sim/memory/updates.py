@@ -17,7 +17,7 @@ skipped here. The reader follows a seek in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar.core.ids import OriginKey, Position
 from magnetar.replication.acked_sets.message_set import MessageSet
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from magnetar.broker.replicated_subscriptions.topic import ReplicatedTopic
     from magnetar.broker.subscriptions.subscription import Subscription
     from magnetar_sim.memory.acks import Acks, Mover
-
-FORMER_MS: Final = 2_000
-"""So long a marker of a deleted subscription may be on its way to the disk."""
 
 
 class Updates:
@@ -149,7 +146,7 @@ class Updates:
         claims counts here still, or is `undone`.
         """
         here = truth.snapshot
-        former = here.former if self.context.clock.now_ms <= here.former_ms else set()
+        former = here.former if entry.position <= here.former_until else set()
         acked = self.uids(topic, claim.acked)
         if wrong := acked - truth.may - truth.undone - former:
             raise Violation(
@@ -213,7 +210,8 @@ class Updates:
             claims=claims, unread=before.unread, foreign=before.foreign, news=before.news
         )
         here.former = truth.may | truth.undone | before.skipped
-        here.former_ms = self.context.clock.now_ms + FORMER_MS
+        assert cluster.broker is not None
+        here.former_until = cluster.broker.topics[topic].log.staged_last
         ready = self.host(cluster, topic) is not None
         truth.may, truth.undone = set(), set()
         if not by_update:
@@ -291,5 +289,3 @@ class Updates:
         """A broker forgot what nothing durable had."""
         here = truth.snapshot
         here.seek = here.sure
-        if self.context.clock.now_ms <= here.former_ms:
-            truth.may |= here.former
