@@ -700,7 +700,7 @@ class Catalog:
                     )
                 )
                 return
-            if subscription in self._unstored:  # another one, in the place of the one that was made here
+            if subscription in self._unstored:  # another one of that name: the one that was made here is deleted
                 self._attach_checked(subscriber, topic, command, done)
             elif subscriber.awaited(command):
                 # No other client has come to it, so that no seek is on its way to the store.
