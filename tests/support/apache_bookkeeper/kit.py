@@ -30,6 +30,7 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from magnetar.bookkeeper.network.zookeeper_client import has_tls
 from tests.support.brokers import free_port
 from tests.support.jvm import Jvm, PeerError, Release, java
 from tests.support.zookeeper import QUIET, serves
@@ -151,7 +152,11 @@ class ZooKeeperServer(Jvm):
         self.launch(command, self._ready, START_S)
 
     def _ready(self) -> bool:
-        return is_open(self.port) and serves(self._protection.connect(self.hosts))
+        # Java takes seconds for its first handshake.
+        return is_open(self.port) and serves(self._protection.connect(self.hosts)) and self._shakes_hands()
+
+    def _shakes_hands(self) -> bool:
+        return not self.secure_port or has_tls("127.0.0.1", self.secure_port, START_S)
 
 
 class BookieServer(Jvm):

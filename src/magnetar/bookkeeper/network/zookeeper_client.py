@@ -196,13 +196,13 @@ def _why(host: str, port: int, security: ZooKeeperSecurity, probe_s: float) -> s
         return NO_TLS if error.reason == "WRONG_VERSION_NUMBER" else tls_problem(error)
     except (OSError, UnicodeError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
-    if security.tls is None and _has_tls(host, port, probe_s):
+    if security.tls is None and has_tls(host, port, probe_s):
         return "it wants TLS"
     other = ", or it has no SASL" if security.sasl is not None else ""
     return f"accepts connections, but does not answer as a server of ZooKeeper that serves{other}"
 
 
-def _has_tls(host: str, port: int, probe_s: float) -> bool:
+def has_tls(host: str, port: int, probe_s: float) -> bool:
     """Whether a server speaks TLS. Nothing is sent, so its certificate does not matter."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -64,6 +64,7 @@ class Connecting:
         self._patience_s = patience_s
         self._woken = threading.Event()
         self._given_up = False
+        self._refused = False
 
     def give_up(self) -> None:
         """Make `connect` end. May be called on any thread."""
@@ -80,31 +81,28 @@ class Connecting:
         """
         # Its lines come with each attempt, and do not say what they mean for this broker.
         KAZOO.setLevel(logging.ERROR)
-        self._connect()
-        for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        self._client.add_listener(self._state_changed)
         try:
+            self._connect()
+            for name in (KAZOO.name, "magnetar.bookkeeper.kazoo"):
+                logging.getLogger(name).setLevel(logging.WARNING)
             self._client.ensure_path(self._path)
             self._check_name()
             make_shards(self._client, self._path)
             self._check_ledgers()
         except (*UNANSWERED, ValueError) as error:
             raise self._wrong(error) from error
-
-    def _connect(self) -> None:
-        self._client.add_listener(self._state_changed)
-        try:
-            self._client.start_async()
-            if not self._woken.wait(self._patience_s):
-                logger.warning(
-                    "ZooKeeper does not answer: %s; the broker tries for %g s", self._silence(), self._start_s
-                )
-                self._woken.wait(self._start_s - self._patience_s)
         finally:
             self._client.remove_listener(self._state_changed)
+
+    def _connect(self) -> None:
+        self._client.start_async()
+        if not self._woken.wait(self._patience_s):
+            logger.warning("ZooKeeper does not answer: %s; the broker tries for %g s", self._silence(), self._start_s)
+            self._woken.wait(self._start_s - self._patience_s)
         if self._given_up:
             raise GivenUp
-        if self._client.client_state == KeeperState.AUTH_FAILED:
+        if self._refused:
             raise self._wrong(AuthFailedError())
         if not self._client.connected:
             raise StorageError(
@@ -112,6 +110,9 @@ class Connecting:
             )
 
     def _state_changed(self, _state: object) -> None:
+        # A client that is refused closes itself right after this: its state does not say later that it was refused.
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            self._refused = True
         self._woken.set()
 
     def _silence(self) -> str:
@@ -122,7 +123,7 @@ class Connecting:
         """The fault of a ZooKeeper that answers, and what to do. A session begins before a user logs in."""
         table, user = f"[clusters.{self._cluster.name}.zookeeper]", self._cluster.zookeeper.user
         match error:
-            case AuthFailedError():
+            case _ if self._refused:
                 why = (
                     f"ZooKeeper refuses the user {user!a} or the password: look at user and password_file in {table}, and at the "
                     "login configuration of the servers"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
+from kazoo.protocol.states import KeeperState
 
 from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, make_client
 from magnetar.core import config
@@ -183,6 +184,24 @@ def test_a_server_without_sasl_is_one_line(server: servers.ZooKeeper, quiet: Non
         "does not answer as a server of ZooKeeper that serves, or it has no SASL" in line
     )
     assert "secret" not in line
+
+
+class Refused(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """A client whose user is refused when its session has begun, and which has closed itself before its caller looks."""
+
+    def start_async(self) -> threading.Event:
+        for state in (KeeperState.CONNECTED, KeeperState.AUTH_FAILED, KeeperState.CLOSED):
+            self._session_callback(state)
+        return threading.Event()
+
+
+def test_a_refused_user_is_one_line_when_the_client_has_closed_itself() -> None:
+    user = 'user = "m"\npassword_file = "p"\n'
+    refused = cluster("127.0.0.1:1", more=f"[clusters.west.zookeeper]\n{user}")
+    assert line_of(Connecting(Refused(hosts="127.0.0.1:1"), refused, start_s=0, patience_s=0)) == (
+        "zookeeper://127.0.0.1:1/one: ZooKeeper refuses the user 'm' or the password: look at user and password_file in "
+        "[clusters.west.zookeeper], and at the login configuration of the servers"
+    )
 
 
 def test_nodes_of_a_user_are_closed_to_others(server: servers.ZooKeeper, quiet: None) -> None:
