@@ -346,6 +346,12 @@ class BookKeeperCluster:
         with self.client() as client:
             return client.exists(f"{ROOT}/available/{bookie.id}") is not None
 
+    def unregistered(self) -> list[BookieServer]:
+        """Bookies that run, and that ZooKeeper does not name as such that take entries."""
+        with self.client() as client:
+            names = set(client.get_children(f"{ROOT}/available"))
+        return [bookie for bookie in self.bookies if bookie.process is not None and bookie.id not in names]
+
     def java_writes(
         self, digests: str, quorums: tuple[int, int, int], count: int, size: int, *, v2: bool = True, close: bool = True
     ) -> list[int]:

@@ -23,6 +23,7 @@ import pulsar
 from examples.cluster.world import CLUSTER, OTHER, World
 from examples.demo.world import PIPELINE_START_S, Process
 
+from magnetar.runtime.bookkeeper.kazoo_errors import UNANSWERED
 from tests.support.apache_bookkeeper.kit import START_S
 from tests.support.brokers import eventually
 from tests.support.soaking.clients import Clients, client_of
@@ -54,6 +55,10 @@ long after a bookie was away: bookies register again some seconds after they sta
 TOO_FEW: Final = "bookies take entries"
 """Of the line of a broker that starts and finds fewer bookies than its ensemble needs."""
 
+UNREGISTERED_S: Final = 30.0
+"""After this time a bookie that runs and is not registered is started again. BookKeeper 4.17 makes its node again when its
+session has ended, at times with a session that it ends a moment later; after that it does not look again."""
+
 HEALED_S: Final = PIPELINE_START_S
 """Until everything is ready again after its repair, on the slowest machine; Spark's session is the slowest part."""
 
@@ -61,7 +66,7 @@ CROSS_S: Final = 180.0
 """Until both clusters hold everything once everything runs again, on the slowest machine."""
 
 LOOK_S: Final = 10.0
-"""Between two looks at the disk."""
+"""Between two looks at the disk, and at the registered bookies."""
 
 FOLDER_BYTES_MAX: Final = 24 << 30
 LOG_BYTES_MAX: Final = 256 << 20
@@ -129,6 +134,7 @@ class ClusterSoak:
         self._few_bookies_until = 0.0
         self._doubted_until = 0.0
         self._looked = 0.0
+        self._unregistered: dict[str, float] = {}
         for cluster in (CLUSTER, OTHER):
             world.admin(cluster).post("/admin/v2/namespaces/public/default/retention", RETENTION)
 
@@ -351,6 +357,8 @@ class ClusterSoak:
             self._outages[-1] = Outage(self._outages[-1].start, time.monotonic())
         if now - self._looked >= LOOK_S:
             self._look_at_disk()
+            if "store" not in self._broken:
+                self._look_at_bookies(now)
             self._looked = now
 
     def _serves(self) -> bool:
@@ -392,6 +400,22 @@ class ClusterSoak:
         return found + [
             f"{one.name} is not ready" for one in (self.world.other, self.world.pipeline) if not one.said_ready()
         ]
+
+    def _look_at_bookies(self, now: float) -> None:
+        """Start bookies again that have lost their registration, as whoever operates them does (docs/bookkeeper.md#bookies)."""
+        try:
+            missing = self.world.bookkeeper.unregistered()
+        except UNANSWERED:
+            return
+        self._unregistered = {one.name: self._unregistered.get(one.name, now) for one in missing}
+        for bookie in missing:
+            if now - self._unregistered[bookie.name] >= UNREGISTERED_S:
+                self._tell(f"{bookie.name} runs and is not registered: it is started again")
+                self.faults["a bookie loses its registration"] += 1
+                del self._unregistered[bookie.name]
+                self._mend_bookie()
+                bookie.kill()
+                bookie.start(wait=False)
 
     def _look_at_disk(self) -> None:
         sizes = {path: size_of(path) for path in self.world.folder.rglob("*")}

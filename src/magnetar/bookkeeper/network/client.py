@@ -9,7 +9,7 @@ Source: docs/design/bookkeeper.md#machines.
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self
@@ -84,6 +84,7 @@ class BookKeeper:
         limits: Limits | None = None,
         security: Security | None = None,
         zookeeper_security: ZooKeeperSecurity = OPEN,
+        bookies_changed: Callable[[], None] = lambda: None,
     ) -> Self:
         """Connect to ZooKeeper. Bookies are connected to when they are needed.
 
@@ -94,6 +95,7 @@ class BookKeeper:
             security: of the connections to bookies; None: none.
             zookeeper_security: of the connections to ZooKeeper. Its `creator_only` does not count: what is created here gets the
                 access list of the root.
+            bookies_changed: called when `bookies` has changed.
 
         Raises:
             ZooKeeperError: it does not answer, or the root is not a BookKeeper cluster that this client knows.
@@ -105,6 +107,7 @@ class BookKeeper:
         def registered(found: RegisteredBookies) -> None:
             bookies.registered(found.writable, found.read_only)
             connections.keep(found.writable | found.read_only)
+            bookies_changed()
 
         zookeeper = ZooKeeper(hosts, root, registered, zookeeper_security)
         connections = Connections(loop, zookeeper.address, limits.connections, security)

@@ -77,6 +77,7 @@ class ClientLedgers:
         ack_quorum: int = 2,
         security: Security | None = None,
         zookeeper_security: ZooKeeperSecurity = OPEN,
+        bookies_changed: Callable[[], None] = lambda: None,
     ) -> "ClientLedgers":
         """Connect to ZooKeeper.
 
@@ -86,6 +87,7 @@ class ClientLedgers:
             ensemble, ack_quorum: see the class.
             security: of the connections to bookies.
             zookeeper_security: of the connections to ZooKeeper.
+            bookies_changed: called when other bookies are registered, on a thread of the client's.
 
         Raises:
             StorageError: ZooKeeper does not answer, or the node is no BookKeeper.
@@ -93,7 +95,13 @@ class ClientLedgers:
         loop = _Loop()
         try:
             client = loop.call(
-                BookKeeper.connect(hosts, root=root, security=security, zookeeper_security=zookeeper_security)
+                BookKeeper.connect(
+                    hosts,
+                    root=root,
+                    security=security,
+                    zookeeper_security=zookeeper_security,
+                    bookies_changed=bookies_changed,
+                )
             )
         except BookKeeperError as error:
             loop.close()

@@ -25,6 +25,7 @@ from magnetar.core.errors import StorageError
 from magnetar.core.settings import BrokerConfig, BrokerEndpoints, ClusterConfig
 from magnetar.runtime.bookkeeper.client_ledgers import ClientLedgers
 from magnetar.runtime.bookkeeper.connecting import KAZOO, Connecting
+from magnetar.runtime.bookkeeper.enough_bookies import EnoughBookies
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ownership import SESSION_S, Ownership
 from magnetar.runtime.bookkeeper.registry import Registry
@@ -79,15 +80,17 @@ class Opening:
         own = registration_of(endpoints)
         self._shard = shard_path(self._path)
         self._ownership = Ownership(self._zookeeper, f"{self._shard}/owner", own)
+        self._enough = EnoughBookies(cluster.ensemble, self._ownership.lost)
         self._registry = Registry(
             self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
         )
 
     def give_up(self) -> None:
-        """Make `register` or `wait` raise `GivenUp`. May be called on any thread."""
+        """Make `register`, `wait` or `open` raise `GivenUp`, if they wait. May be called on any thread."""
         self._connecting.give_up()
         self._registry.give_up()
         self._ownership.give_up()
+        self._enough.give_up()
 
     def register(self) -> None:
         """Connect to ZooKeeper, and make this broker known to the others.
@@ -132,6 +135,7 @@ class Opening:
 
         Raises:
             StorageError: it cannot be opened, in one line.
+            GivenUp: `give_up` was called while too few bookies took entries.
         """
         try:
             return self._open(broker)
@@ -148,14 +152,10 @@ class Opening:
             ack_quorum=cluster.ack_quorum,
             security=self._bookie_security,
             zookeeper_security=self._zookeeper_security,
+            bookies_changed=self._enough.changed,
         )
         self._stack.callback(ledgers.close)
-        if ledgers.bookies < cluster.ensemble:
-            raise StorageError(
-                f"zookeeper://{self._hosts}{cluster.ledgers}: {ledgers.bookies} bookies take entries, and cluster "
-                f"{cluster.name} needs {cluster.ensemble}: start more, or write a smaller ensemble in "
-                f"[clusters.{cluster.name}]"
-            )
+        self._enough.wait(lambda: ledgers.bookies, self._too_few)
         try:
             adopt_chain(self._zookeeper, self._path)
         except KazooException as error:
@@ -182,6 +182,13 @@ class Opening:
         stored = {key: value for key, (value, _version) in store.load().items()}
         prove_deletions(store, stored, recovered)
         return BrokerStorage(identity, log, store, stored, recovered, 0, lost, self._ownership.lease)
+
+    def _too_few(self, bookies: int) -> str:
+        cluster = self._cluster
+        return (
+            f"zookeeper://{self._hosts}{cluster.ledgers}: {bookies} bookies take entries, and cluster {cluster.name} needs "
+            f"{cluster.ensemble}: start more, or write a smaller ensemble in [clusters.{cluster.name}]"
+        )
 
     def _identity(self, path: str) -> str:
         """The uuid of the cluster; made by the first broker that starts."""
