@@ -22,6 +22,7 @@ from magnetar.effects.outbox import Outbox
 from magnetar.runtime.clock import SystemClock
 from magnetar.runtime.network.connection_slots import per_address
 from magnetar.runtime.network.protocol_sniffing import Urls
+from magnetar.runtime.network.reach import BrokerReach
 from magnetar.runtime.network.relay import OwnerRelay, fitting_with_relay
 from magnetar.runtime.network.server import PulsarServer
 from magnetar.runtime.security.secrets import Secrets
@@ -71,8 +72,9 @@ class WaitingRole:
             "key": security.client.key_file,
         }
         self._relay = OwnerRelay(loop, self.driver.run, trust, relayed_max)
+        self._reach = BrokerReach(loop, self.driver.run)
         self._broker = WaitingBroker(
-            outbox, config.broker, security, secrets.keys, secrets.link_token, takeover, self._relay
+            outbox, config.broker, security, secrets.keys, secrets.link_token, takeover, self._relay, self._reach
         )
         urls = Urls(own.pulsar, own.pulsar_tls, own.web, own.web_tls)
         limits = self._broker.limits
@@ -126,4 +128,5 @@ class WaitingRole:
         await self._server.stop()
         await self._ports.stop()
         self._relay.close()
+        self._reach.close()
         self.driver.shut_down()

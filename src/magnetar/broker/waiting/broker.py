@@ -11,6 +11,7 @@ from magnetar.broker.security.credentials import Keys
 from magnetar.broker.session.connect_deadlines import ConnectDeadlines
 from magnetar.broker.session.frame_limits import frame_limits
 from magnetar.broker.statistics.latency import Connections
+from magnetar.broker.waiting.look_ups import LookUps, Reach
 from magnetar.broker.waiting.registration import Brokers
 from magnetar.broker.waiting.session import Relay, WaitingServices, WaitingSession
 from magnetar.broker.waiting.takeover import Takeover
@@ -33,6 +34,7 @@ class WaitingBroker:
         link_token: the shared secret of links.
         takeover: which broker serves.
         relay: asks the broker that serves.
+        reach: finds out whether that broker accepts connections.
 
     Attributes:
         access: checks credentials. It knows no permissions, because these are in the log.
@@ -49,6 +51,7 @@ class WaitingBroker:
         link_token: bytes,
         takeover: Takeover,
         relay: Relay,
+        reach: Reach,
     ) -> None:
         resources = Resources(takeover.cluster)
         self._sessions: dict[int, WaitingSession] = {}
@@ -60,7 +63,10 @@ class WaitingBroker:
         self.counters = Connections()
         self.limits = frame_limits(config, security)
         self._deadlines = ConnectDeadlines(self._context, self.counters, self._client)
-        self._services = WaitingServices(self._context, self, self.access, self.counters, takeover, relay, self.limits)
+        self._look_ups = LookUps(self._context, takeover, reach)
+        self._services = WaitingServices(
+            self._context, self, self.access, self.counters, takeover, relay, self._look_ups, self.limits
+        )
 
     def seen(self, brokers: Brokers) -> None:
         """The brokers of the cluster have changed."""
@@ -68,6 +74,7 @@ class WaitingBroker:
         self._takeover.seen(brokers)
         if brokers.serving != before:
             self._outbox.put(Note("info", self._takeover.state))
+            self._look_ups.seen()
 
     def new_link_token(self, token: bytes) -> None:
         """Links that come from now on present another secret."""

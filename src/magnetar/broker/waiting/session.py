@@ -1,7 +1,7 @@
 """One connection of a client to a broker that waits to take over.
 
     CONNECT                                   as at a broker that serves; a link is refused, so that it tries another address
-    LOOKUP                                    a redirect to the broker that serves
+    LOOKUP                                    a redirect to the broker that serves; held while there is none (`look_ups`)
     PARTITIONED_METADATA,                     relayed: a client sends these to the address that it was given, and follows
       GET_TOPICS_OF_NAMESPACE, GET_SCHEMA     no redirect there. Without the relay a client that has only this address
                                               could open nothing
@@ -33,6 +33,7 @@ from magnetar.broker.session.refusals import (
     transaction_refused,
 )
 from magnetar.broker.statistics.latency import Connections
+from magnetar.broker.waiting.look_ups import LookUps
 from magnetar.broker.waiting.registration import Registration
 from magnetar.broker.waiting.takeover import Takeover
 from magnetar.core.errors import BrokerError, ErrorCode, ProtocolError
@@ -47,11 +48,11 @@ from magnetar.wire.frames import encode
 RELAYED: Final = frozenset({pb.PARTITIONED_METADATA, pb.GET_TOPICS_OF_NAMESPACE, pb.GET_SCHEMA})
 """Requests that the broker that serves is asked on behalf of the client."""
 
-RELAYED_MAX: Final = 1_000
-"""Relayed requests of one connection that wait for an answer; above it the socket is not read. Java's client asks for 5,000
-topics at once by default."""
+WAITING_MAX: Final = 1_000
+"""Requests of one connection that wait for an answer, relayed ones and look-ups; above it the socket is not read. Java's client
+asks for 5,000 topics at once by default."""
 
-RELAYED_BYTES_MAX: Final = 1 << 20
+WAITING_BYTES_MAX: Final = 1 << 20
 """The same in bytes of the requests: a thousand have some 200 KB."""
 
 _FIELDS: Final = {field.number: field.name for field in pb.BaseCommand.DESCRIPTOR.fields}
@@ -102,6 +103,7 @@ class WaitingServices:
         counters: counts connections.
         takeover: which broker serves.
         relay: asks that broker.
+        look_ups: answers look-ups.
         limits: of frames.
     """
 
@@ -111,6 +113,7 @@ class WaitingServices:
     counters: Connections
     takeover: Takeover
     relay: Relay
+    look_ups: LookUps
     limits: FrameLimits
 
     def may_link(self, identity: Identity) -> bool:
@@ -158,6 +161,7 @@ class WaitingSession:
         self.connection.closed = True
         self._login.disconnected()
         self._services.relay.forget(self.connection.number)
+        self._services.look_ups.forget(self.connection)
 
     def set_writable(self, writable: bool) -> None:
         """A client that does not read the answers is not heard either."""
@@ -223,11 +227,14 @@ class WaitingSession:
     def _look_up(self, command: pb.CommandLookupTopic) -> None:
         try:
             looked_up_name(command.topic)
-            urls = self._services.takeover.urls(command.advertised_listener_name)
         except BrokerError as error:
             self.connection.send(commands.lookup_failed(command.request_id, in_look_up(error), error.message))
             return
-        self.connection.send(commands.lookup_redirect(command.request_id, *urls))
+        asked = pb.CommandLookupTopic()
+        asked.CopyFrom(command)
+        size = asked.ByteSize()
+        self._count(1, size)
+        self._services.look_ups.look_up(self.connection, asked, lambda: self._count(-1, -size))
 
     def _relay(self, command: pb.BaseCommand) -> None:
         takeover, connection = self._services.takeover, self.connection
@@ -261,11 +268,11 @@ class WaitingSession:
         self._services.relay.ask(connection.number, serving, self._connect, asked, answered, tls=connection.tls)
 
     def _count(self, requests: int, size: int) -> None:
-        """Relayed requests begin, or are answered: too many of them stop reading the socket."""
+        """Requests begin to wait, or are answered: too many of them stop reading the socket."""
         self._asked += requests
         self._asked_bytes += size
-        full = self._asked > RELAYED_MAX or self._asked_bytes > RELAYED_BYTES_MAX
-        self.connection.hold(full, "relay")
+        full = self._asked > WAITING_MAX or self._asked_bytes > WAITING_BYTES_MAX
+        self.connection.hold(full, "waiting")
 
     def _relay_refused(self, command: pb.BaseCommand, error: BrokerError) -> None:
         if command.type == pb.PARTITIONED_METADATA:

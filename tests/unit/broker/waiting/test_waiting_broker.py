@@ -1,13 +1,15 @@
 """A waiting broker, frame by frame: who is let in, where look-ups lead, what is relayed and what is refused."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from magnetar.broker.security.credentials import Keys
 from magnetar.broker.waiting.broker import WaitingBroker
+from magnetar.broker.waiting.look_ups import HELD_MS, LOOK_MS
 from magnetar.broker.waiting.registration import Brokers, ListenerAddresses, Registration
-from magnetar.broker.waiting.session import RELAYED_BYTES_MAX, RELAYED_MAX, Answered
+from magnetar.broker.waiting.session import WAITING_BYTES_MAX, WAITING_MAX, Answered
 from magnetar.broker.waiting.takeover import Takeover
 from magnetar.core.errors import BrokerError, ErrorCode
 from magnetar.core.security import AuthenticationConfig, Security
@@ -69,15 +71,33 @@ class FakeRelay:
         self.held.append((connection, hold))
 
 
+class FakeReach:
+    """Every broker accepts connections, or none; with `later` the test says when that is known."""
+
+    def __init__(self) -> None:
+        self.reachable = True
+        self.later = False
+        self.asked: list[str] = []
+        self.waiting: list[Callable[[bool], None]] = []
+
+    def reach(self, url: str, reached: Callable[[bool], None]) -> None:
+        self.asked.append(url)
+        if self.later:
+            self.waiting.append(reached)
+        else:
+            reached(self.reachable)
+
+
 class Waiting:
     """A waiting broker b with one client, whose frames and effects are looked at."""
 
     def __init__(self, security: Security = Security(), keys: Keys = Keys()) -> None:  # noqa: B008 - immutable
         self.outbox = Outbox(now_ms=1_000_000)
         self.relay = FakeRelay()
+        self.reach = FakeReach()
         self.takeover = Takeover("one", B)
         self.broker = WaitingBroker(
-            self.outbox, BrokerConfig(), security, keys, b"link-secret", self.takeover, self.relay
+            self.outbox, BrokerConfig(), security, keys, b"link-secret", self.takeover, self.relay, self.reach
         )
         self.decoder = FrameDecoder()
         self.sent: list[Any] = []
@@ -119,6 +139,11 @@ class Waiting:
     def relayed(self, number: int, answer: pb.BaseCommand | BrokerError) -> list[Any]:
         """A relayed request is answered; what the client gets."""
         self.host.run(self.relay.waiting[number], answer)
+        return self.answers()
+
+    def after(self, ms: int) -> list[Any]:
+        """Time passes; what the client gets meanwhile."""
+        self.host.advance(self.outbox.now_ms + ms)
         return self.answers()
 
     def answers(self) -> list[Any]:
@@ -183,24 +208,92 @@ def test_a_look_up_of_no_topic_is_refused_for_good(waiting: Waiting) -> None:
     assert answer.lookupTopicResponse.error == ErrorCode.INVALID_TOPIC_NAME
 
 
+def redirected_to(answer: Any) -> str:
+    """Where the answer to a look-up leads; "": it is refused."""
+    response = answer.lookupTopicResponse
+    return str(response.brokerServiceUrl) if response.response == 0 else ""
+
+
+def test_a_serving_broker_without_an_address_is_a_reason_to_look_up_again(waiting: Waiting) -> None:
+    waiting.serve(Registration(broker="a"))
+    (answer,) = waiting.tell(look_up())
+    response = answer.lookupTopicResponse
+    assert (response.response, response.error, response.message) == (
+        2,
+        ErrorCode.METADATA,
+        "broker b of cluster one waits to take over; broker a serves, but its record has no address for clients",
+    )
+
+
 @pytest.mark.parametrize(
     ("serving", "message"),
     [
         (None, "broker b of cluster one waits to take over; no broker serves yet"),
         (B, "broker b of cluster one takes over: it recovers the log"),
-        (
-            Registration(broker="a"),
-            "broker b of cluster one waits to take over; broker a serves, but its record has no address for clients",
-        ),
     ],
 )
-def test_while_no_broker_can_be_named_clients_look_up_again(
+def test_while_no_broker_serves_look_ups_are_held_and_refused_at_last(
     waiting: Waiting, serving: Registration | None, message: str
 ) -> None:
     waiting.serve(serving)
-    (answer,) = waiting.tell(look_up())
+    assert waiting.tell(look_up()) == []
+    assert waiting.after(HELD_MS - LOOK_MS) == []
+    (answer,) = waiting.after(LOOK_MS)
     response = answer.lookupTopicResponse
     assert (response.response, response.error, response.message) == (2, ErrorCode.METADATA, message)
+    assert waiting.after(HELD_MS) == []
+
+
+def test_a_held_look_up_leads_to_the_next_broker_that_serves(waiting: Waiting) -> None:
+    waiting.serve(None)
+    assert waiting.tell(look_up()) == []
+    waiting.serve(Registration(broker="c", pulsar="pulsar://c:6650"))
+    assert [redirected_to(answer) for answer in waiting.answers()] == ["pulsar://c:6650"]
+    assert waiting.after(HELD_MS) == []
+
+
+def test_a_serving_broker_that_accepts_no_connection_is_named_to_no_client(waiting: Waiting) -> None:
+    """It was killed, and its session lasts some seconds more."""
+    waiting.reach.reachable = False
+    assert waiting.tell(look_up()) == []
+    assert waiting.after(LOOK_MS) == []
+    assert waiting.reach.asked == ["pulsar://a:6650"] * 2
+    waiting.reach.reachable = True  # it was away for a moment
+    assert [redirected_to(answer) for answer in waiting.after(LOOK_MS)] == ["pulsar://a:6650"]
+
+
+def test_the_serving_broker_may_change_while_it_is_tried(waiting: Waiting) -> None:
+    waiting.reach.later = True
+    assert waiting.tell(look_up()) == []
+    waiting.serve(Registration(broker="c", pulsar="pulsar://c:6650"))
+    waiting.host.run(waiting.reach.waiting.pop(), True)
+    assert waiting.answers() == []
+    waiting.host.run(waiting.reach.waiting.pop(), True)
+    assert [redirected_to(answer) for answer in waiting.answers()] == ["pulsar://c:6650"]
+
+
+def test_look_ups_of_a_client_that_is_gone_are_forgotten(waiting: Waiting) -> None:
+    waiting.serve(None)
+    waiting.tell(look_up())
+    waiting.serve(A)
+    waiting.reach.later = True
+    waiting.answers()
+    waiting.tell(look_up())
+    waiting.host.run(waiting.broker.disconnected, 1)
+    waiting.host.run(waiting.reach.waiting.pop(), True)
+    assert waiting.after(HELD_MS) == []
+
+
+def test_too_many_held_look_ups_stop_the_socket(waiting: Waiting) -> None:
+    waiting.serve(None)
+    for _ in range(WAITING_MAX):
+        waiting.tell(look_up())
+    assert waiting.holds == []
+    waiting.tell(look_up())
+    assert waiting.holds == [True]
+    waiting.serve(A)
+    assert waiting.holds == [True, False]
+    assert len(waiting.answers()) == WAITING_MAX + 1
 
 
 def test_each_change_of_the_serving_broker_is_one_line(waiting: Waiting) -> None:
@@ -384,10 +477,10 @@ def test_a_serving_broker_that_does_not_answer_is_a_reason_to_try_again(waiting:
 
 
 def test_too_many_relayed_requests_stop_the_socket(waiting: Waiting) -> None:
-    for number in range(RELAYED_MAX):
+    for number in range(WAITING_MAX):
         waiting.tell(partitions(number))
     assert waiting.holds == []
-    waiting.tell(partitions(RELAYED_MAX))
+    waiting.tell(partitions(WAITING_MAX))
     assert waiting.holds == [True]
     waiting.relayed(0, BrokerError(ErrorCode.METADATA, "x"))
     assert waiting.holds == [True, False]
@@ -395,7 +488,7 @@ def test_too_many_relayed_requests_stop_the_socket(waiting: Waiting) -> None:
 
 def test_large_relayed_requests_stop_the_socket(waiting: Waiting) -> None:
     waiting.tell(
-        command(pb.PARTITIONED_METADATA, partitionMetadata={"topic": "x" * RELAYED_BYTES_MAX, "request_id": 8})
+        command(pb.PARTITIONED_METADATA, partitionMetadata={"topic": "x" * WAITING_BYTES_MAX, "request_id": 8})
     )
     assert waiting.holds == [True]
 
