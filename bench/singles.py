@@ -1,6 +1,8 @@
 """Processor time of a broker for each single message: one connection, 1 KB, 1,000 without a receipt at most.
 
-    python -m bench.singles [--tree DIR ...] [--rounds 5] [--messages 50000] [--size 1024]
+    python -m bench.singles [--tree DIR ...] [--rounds 5] [--messages 50000] [--size 1024] [--topics 10]
+
+With `--topics` the official client is the generator (`bench.peers_client`): one connection, a message to each topic in turn.
 
 `--tree` names checkouts to compare, each with its sources in `src`; without it, this one. The trees take turns, in the other
 order in every second round, and the least of a tree's rounds counts: on shared cores other work only adds to it. The rate is the
@@ -19,14 +21,22 @@ import psutil
 from tests.support.brokers import free_ports
 
 from bench.broker import load
-from bench.measuring import TREE, add_tree, cpu_s
+from bench.measuring import TREE, add_tree
+from bench.peers import Running, client, result
 from bench.results import Figure, store
 
 WARM: Final = 5_000
 """Messages to another topic before the time is taken."""
 
 
-def measured(tree: Path, messages: int, size: int) -> tuple[float, float]:
+def publish(broker: Running, name: str, messages: int, size: int, topics: int) -> dict[str, Any]:
+    """Publish to a topic, or to some in turn if `topics` is not 0; what the generator reports."""
+    if not topics:
+        return load(f"127.0.0.1:{broker.port}", name, "--messages", str(messages), "--size", str(size))
+    return result(client("produce", broker, [f"{name}-{n}" for n in range(topics)], messages, "--size", str(size)))
+
+
+def measured(tree: Path, messages: int, size: int, topics: int) -> tuple[float, float]:
     """Start the broker of a checkout and publish; microseconds of its processor for a message, and messages per second."""
     pulsar, http = free_ports(2)
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
@@ -40,11 +50,11 @@ def measured(tree: Path, messages: int, size: int) -> tuple[float, float]:
         try:
             if not broker.stdout.readline():
                 sys.exit(f"bench.singles: the broker of {tree} did not start")
-            address, process = f"127.0.0.1:{pulsar}", psutil.Process(broker.pid)
-            load(address, "warm", "--messages", str(WARM), "--size", str(size))
-            before = cpu_s(process)
-            found: dict[str, Any] = load(address, "measured", "--messages", str(messages), "--size", str(size))
-            spent = cpu_s(process) - before
+            running = Running("singles", pulsar, psutil.Process(broker.pid))
+            publish(running, "warm", WARM, size, topics)
+            before = running.cpu_s()
+            found = publish(running, "measured", messages, size, topics)
+            spent = running.cpu_s() - before
         finally:
             broker.kill()
             broker.wait()
@@ -59,20 +69,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=1024, help="bytes of one message")
+    parser.add_argument("--topics", type=int, default=0, help="by the official client, to so many topics in turn")
     options = parser.parse_args()
+    what = f"{options.size} B single" + (f", official client, {options.topics} topics" if options.topics else "")
     trees = options.tree or [TREE]
     rounds: dict[Path, list[tuple[float, float]]] = {tree: [] for tree in trees}
     for number in range(options.rounds):
         for tree in trees if number % 2 == 0 else reversed(trees):
-            rounds[tree].append(measured(tree, options.messages, options.size))
+            rounds[tree].append(measured(tree, options.messages, options.size, options.topics))
     figures = []
     for tree, seen in rounds.items():
-        name = f"{options.size} B single" if len(trees) == 1 else f"{options.size} B single, {tree.name}"
+        name = what if len(trees) == 1 else f"{what}, {tree.name}"
         times = sorted(us for us, _ in seen)
         detail = {"tree": str(tree), "rounds": [round(us, 2) for us, _ in seen]}
-        figures.append(Figure(name, round(times[0], 2), "us of processor/message", "< 15", detail))
+        figures.append(
+            Figure(name, round(times[0], 2), "us of processor/message", "" if options.topics else "< 15", detail)
+        )
         figures.append(Figure(f"{name}, rate", round(max(rate for _, rate in seen)), "messages/s"))
-    store("singles", figures, sys.argv)
+    store(f"singles_{options.topics}_topics" if options.topics else "singles", figures, sys.argv)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,8 @@ def commands(draw: st.DrawFn, sequence: st.SearchStrategy[bytes] = VARINTS) -> b
 
 
 NAME = "p-1"
+PRODUCERS = {1: NAME, 2: "p-2"}
+"""Id -> name."""
 
 
 @st.composite
@@ -141,9 +143,9 @@ def decoded(data: bytes, cuts: list[int], *, plain: bool) -> tuple[list[Frame], 
 # ---------------------------------------------------------------------------------------------------------- decoders
 
 
-def send_bytes(sequence: int, *, name: str = NAME, time: int = 1, body: bytes = b"x") -> bytes:
+def send_bytes(sequence: int, *, producer: int = 1, name: str = NAME, time: int = 1, body: bytes = b"x") -> bytes:
     """A plain message as clients send it."""
-    command = b"\x08\x06\x32" + text(0, b"\x08\x01\x10" + varint(sequence))[1:]
+    command = b"\x08\x06\x32" + text(0, b"\x08" + varint(producer) + b"\x10" + varint(sequence))[1:]
     rest = text(1, name.encode()) + b"\x10" + varint(sequence) + b"\x18" + varint(time)
     rest = len(rest).to_bytes(4, "big") + rest + body
     return framed(command, b"\x0e\x01" + crc32c(rest).to_bytes(4, "big") + rest)
@@ -292,7 +294,7 @@ class Setting(NamedTuple):
 
 
 class Side:
-    """A broker with a producer, which gets its bytes with or without the recogniser."""
+    """A broker with two producers of one connection, which gets its bytes with or without the recogniser."""
 
     def __init__(self, setting: Setting, *, plain: bool) -> None:
         limits = {"pending_publish_bytes_max": setting.pending} if setting.pending else {}
@@ -323,9 +325,11 @@ class Side:
             known(buffers)
 
         self.client.got = got  # type: ignore[method-assign]
-        opened = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name=NAME, encrypted=True)
-        self.client.send(pb.BaseCommand(type=5, producer=opened))
-        self.node.world.work()
+        for number, name in PRODUCERS.items():
+            opened = pb.CommandProducer(topic=TOPIC, producer_id=number, request_id=number, producer_name=name)
+            opened.encrypted = True
+            self.client.send(pb.BaseCommand(type=5, producer=opened))
+            self.node.world.work()
         self.decoder = FrameDecoder(1 << 20)
         if plain:
             self.decoder.limit(COMMAND_BYTES_MAX)
@@ -343,7 +347,7 @@ class Side:
         node, topic = self.node, self.node.topic
         numbers = topic.deduplication.numbers if topic.deduplication is not None else None
         session = node.broker.sessions.get(self.client.number)
-        producer = topic.producers.rival(NAME)
+        producers = [topic.producers.rival(name) for name in PRODUCERS.values()]
         return {
             "answers": b"".join(self.said),
             "log": {
@@ -355,7 +359,7 @@ class Side:
             "numbers": None if numbers is None else (numbers.snapshot(), [(n, x.pushed) for n, x in numbers]),
             "keys": None if topic.idempotency is None else (topic.idempotency.table.tail, len(topic.idempotency.pending)),
             "counters": (topic.messages_in, topic.bytes_in, topic.entries_in, topic.chunked, topic.in_flight),
-            "producer": None if producer is None else (producer.stats(), producer.pending, producer.entries),
+            "producers": [x and (x.stats(), x.pending, x.entries) for x in producers],
             "waiting": topic.publish_throttle.waiting_messages if topic.publish_throttle is not None else 0,
             "pending": node.broker.pending_bytes,
             "held": session.connection.held if session is not None else "gone",
@@ -370,18 +374,22 @@ def positions(node: Node) -> list[Any]:
 
 
 SEQUENCES = st.integers(0, 12).map(varint)
+IDS = st.sampled_from([1, 1, 1, 2])
+"""Of producers; most messages are of one."""
 
 
 @st.composite
 def valid(draw: st.DrawFn) -> bytes:
     """A message that decodes, mostly a plain one."""
+    producer = draw(IDS)
     if draw(st.integers(0, 3)):
         body = bytes(draw(st.sampled_from([1, 10, 200])))
-        return send_bytes(draw(st.integers(0, 12)), time=draw(st.integers(1, 3)), body=body)
+        sequence, time = draw(st.integers(0, 12)), draw(st.integers(1, 3))
+        return send_bytes(sequence, producer=producer, name=PRODUCERS[producer], time=time, body=body)
     seen = pb.MessageMetadata(
         producer_name=draw(st.sampled_from([NAME, NAME, "p-2"])), sequence_id=draw(st.integers(0, 12)), publish_time=1
     )
-    command = pb.CommandSend(producer_id=1, sequence_id=seen.sequence_id)
+    command = pb.CommandSend(producer_id=producer, sequence_id=seen.sequence_id)
     match draw(st.integers(0, 9)):
         case 0:
             seen.num_messages_in_batch = command.num_messages = draw(st.integers(1, 3))
