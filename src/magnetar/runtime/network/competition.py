@@ -37,3 +37,8 @@ class Competition:
                 self._shared_s = now_s
             self._last = connection
         return now_s - self._shared_s >= ALONE_S and connection == self._last
+
+    def left(self, connection: int) -> None:
+        """A connection is closed: the next one that has work does not compete with it."""
+        if connection == self._last:
+            self._last = -1

@@ -411,6 +411,7 @@ class PulsarServer:
         """Count a connection out."""
         self._connections.pop(number, None)
         self._slots.leave(connection)
+        self.competition.left(number)
 
     def _make(self) -> Connection:
         self._next += 1

@@ -30,6 +30,18 @@ def test_a_connection_is_alone_when_no_other_has_worked_for_a_while() -> None:
     assert found.alone(1, 500, 2.5 * ALONE_S)
 
 
+def test_a_closed_connection_does_not_compete() -> None:
+    found = Competition()
+    assert found.alone(1, 500, 0.0)
+    found.left(1)
+    assert found.alone(2, 500, 0.0)
+    assert not found.alone(3, 500, 0.0)
+    found.left(3)
+    assert not found.alone(2, 500, 0.9 * ALONE_S), "the other one may have waited for it"
+    found.left(3)
+    assert found.alone(2, 500, ALONE_S)
+
+
 def test_pings_of_idle_connections_are_no_work() -> None:
     found = Competition()
     assert len(PING) == KEEP_ALIVE_BYTES == len(encode(pb.BaseCommand(type=19, pong=pb.CommandPong())))
