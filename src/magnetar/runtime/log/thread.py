@@ -155,7 +155,7 @@ class LogThread:
         self._soon = soon
         self._called = False
         self._failure: Exception | None = None
-        # Whoever does a cycle has it: this thread, or the event loop, which never waits for it.
+        # Held during a cycle: by this thread, or by the event loop, which never waits for it.
         self._own = threading.Lock()
         self._wake = threading.Condition()
         self._queue: list[Append] = []
