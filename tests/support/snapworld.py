@@ -156,7 +156,7 @@ class Site:
         from magnetar.core.ids import OriginKey
 
         origin = OriginKey(*key)
-        if not ledger.run_origins or ledger.run_origins[-1] != origin or ledger.run_next != e.first_index:
+        if ledger.run_origin != origin or ledger.run_next != e.first_index:
             ledger.begin_run(ledger.entries - 1, origin, e.first_index)
         ledger.run_next = e.first_index + e.count
 

@@ -87,13 +87,14 @@ def of_ledgers(ledgers: Iterable[Ledger], origin: str, here: str, incarnation: i
     runs: dict[int, Runs] = {}
     sizes: dict[int, list[int]] = {}
     for ledger in ledgers:
-        starts = [*ledger.run_entries, ledger.entries]
-        for number, key in enumerate(ledger.run_origins):
+        columns = ledger.columns
+        starts = [*columns.run_entries, ledger.entries]
+        for number, key in enumerate(columns.run_origins):
             if key is None or (key.cluster or here) != origin:
                 continue
             begin, stop = starts[number], starts[number + 1]
             of = key.incarnation if key.cluster else incarnation
-            first = ledger.run_firsts[number]
+            first = columns.run_firsts[number]
             runs.setdefault(of, []).append((first, first + ledger.messages_in(begin, stop)))
             size = sizes.setdefault(of, [0, 0])
             size[0] += stop - begin - ledger.markers_in(begin, stop)

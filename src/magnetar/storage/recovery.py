@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from magnetar.core.errors import StorageError
+from magnetar.core.ids import OriginKey
 from magnetar.storage.files import Files, LogFile, read_whole
 from magnetar.storage.ledger import SEGMENT_MAX, Ledger
 from magnetar.storage.ledgerfile import Known
@@ -344,7 +345,7 @@ class Assembly:
         self._result = result
         self._indexes = indexes
         self._owners: dict[int, RecoveredTopic] = {}
-        self._ledgers: dict[int, tuple[Ledger, int]] = {}
+        self._ledgers: dict[int, tuple[Ledger, OriginKey]] = {}
         self._damaged = False
         self._deleted: set[int] = set()
 
@@ -377,6 +378,7 @@ class Assembly:
                 )
             if not made.entries:
                 self._forget(made.ledger)
+            made.pack()
         self._know()
         if self._deleted:
             result.notes.append(f"{len(self._deleted)} deleted ledgers have entries in segments that are still there")
@@ -406,7 +408,7 @@ class Assembly:
         owner = self._result.topics.setdefault((topic, incarnation), RecoveredTopic())
         self._owners[ledger] = owner
         made = owner.ledgers[ledger] = Ledger(ledger, created_ms)
-        self._ledgers[ledger] = made, incarnation
+        self._ledgers[ledger] = made, OriginKey("", incarnation)
         self._result.last_ledger = max(self._result.last_ledger, ledger)
 
     def _piece(self, ledger: int, number: int, piece: Piece) -> None:

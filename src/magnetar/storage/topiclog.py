@@ -15,7 +15,7 @@ from links keep their origin's indexes; their source position moves the watermar
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyroaring import BitMap
 
@@ -36,6 +36,9 @@ need not wait for that.
 
 TOGETHER_MIN = 4
 """Appends of at least this many entries are confirmed with a few operations for all of them. Fewer are faster one at a time."""
+
+PACKED_ENTRIES_MAX: Final = 64
+"""Entries of a ledger that is packed when its topic rests. A larger one takes about as much memory either way."""
 
 _MARKER = int(EntryFlags.MARKER)
 _REPLICATED = int(EntryFlags.REPLICATED)
@@ -106,7 +109,7 @@ class TopicLog:
 
     __slots__ = (
         "_age_ms_max", "_bytes_max", "_cache", "_doomed", "_entries_max", "_fresh", "_here", "_ids", "_in_flight",
-        "_large", "_ledger_ids", "_ledgers", "_opening", "_opening_ms", "_staged_bytes", "_staged_entries",
+        "_large", "_ledger_ids", "_newest", "_older", "_opening", "_opening_ms", "_staged_bytes", "_staged_entries",
         "_staged_in", "_staged_index", "_staged_marks", "_watermarks", "_write_epoch", "bytes_retained",
         "cached_bytes", "incarnation", "last", "name", "next_index", "read_entries", "staged_last", "unsynced",
     )  # fmt: skip
@@ -135,12 +138,14 @@ class TopicLog:
         self._entries_max = ledger_entries_max
         self._bytes_max = ledger_bytes_max
         self._age_ms_max = ledger_age_ms_max
-        self._ledgers: dict[int, Ledger] = {}
-        self._ids: list[int] = []
+        self._newest: Ledger | None = None
+        self._older: dict[int, Ledger] | None = None
+        """The others by their ids, ascending; None: there is none, as in most topics."""
+        self._ids: tuple[int, ...] = ()
         self.next_index = 0
-        self._watermarks: dict[str, Position] = {}
+        self._watermarks: dict[str, Position] | None = None
         self._load(recovered, saved)
-        self.bytes_retained = sum(ledger.bytes for ledger in self._ledgers.values())
+        self.bytes_retained = sum([ledger.bytes for ledger in self.ledger_infos()])
         self.last = max(self._find_last(), saved.end_position() if saved is not None else NONE)
         self.unsynced = False
         """Whether confirmed entries may not be on the disk although they have to be: links wait until they are."""
@@ -151,7 +156,7 @@ class TopicLog:
         self._staged_entries = 0
         self._staged_bytes = 0
         self._staged_index = self.next_index
-        self._staged_marks: dict[str, Position] = dict(self._watermarks)
+        self._staged_marks: dict[str, Position] | None = dict(self._watermarks) if self._watermarks else None
         self._fresh = fresh
         self.staged_last = self.last
         self._write_epoch = ledger_ids.next_write_epoch()
@@ -168,16 +173,45 @@ class TopicLog:
                 self._ledger_ids.raise_to(ledger_id)
                 if ledger_id >= first and ledger.entries:
                     ledger.closed = True
-                    self._ledgers[ledger_id] = ledger
-                    self._ids.append(ledger_id)
+                    self._add(ledger)
             self.next_index = recovered.next_index
-            self._watermarks = dict(recovered.watermarks)
+            if recovered.watermarks:
+                self._watermarks = dict(recovered.watermarks)
         if saved is not None:
             self.next_index = max(self.next_index, saved.next_index)
             for source, position in saved.watermark_positions().items():
-                self._watermarks[source] = max(position, self._watermarks.get(source, NONE))
+                marks = self._watermarks
+                if marks is None:
+                    marks = self._watermarks = {}
+                marks[source] = max(position, marks.get(source, NONE))
             self._ledger_ids.raise_to(saved.end_position().ledger)
         self._ledger_ids.raise_to(self.incarnation)
+
+    def _add(self, ledger: Ledger) -> None:
+        """A ledger more, with a higher id than the others."""
+        if self._newest is not None:
+            if self._older is None:
+                self._older = {}
+            self._older[self._newest.ledger] = self._newest
+        self._newest = ledger
+        self._ids = (*self._ids, ledger.ledger)
+
+    def _find(self, ledger_id: int) -> Ledger | None:
+        newest = self._newest
+        if newest is not None and newest.ledger == ledger_id:
+            return newest
+        older = self._older
+        return None if older is None else older.get(ledger_id)
+
+    def _ledger(self, ledger_id: int) -> Ledger:
+        """A ledger that is here."""
+        newest = self._newest
+        if newest is not None and newest.ledger == ledger_id:
+            return newest
+        older = self._older
+        if older is None:
+            raise KeyError(ledger_id)
+        return older[ledger_id]
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -226,7 +260,10 @@ class TopicLog:
                     source,
                     data,
                 )
-                self._staged_marks[origin] = max(source, self._staged_marks.get(origin, NONE))
+                marks = self._staged_marks
+                if marks is None:
+                    marks = self._staged_marks = {}
+                marks[origin] = max(source, marks.get(origin, NONE))
             head = pack_entry_head(entry)
             size = len(head) + len(data)
             records.append(head)
@@ -304,12 +341,12 @@ class TopicLog:
         entries = append.entries
         sizes = append.sizes
         first = entries[0]
-        ledger = self._ledgers.get(first.ledger)
+        ledger = self._find(first.ledger)
         if ledger is None:
-            for ledger_id in self._ids:
-                self._ledgers[ledger_id].closed = True
-            ledger = self._ledgers[first.ledger] = Ledger(first.ledger, first.broker_time)
-            self._ids.append(first.ledger)
+            if self._newest is not None:
+                self._newest.closed = True
+            ledger = Ledger(first.ledger, first.broker_time)
+            self._add(ledger)
         assert first.entry == ledger.entries, f"{self.name}: {first.position} confirmed behind {ledger.entries} entries"
         for number in range(append.preamble):
             offset += sizes[number]
@@ -336,24 +373,29 @@ class TopicLog:
             size_total += size
             origin = entry.origin
             if origin:
-                self._watermarks[origin] = max(entry.source, self._watermarks.get(origin, NONE))
+                marks = self._watermarks
+                if marks is None:
+                    marks = self._watermarks = {}
+                marks[origin] = max(entry.source, marks.get(origin, NONE))
             index = entry.first_index
             if index >= 0:
                 if not origin:
                     self.next_index = max(self.next_index, index + entry.count)
-                if index != ledger.run_next or not self._same_origin(ledger.run_origins[-1], entry):
+                if index != ledger.run_next or not self._same_origin(ledger.run_origin, entry):
                     key = OriginKey(origin, entry.incarnation) if origin else self._here
                     ledger.begin_run(ledger.entries - 1, key, index)
                 ledger.run_next = index + entry.count
         self.bytes_retained += size_total
         self.last = Position(first.ledger, ledger.entries - 1)
+        if ledger.entries == 1:
+            ledger.pack()  # many idle topics never get a second one
         self._cache.add(first.ledger, entries, size_total)
 
     def _confirm_together(self, ledger: Ledger, location: int, sizes: list[int], entries: list[StoredEntry]) -> int:
         """Confirm entries of one append that were published here, none of them a marker; returns the bytes of their records."""
         first, last = entries[0], entries[-1]
         # Origin indexes of one append follow each other, so these entries belong to one run.
-        if first.first_index != ledger.run_next or not self._same_origin(ledger.run_origins[-1], first):
+        if first.first_index != ledger.run_next or not self._same_origin(ledger.run_origin, first):
             ledger.begin_run(ledger.entries, self._here, first.first_index)
         ledger.add_all(location, sizes, entries)
         ledger.run_next = last.first_index + last.count
@@ -385,7 +427,7 @@ class TopicLog:
         self._staged_entries = 0
         self._staged_bytes = 0
         self._staged_index = self.next_index
-        self._staged_marks = dict(self._watermarks)
+        self._staged_marks = dict(self._watermarks) if self._watermarks else None
         self._fresh = False
         self.staged_last = self.last
         return True
@@ -395,6 +437,12 @@ class TopicLog:
         self._ledger_ids.raise_to(above)
         self._staged_in = None
         self._fresh = False
+
+    def rest(self) -> None:
+        """The topic is not used at present: take less memory."""
+        for ledger in self.ledger_infos():
+            if ledger.entries <= PACKED_ENTRIES_MAX:
+                ledger.pack()
 
     def incarnation_used(self, incarnation: int) -> None:
         """Note that this topic existed with this incarnation: no later one gets it, although the clock may be earlier.
@@ -407,7 +455,7 @@ class TopicLog:
 
     def _find_last(self) -> Position:
         for ledger_id in reversed(self._ids):
-            ledger = self._ledgers[ledger_id]
+            ledger = self._ledger(ledger_id)
             if ledger.entries:
                 return Position(ledger_id, ledger.entries - 1)
         return NONE
@@ -416,7 +464,7 @@ class TopicLog:
     def first(self) -> Position:
         """The first retained entry, or NONE."""
         for ledger_id in self._ids:
-            if self._ledgers[ledger_id].entries:
+            if self._ledger(ledger_id).entries:
                 return Position(ledger_id, 0)
         return NONE
 
@@ -426,11 +474,11 @@ class TopicLog:
 
     def ledger_infos(self) -> list[Ledger]:
         """Retained ledgers, ascending; to be read only."""
-        return [self._ledgers[ledger_id] for ledger_id in self._ids]
+        return [self._ledger(ledger_id) for ledger_id in self._ids]
 
     def valid(self, position: Position) -> bool:
         """Whether there is an entry at a position."""
-        ledger = self._ledgers.get(position[0])
+        ledger = self._find(position[0])
         return ledger is not None and 0 <= position[1] < ledger.entries
 
     def next_after(self, position: Position) -> Position | None:
@@ -438,7 +486,7 @@ class TopicLog:
         ledger_id, entry = position
         at = find(self._ids, ledger_id)
         if at < len(self._ids) and self._ids[at] == ledger_id:
-            if entry + 1 < self._ledgers[ledger_id].entries:
+            if entry + 1 < self._ledger(ledger_id).entries:
                 return Position(ledger_id, max(entry + 1, 0))
             at += 1
         return Position(self._ids[at], 0) if at < len(self._ids) else None
@@ -448,10 +496,10 @@ class TopicLog:
         ledger_id, entry = position
         at = find(self._ids, ledger_id)
         if at < len(self._ids) and self._ids[at] == ledger_id and entry > 0:
-            return Position(ledger_id, min(entry, self._ledgers[ledger_id].entries) - 1)
+            return Position(ledger_id, min(entry, self._ledger(ledger_id).entries) - 1)
         if at > 0:
             before = self._ids[at - 1]
-            return Position(before, self._ledgers[before].entries - 1)
+            return Position(before, self._ledger(before).entries - 1)
         if position == LATEST:
             return self.last
         return Position(self._ids[0], -1) if self._ids else self.last if position >= self.last else NONE
@@ -462,7 +510,7 @@ class TopicLog:
             return
         at = find(self._ids, after[0])
         while at < len(self._ids) and self._ids[at] <= up_to[0]:
-            ledger = self._ledgers[self._ids[at]]
+            ledger = self._ledger(self._ids[at])
             first = max(after[1] + 1, 0) if ledger.ledger == after[0] else 0
             end = min(up_to[1] + 1, ledger.entries) if ledger.ledger == up_to[0] else ledger.entries
             if first < end:
@@ -483,7 +531,7 @@ class TopicLog:
 
     def message_ids(self, ledger_id: int) -> BitMap:
         """Entry ids of a ledger without its markers; the caller's own. Empty when it is not here."""
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._find(ledger_id)
         if ledger is None:
             return BitMap()
         found = BitMap(range(ledger.entries))
@@ -496,30 +544,30 @@ class TopicLog:
 
     def flags_at(self, position: Position) -> int:
         """The flags of an entry that is here."""
-        return self._ledgers[position[0]].flags[position[1]]
+        return self._ledger(position[0]).flags[position[1]]
 
     def count_at(self, position: Position) -> int:
         """Messages in an entry that is here."""
-        return self._ledgers[position[0]].count(position[1])
+        return self._ledger(position[0]).count(position[1])
 
     def size_at(self, position: Position) -> int:
         """The bytes of the data of an entry that is here, according to the index (a link's header counts as data)."""
-        return self._ledgers[position[0]].sizes[position[1]] - LOCAL_HEADER_BYTES
+        return self._ledger(position[0]).sizes[position[1]] - LOCAL_HEADER_BYTES
 
     def time_at(self, position: Position) -> int:
         """Publish time of an entry that is here, ms."""
-        return self._ledgers[position[0]].publish_times[position[1]]
+        return self._ledger(position[0]).publish_times[position[1]]
 
     def stored_by(self, position: Position) -> int:
         """The latest time, in ms, at which an entry can have been stored: its publish time by the producer's clock, or
         the time at which the last entry of its ledger was stored, by the broker's clock.
         """
-        ledger = self._ledgers[position[0]]
+        ledger = self._ledger(position[0])
         return min(ledger.publish_times[position[1]], ledger.newest_ms)
 
     def batch_last_index(self, position: Position) -> int:
         """The last batch index of an entry that is here; -1 if it is not a batch."""
-        ledger = self._ledgers.get(position[0])
+        ledger = self._find(position[0])
         if ledger is None or not ledger.flags[position[1]] & EntryFlags.BATCH:
             return -1
         return ledger.count(position[1]) - 1
@@ -527,7 +575,7 @@ class TopicLog:
     def last_dispatchable(self) -> Position:
         """The newest entry that a consumer can be given (markers are not), or NONE."""
         for ledger_id in reversed(self._ids):
-            entry = self._ledgers[ledger_id].last_message()
+            entry = self._ledger(ledger_id).last_message()
             if entry >= 0:
                 return Position(ledger_id, entry)
         return NONE
@@ -549,7 +597,7 @@ class TopicLog:
     def _first_since(self, time_ms: int, newest_ms: Callable[[Ledger], int]) -> Position:
         """The first message published at that time or later, in a ledger that has something as new."""
         for ledger_id in self._ids:
-            ledger = self._ledgers[ledger_id]
+            ledger = self._ledger(ledger_id)
             if newest_ms(ledger) < time_ms:
                 continue
             for entry, published in enumerate(ledger.publish_times):
@@ -563,7 +611,7 @@ class TopicLog:
         The cluster is "" for entries published here. None: there is no such entry, or it is a marker, or it was lost to
         damage.
         """
-        ledger = self._ledgers.get(position[0])
+        ledger = self._find(position[0])
         if ledger is None or not 0 <= position[1] < ledger.entries:
             return None
         found = ledger.index_at(position[1])
@@ -582,7 +630,7 @@ class TopicLog:
         """
         origin = OriginKey(identity.cluster, identity.incarnation)
         for ledger_id in reversed(self._ids):
-            entry = self._ledgers[ledger_id].entry_of(origin, identity.index)
+            entry = self._ledger(ledger_id).entry_of(origin, identity.index)
             if entry is not None:
                 return Position(ledger_id, entry)
         return None
@@ -606,7 +654,7 @@ class TopicLog:
             found += run
             size += sum(len(entry.data) for entry in run)
             last = found[-1]
-            if last.entry + 1 < self._ledgers[last.ledger].entries:
+            if last.entry + 1 < self._ledger(last.ledger).entries:
                 break
             position = self.next_after(Position(last.ledger, last.entry))
         self.cached_bytes = size
@@ -633,14 +681,16 @@ class TopicLog:
         spans: list[Span] = []
         size = 0
         while position is not None and len(spans) < entries_max:
-            ledger = self._ledgers[position[0]]
+            ledger = self._ledger(position[0])
+            columns = ledger.columns
+            sizes, locations = columns.sizes, columns.locations
             for entry in range(position[1], ledger.entries):
-                size += ledger.sizes[entry]
+                size += sizes[entry]
                 if spans and (size > bytes_max or len(spans) >= entries_max):
                     return spans
-                location = ledger.locations[entry]
+                location = locations[entry]
                 spans.append(
-                    Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, ledger.sizes[entry], ledger.ledger, entry)
+                    Span(location >> SEGMENT_SHIFT, location & OFFSET_MASK, sizes[entry], ledger.ledger, entry)
                 )
             position = self.next_after(Position(ledger.ledger, ledger.entries - 1))
         return spans
@@ -657,7 +707,7 @@ class TopicLog:
         for position in positions:
             if not self.valid(position):
                 continue
-            ledger, entry = self._ledgers[position[0]], position[1]
+            ledger, entry = self._ledger(position[0]), position[1]
             size += ledger.sizes[entry]
             if spans and size > bytes_max:
                 break
@@ -671,15 +721,15 @@ class TopicLog:
 
     def watermark(self, source: str) -> Position:
         """The highest position of a source cluster that is durable here ("persisted"), or NONE."""
-        return self._watermarks.get(source, NONE)
+        return NONE if self._watermarks is None else self._watermarks.get(source, NONE)
 
     def watermark_pushed(self, source: str) -> Position:
         """The highest position of a source cluster that is on its way or durable ("pushed"), or NONE."""
-        return self._staged_marks.get(source, NONE)
+        return NONE if self._staged_marks is None else self._staged_marks.get(source, NONE)
 
     def watermarks(self) -> dict[str, Position]:
         """All that are durable."""
-        return dict(self._watermarks)
+        return dict(self._watermarks or {})
 
     # -------------------------------------------------------------------------------------------------------- retention
 
@@ -699,32 +749,41 @@ class TopicLog:
             None if there is nothing to delete.
         """
         whole = whole and not self._in_flight
-        closed = [self._ledgers[ledger_id] for ledger_id in (self._ids if whole else self._ids[:-1])]
+        closed = [self._ledger(ledger_id) for ledger_id in (self._ids if whole else self._ids[:-1])]
         going = deletable(closed, self.bytes_retained, keep_after, now_ms, retention)
         if not going:
             return None
         at = find_after(self._ids, going[-1])
         if at < len(self._ids):
-            return Trim(going, self._ids[at], self.next_index, dict(self._watermarks))
+            return Trim(going, self._ids[at], self.next_index, self.watermarks())
         self.roll(now_ms)
-        return Trim(going, going[-1] + 1, self.next_index, dict(self._watermarks), self.last)
+        return Trim(going, going[-1] + 1, self.next_index, self.watermarks(), self.last)
 
     def forget(self, trim: Trim) -> None:
         """Remove the ledgers of a `trim` that was made durable elsewhere."""
         for ledger_id in trim.ledgers:
-            ledger = self._ledgers.pop(ledger_id, None)
+            ledger = self._find(ledger_id)
             if ledger is not None:
-                self._ids.remove(ledger_id)
+                self._remove(ledger)
                 self.bytes_retained -= ledger.bytes
                 self._cache.drop(ledger_id)
 
+    def _remove(self, ledger: Ledger) -> None:
+        older = self._older or {}
+        if ledger is self._newest:
+            self._newest = older.pop(max(older)) if older else None
+        else:
+            del older[ledger.ledger]
+        if not older:
+            self._older = None
+        self._ids = tuple(ledger_id for ledger_id in self._ids if ledger_id != ledger.ledger)
+
     def validate(self) -> None:
         """Check what must hold after every step."""
-        assert self._ids == sorted(self._ledgers), "ledgers are out of order"
-        assert self.bytes_retained == sum(ledger.bytes for ledger in self._ledgers.values())
+        newest = () if self._newest is None else (self._newest.ledger,)
+        assert self._ids == (*sorted(self._older or ()), *newest), "ledgers are out of order"
+        assert self.bytes_retained == sum(ledger.bytes for ledger in self.ledger_infos())
         assert self.last == self._find_last() or not self._ids
         assert self._staged_index >= self.next_index
-        for source, position in self._watermarks.items():
-            assert self._staged_marks.get(source, NONE) >= position, (
-                f"staged watermark of {source} below the durable one"
-            )
+        for source, position in self.watermarks().items():
+            assert self.watermark_pushed(source) >= position, f"staged watermark of {source} below the durable one"

@@ -8,6 +8,7 @@ from magnetar.core.ids import NONE
 from magnetar.storage import topiclog
 from magnetar.storage.entries import Append, Location, NewEntry
 from magnetar.storage.ledger import Ledger
+from magnetar.storage.ledger_columns import Columns
 from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.topiclog import EntryCache, TopicLog
 
@@ -24,7 +25,9 @@ def log() -> TopicLog:
 
 
 def fields(ledger: Ledger) -> dict[str, object]:
-    return {name: getattr(ledger, name) for name in Ledger.__slots__}
+    return {name: getattr(ledger.columns, name) for name in Columns.__slots__} | {
+        name: getattr(ledger, name) for name in Ledger.__slots__ if name != "_columns"
+    }
 
 
 @given(st.lists(st.tuples(KINDS, ENTRIES, st.integers(0, 3)), max_size=6))

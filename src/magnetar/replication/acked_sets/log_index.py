@@ -61,14 +61,15 @@ class LogIndex:
             yield from self._spans(ledger, first, end)
 
     def _spans(self, ledger: Ledger, first: int, end: int) -> Iterator[tuple[OriginKey, int, int]]:
-        starts = ledger.run_entries
+        columns = ledger.columns
+        starts = columns.run_entries
         run = max(0, bisect_right(starts, first) - 1)
         while run < len(starts) and starts[run] < end:
-            origin = ledger.run_origins[run]
+            origin = columns.run_origins[run]
             if origin is not None:
                 begin = max(starts[run], first)
                 stop = min(starts[run + 1], end) if run + 1 < len(starts) else end
-                index = ledger.run_firsts[run] + ledger.messages_in(starts[run], begin)
+                index = columns.run_firsts[run] + ledger.messages_in(starts[run], begin)
                 count = ledger.messages_in(begin, stop)
                 if count:
                     yield self._named(origin), index, index + count
@@ -208,20 +209,21 @@ class LogIndex:
             return
         bounds = {key: (bitmap.min(), bitmap.max()) for key, bitmap in messages.origins.items()}
         for ledger in self.log.ledger_infos():
-            for origin, runs in ledger.origins.items():
+            columns = ledger.columns
+            starts, firsts = columns.run_entries, columns.run_firsts
+            for origin, runs in columns.origins.items():
                 key = self._named(origin)
                 bound = bounds.get(key)
                 if bound is None:
                     continue
                 begin, end = 0, len(runs)
-                if not ledger.disordered:
-                    firsts = ledger.run_firsts
+                if not columns.disordered:
                     begin = max(0, bisect_right(runs, bound[0], key=firsts.__getitem__) - 1)
                     end = bisect_right(runs, bound[1], key=firsts.__getitem__)
                 for run in runs[begin:end]:
-                    start = ledger.run_entries[run]
-                    stop = ledger.run_entries[run + 1] if run + 1 < len(ledger.run_entries) else ledger.entries
-                    first = ledger.run_firsts[run]
+                    start = starts[run]
+                    stop = starts[run + 1] if run + 1 < len(starts) else ledger.entries
+                    first = firsts[run]
                     last = first + ledger.messages_in(start, stop)
                     wanted = messages.origins[key]
                     count = wanted.range_cardinality(first, last) if last > first else 0
@@ -256,28 +258,31 @@ class LogIndex:
         """Per cluster one above the last of its messages that is retained here: (incarnation, index)."""
         marks: dict[str, tuple[int, int]] = {}
         for ledger in self.log.ledger_infos():
-            starts = ledger.run_entries
-            for origin, runs in ledger.origins.items():
+            columns = ledger.columns
+            starts = columns.run_entries
+            for origin, runs in columns.origins.items():
                 key = self._named(origin)
-                for run in runs if ledger.disordered else runs[-1:]:
+                for run in runs if columns.disordered else runs[-1:]:
                     stop = starts[run + 1] if run + 1 < len(starts) else ledger.entries
-                    end = ledger.run_firsts[run] + ledger.messages_in(starts[run], stop)
+                    end = columns.run_firsts[run] + ledger.messages_in(starts[run], stop)
                     marks[key.cluster] = max(marks.get(key.cluster, (0, 0)), (key.incarnation, end))
         return marks
 
     def newest_incarnation(self, cluster: str) -> int:
         """The incarnation of the newest message here that a cluster published; 0 when there is none."""
         for ledger in reversed(self.log.ledger_infos()):
-            runs = [(runs[-1], key.incarnation) for key, runs in ledger.origins.items() if key.cluster == cluster]
+            origins = ledger.columns.origins
+            runs = [(runs[-1], key.incarnation) for key, runs in origins.items() if key.cluster == cluster]
             if runs:
                 return max(runs)[1]
         return 0
 
     def _lower(self, lowest: dict[OriginKey, int], ledger: Ledger) -> None:
-        for origin, runs in ledger.origins.items():
+        columns = ledger.columns
+        for origin, runs in columns.origins.items():
             key = self._named(origin)
-            firsts = ledger.run_firsts
-            first = min(firsts[run] for run in runs) if ledger.disordered else firsts[runs[0]]
+            firsts = columns.run_firsts
+            first = min(firsts[run] for run in runs) if columns.disordered else firsts[runs[0]]
             lowest[key] = min(first, lowest.get(key, first))
 
 

@@ -155,16 +155,17 @@ def _pieces(log: TopicLog, here: str, after: Position, up_to: Position) -> Itera
             continue
         begin = max(0, after.entry + 1) if ledger.ledger == after.ledger else 0
         stop = min(ledger.entries, up_to.entry + 1) if ledger.ledger == up_to.ledger else ledger.entries
-        starts = ledger.run_entries
+        columns = ledger.columns
+        starts = columns.run_entries
         for number in range(max(0, bisect_right(starts, begin) - 1), len(starts)):
-            key = ledger.run_origins[number]
+            key = columns.run_origins[number]
             first = max(begin, starts[number])
             end = min(stop, starts[number + 1] if number + 1 < len(starts) else ledger.entries)
             if first >= stop:
                 break
             if key is None or first >= end:
                 continue
-            index = ledger.run_firsts[number] + ledger.messages_in(starts[number], first)
+            index = columns.run_firsts[number] + ledger.messages_in(starts[number], first)
             yield _Piece(ledger, first, end, key if key.cluster else own, index)
 
 
