@@ -266,7 +266,7 @@ class Node(PlainLinkHost):
             return []
         self.record.first_ledger, self.record.next_index = trim.first_ledger, trim.next_index
         for source, position in trim.watermarks.items():
-            self.record.watermarks[source] = tuple(position)
+            self.record.watermarks = {**self.record.watermarks, source: tuple(position)}
         self.meta[KEY] = self.record.encode()
         self.log.forget(trim)
         for ledger in trim.ledgers:

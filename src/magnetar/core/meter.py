@@ -7,6 +7,14 @@ INTERVAL_S_MIN: Final = 0.1
 """The shortest interval. A shorter one continues until the next look; no configuration looks that often."""
 
 
+COUNTERS_MAX: Final = 8
+"""Counters of one meter, more than any has."""
+
+_ZEROS: Final = tuple((0.0,) * counters for counters in range(COUNTERS_MAX + 1))
+_NONE_SO_FAR: Final = tuple((0,) * counters for counters in range(COUNTERS_MAX + 1))
+"""Shared by all meters: most of a hundred thousand topics are idle."""
+
+
 class Meter:
     """The growth of some counters per second, over the last interval between two looks.
 
@@ -25,8 +33,8 @@ class Meter:
     __slots__ = ("_before", "per_s", "since_ms")
 
     def __init__(self, counters: int, began_ms: int = 0) -> None:
-        self.per_s = (0.0,) * counters
-        self._before: Sequence[int] = (0,) * counters
+        self.per_s: tuple[float, ...] = _ZEROS[counters]
+        self._before: Sequence[int] = _NONE_SO_FAR[counters]
         self.since_ms = began_ms
 
     def update(self, now_ms: int, counters: Sequence[int]) -> None:
@@ -34,6 +42,11 @@ class Meter:
         elapsed_s = (now_ms - self.since_ms) / 1000
         if self.since_ms and 0 <= elapsed_s < INTERVAL_S_MIN:
             return  # a message in a moment is not a rate; it counts in the next interval
+        if counters == self._before:
+            if self.since_ms and elapsed_s > 0:
+                self.per_s = _ZEROS[len(counters)]
+            self.since_ms = now_ms
+            return
         if self.since_ms and elapsed_s > 0:
             self.per_s = tuple((new - old) / elapsed_s for new, old in zip(counters, self._before, strict=True))
         self.since_ms, self._before = now_ms, counters

@@ -7,6 +7,7 @@ here, once.
 """
 
 import re
+import sys
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -83,6 +84,16 @@ class NamespaceName(NamedTuple):
 def _namespace_of(tenant: str, namespace: str) -> NamespaceName:
     """One object for all topics of a namespace: it is asked for each of them whenever policies change."""
     return NamespaceName(tenant, namespace)
+
+
+@lru_cache(maxsize=1 << 14)
+def _valid_namespace(tenant: str, namespace: str) -> bool:
+    """Whether both parts are valid; a broker reads the names of a hundred thousand topics at its start."""
+    try:
+        NamespaceName.parse(f"{tenant}/{namespace}")
+    except NameNotValid:
+        return False
+    return True
 
 
 class TopicName(NamedTuple):
@@ -231,8 +242,9 @@ def _topic_name(text: str) -> TopicName:
     if len(parts) != 3:
         raise NameNotValid(f"topic {_shown(text)} is not valid: write {domain}://tenant/namespace/topic")
     tenant, namespace, local = parts
-    _part(tenant, "tenant", text)
-    _part(namespace, "namespace", text)
+    if not _valid_namespace(tenant, namespace):
+        _part(tenant, "tenant", text)
+        _part(namespace, "namespace", text)
     # A slash in the local name would make a second name for the same REST path; Pulsar's old five-part names
     # (with a cluster in them) also end here.
     if not local or local in {".", ".."} or "/" in local or "\\" in local or _CONTROL.search(local):
@@ -240,4 +252,5 @@ def _topic_name(text: str) -> TopicName:
             f"topic {_shown(text)} is not valid: the part behind the namespace must not be empty, '.', '..' or "
             "hold slashes or control characters"
         )
-    return TopicName(domain, tenant, namespace, local)
+    shared = _namespace_of(tenant, namespace)
+    return TopicName(sys.intern(domain), shared.tenant, shared.local, local)

@@ -1,6 +1,8 @@
 """The documents of topics in the metadata store: JSON under `topics/...` and `deleted/...`."""
 
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +15,10 @@ CURSOR_PREFIX: Final = "cursors/"
 REPLICATED_PREFIX: Final = "replicated/"
 LAST_LEDGER_KEY: Final = "broker/last_ledger"
 """The highest ledger id that was given to a topic as its incarnation, in decimal."""
+
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+"""An empty mapping of a record, one object for all topics: most have nothing there. To change a mapping is to replace it."""
 
 
 class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -41,17 +47,17 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     created_ms: int
     first_ledger: int = 0
     next_index: int = 0
-    watermarks: dict[str, tuple[int, int]] = {}
-    properties: dict[str, str] = {}
+    watermarks: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=lambda: NOTHING)
+    properties: Mapping[str, str] = msgspec.field(default_factory=lambda: NOTHING)
     terminated: bool = False
-    restored: list[tuple[int, int, int]] = []
+    restored: tuple[tuple[int, int, int], ...] = ()
     topic_epoch: int = 0
     end: tuple[int, int] = (-1, -1)
     stored_as: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """The stored form."""
-        return msgspec.json.encode(self)
+        return msgspec.json.encode(self, enc_hook=dict)  # of `NOTHING`
 
     @classmethod
     def decode(cls, name: str, data: bytes) -> "TopicRecord":
@@ -61,9 +67,14 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
             StorageError: the record of topic `name` is damaged.
         """
         try:
-            return msgspec.json.decode(data, type=cls)
+            record = _RECORDS.decode(data)
         except msgspec.DecodeError as error:
             raise StorageError(f"the stored record of topic {name} is damaged: {error}") from error
+        if not record.watermarks:
+            record.watermarks = NOTHING
+        if not record.properties:
+            record.properties = NOTHING
+        return record
 
     def watermark_positions(self) -> dict[str, Position]:
         """The saved watermarks as positions."""
@@ -72,6 +83,9 @@ class TopicRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     def end_position(self) -> Position:
         """The saved end as a position."""
         return Position(*self.end)
+
+
+_RECORDS: Final = msgspec.json.Decoder(TopicRecord)
 
 
 class DeletedMark(msgspec.Struct, omit_defaults=True):

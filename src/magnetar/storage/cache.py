@@ -28,7 +28,8 @@ class EntryCache:
         self._max = bytes_max
         self._bytes = 0
         self._entries = 0
-        self._ledgers: dict[int, dict[int, StoredEntry]] = {}
+        self._ledgers: dict[int, dict[int, StoredEntry] | StoredEntry] = {}
+        """Of a ledger with one entry here, as idle topics have, the entry itself: a dictionary takes another 230 bytes."""
         # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
         self._order: deque[tuple[int, int, int, int]] = deque()
         # Readers count these, once per read, so there is no work per entry.
@@ -51,10 +52,15 @@ class EntryCache:
         """Keep consecutive entries of one ledger that were just confirmed; `size` is the sum of their bytes."""
         size += ENTRY_OVERHEAD_BYTES * len(entries)
         kept = self._ledgers.get(ledger)
-        if kept is None:
-            kept = self._ledgers[ledger] = {}
-        for entry in entries:
-            kept[entry.entry] = entry
+        if kept is None and len(entries) == 1:
+            self._ledgers[ledger] = entries[0]
+        else:
+            if kept is None:
+                kept = self._ledgers[ledger] = {}
+            elif isinstance(kept, StoredEntry):
+                kept = self._ledgers[ledger] = {kept.entry: kept}
+            for entry in entries:
+                kept[entry.entry] = entry
         self._order.append((ledger, entries[0].entry, len(entries), size))
         self._bytes += size
         self._entries += len(entries)
@@ -64,7 +70,10 @@ class EntryCache:
             self._entries -= count
             self.evictions += 1
             held = self._ledgers.get(old_ledger)
-            if held is not None:
+            if isinstance(held, StoredEntry):
+                if first == held.entry:
+                    del self._ledgers[old_ledger]
+            elif held is not None:
                 for number in range(first, first + count):
                     held.pop(number, None)
                 if not held:
@@ -73,6 +82,8 @@ class EntryCache:
     def at(self, ledger: int, entry: int) -> StoredEntry | None:
         """One entry, or None if it is not here."""
         kept = self._ledgers.get(ledger)
+        if isinstance(kept, StoredEntry):
+            return kept if kept.entry == entry else None
         return None if kept is None else kept.get(entry)
 
     def run(self, ledger: int, entry: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
@@ -81,6 +92,8 @@ class EntryCache:
         found: list[StoredEntry] = []
         if kept is None:
             return found
+        if isinstance(kept, StoredEntry):
+            return [kept] if kept.entry == entry and entries_max > 0 else found
         size = 0
         while len(found) < entries_max:
             stored = kept.get(entry)

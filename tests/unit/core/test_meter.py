@@ -34,3 +34,14 @@ def test_a_clock_that_goes_back_gives_no_rate() -> None:
     assert meter.per_s == (0.0,)
     meter.update(9_000, (7,))
     assert meter.per_s == (2.0,)
+
+
+def test_counters_that_stay_keep_no_new_objects() -> None:
+    idle, other = Meter(2, began_ms=10_000), Meter(2, began_ms=10_000)
+    idle.update(12_000, (0, 0))
+    assert idle.per_s is other.per_s, "one for all meters"
+    idle.update(13_000, (7, 7))
+    assert idle.per_s == (7.0, 7.0)
+    idle.update(14_000, (7, 7))
+    assert idle.per_s is other.per_s
+    assert idle.since_ms == 14_000

@@ -54,3 +54,24 @@ def test_evictions_are_counted_by_what_was_added_together() -> None:
     assert cache.evictions == 0
     cache.add(7, [stored(7, 4)], SIZE)
     assert cache.evictions == 1
+
+
+def test_a_ledger_with_one_entry_here() -> None:
+    """As idle topics have: the entry is kept without a dictionary."""
+    cache = EntryCache(2 * COST)
+    cache.add(7, [stored(7, 3)], SIZE)
+    assert cache.at(7, 3) == stored(7, 3) and cache.at(7, 2) is None
+    assert cache.run(7, 3, 10, 1) == [stored(7, 3)], "one may be larger than asked for"
+    assert cache.run(7, 2, 10, 1 << 20) == cache.run(7, 3, 0, 1 << 20) == []
+    cache.add(7, [stored(7, 4)], SIZE)
+    assert cache.run(7, 3, 10, 1 << 20) == [stored(7, 3), stored(7, 4)]
+    cache.add(8, [stored(8, 0)], SIZE)
+    assert cache.at(7, 3) is None and cache.at(7, 4) is not None
+    cache.add(9, [stored(9, 0), stored(9, 1)], 2 * SIZE)
+    assert (cache.at(7, 4), cache.at(8, 0)) == (None, None)
+    assert cache.at(9, 1) is not None
+    cache.add(6, [stored(6, 0)], SIZE)
+    cache.drop(6)
+    assert cache.at(6, 0) is None
+    cache.add(5, [stored(5, number) for number in range(2)], 2 * SIZE)
+    assert [entry.entry for entry in cache.run(5, 0, 9, 1 << 20)] == [0, 1]

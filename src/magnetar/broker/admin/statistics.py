@@ -221,7 +221,7 @@ class StatisticsControl:
             quotas.get("destination_storage", NO_LIMIT).limit_size,
             quotas.get("message_age", NO_LIMIT).limit_time,
             dict(found.evictions),
-            read_per_s=found.read_meter.per_s[0],
+            read_per_s=found.read_per_s,
         )
 
     def _compaction(self, topic: str) -> CompactionFigures | None:

@@ -197,7 +197,7 @@ class Adoption:
             moving.puts[cursor_key(first, CURSOR_NAME)] = moving.deduplication
         moving.deletes += self._deduplications.deletion_keys(topic)
         moving.deletes += self._replicated_subscriptions.deletion_keys(topic)
-        if topic.compacted.horizon != NONE:
+        if topic.horizon != NONE:
             moving.compacted = topic.compacted.encode()
             moving.puts[COMPACTED_PREFIX + first] = moving.compacted
         moving.deletes += self._compactions.deletion_keys(topic)

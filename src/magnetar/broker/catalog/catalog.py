@@ -46,6 +46,7 @@ from magnetar.metadata.policies.namespace import check_properties
 from magnetar.metadata.topic_records import (
     DELETED_PREFIX,
     LAST_LEDGER_KEY,
+    NOTHING,
     TOPIC_PREFIX,
     DeletedMark,
     TopicRecord,
@@ -393,7 +394,7 @@ class Catalog:
         record = TopicRecord(
             incarnation=self._ledger_ids.allocate(self._outbox.now_ms),
             created_ms=self._outbox.now_ms,
-            properties=properties or {},
+            properties=properties or NOTHING,
         )
         text = str(name)
         # The id outlives the topic: after deletions and with a clock set back no ledger id may come again

@@ -79,6 +79,8 @@ class LoadedTopics:
         self._links = links
         self._fences = fences
         self._parts = parts
+        self._on_confirmed = self._confirmed
+        """One object for all topics."""
         self.left_out: dict[str, str] = {}
         self.left_out_incarnations: dict[str, int] = {}
         self.ranges_left_out = 0
@@ -155,7 +157,7 @@ class LoadedTopics:
             saved=record,
             fresh=fresh,
         )
-        topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._confirmed)
+        topic = Topic(name, record, log, self._outbox, limits=self._limits.of(name), on_confirmed=self._on_confirmed)
         self._topics[text] = topic
         topic.set_durable(config.fsync == "always" or self._links.geo_replicated(name))
         for part in self._parts:

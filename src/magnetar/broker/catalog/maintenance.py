@@ -50,18 +50,11 @@ STEP_TOPICS_MIN: Final = 10
 
 def update_rates(topic: Topic | NonPersistentTopic, now_ms: int) -> None:
     """End the interval of the rates of a topic, its producers, subscriptions and links, and begin another."""
-    topic.meter.update(now_ms, (topic.messages_in, topic.bytes_in))
-    if isinstance(topic, Topic):
-        topic.read_meter.update(now_ms, (topic.log.read_entries,))
-    if isinstance(topic, Topic) and topic.writes is not None:
-        topic.writes.end(now_ms)
+    topic.update_rates(now_ms)
     for producer in topic.producers.live.values():
         producer.meter.update(now_ms, producer.counted)
     for subscription in topic.subscriptions.values():
         subscription.update_rates(now_ms)
-    if isinstance(topic, Topic):
-        for flow in topic.flows.values():
-            flow.update(now_ms)
 
 
 class Totals(NamedTuple):
@@ -81,7 +74,7 @@ class Totals(NamedTuple):
         out = [one.meter.per_s for one in topic.subscriptions.values()]
         written, read, backlog = 0.0, 0.0, 0
         if isinstance(topic, Topic):
-            read = topic.read_meter.per_s[0]
+            read = topic.read_per_s
             written = topic.writes.latency.last_interval.per_s if topic.writes is not None else 0.0
             backlog = sum(one.backlog_entries() for one in topic.subscriptions.values())
         return Totals(
@@ -119,6 +112,9 @@ clients between two attempts. After that it does not reconnect: its next subscri
 
 CONSUMERS_BACK_MS: Final = 10 * 60_000
 """The time after a broker's start that consumers have to reconnect before their subscription counts as unused."""
+
+REST_MS: Final = 60_000
+"""After this time without clients and new messages, a topic takes less memory until it is used."""
 
 USE_STEPS: Final = 10
 """The part of the expiration time by which the stored last use of a subscription may be too old after a crash."""
@@ -227,6 +223,8 @@ class Upkeep:
         for part in self._parts:
             part.tick(topic, now_ms)
         self.trim(topic)
+        if topic.idle_ms(day_ms) >= REST_MS:
+            topic.log.rest()
 
     def forget_readers(self, topic: Topic, now_ms: int) -> None:
         """Delete non-durable subscriptions whose consumer left, or was disconnected and did not reconnect."""
@@ -420,8 +418,9 @@ class Upkeep:
         record = topic.record
         record.first_ledger = max(record.first_ledger, trim.first_ledger)
         record.next_index = max(record.next_index, trim.next_index)
-        for source, position in trim.watermarks.items():
-            record.watermarks[source] = (position.ledger, position.entry)
+        if trim.watermarks:
+            marks = {source: (position.ledger, position.entry) for source, position in trim.watermarks.items()}
+            record.watermarks = {**record.watermarks, **marks}
         if trim.end != NONE:
             record.end = (trim.end.ledger, trim.end.entry)
         self._links.restores.trimming(topic, trim)
@@ -450,8 +449,7 @@ class Upkeep:
             if topic.replicated_subscriptions is not None:
                 topic.replicated_subscriptions.catch_up()  # what was acknowledged there is looked up in the log
             topic.log.forget(trim)
-            topic.withdrawals.trim()
-            topic.compacted.trim()
+            topic.trimmed()
             for part in self._parts:
                 part.trimmed(topic)
             self._outbox.put(Drop(tuple(trim.ledgers)))

@@ -76,7 +76,7 @@ class Limits(TopicPart):
 
     def topic_added(self, topic: Topic) -> None:
         """Apply its policies."""
-        self._apply(topic, self.of(topic.name))
+        self._apply(topic, topic.limits)
 
     def made(self, topic: Topic, subscription: Subscription) -> None:
         """A subscription was made."""

@@ -81,7 +81,7 @@ class Restores:
                 before = [(first, end) for number, first, end in record.restored if number == one.incarnation]
                 others = [run for run in record.restored if run[0] != one.incarnation]
                 runs = merged([*before, *one.runs])
-                record.restored = sorted([*others, *((one.incarnation, first, end) for first, end in runs)])
+                record.restored = tuple(sorted([*others, *((one.incarnation, first, end) for first, end in runs)]))
 
     def held(self, origin: str) -> list[dict[str, Any]]:
         """Messages of a cluster that are held here, by topic; see `broker.admin.links.LinkControl.held`."""

@@ -66,6 +66,10 @@ class NonPersistentTopic:
         readers = (one for subscription in self.subscriptions.values() for one in subscription.consumers)
         return bool(self.producers.live) or any(not one.auto_schema for one in readers)
 
+    def update_rates(self, now_ms: int) -> None:
+        """End the interval of its own rates, and begin another."""
+        self.meter.update(now_ms, (self.messages_in, self.bytes_in))
+
     def keep(self, keep: bool) -> None:
         """Set whether it stays without clients."""
         self.kept = keep

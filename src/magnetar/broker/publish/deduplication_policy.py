@@ -79,7 +79,7 @@ class Deduplications(TopicPart):
 
     def topic_loaded(self, topic: Topic) -> None:
         """Switch it on where policies say so, with the numbers that were stored."""
-        self.added(topic, self._stored.pop(self.key(topic), None))
+        self.added(topic, self._stored.pop(self.key(topic), None) if self._stored else None)
 
     def all_loaded(self) -> None:
         """Delete the remaining cursors: they belong to topics without deduplication."""

@@ -17,8 +17,10 @@ same name waits for its turn. With shared access, and for a producer that sends 
 the name is used by its own former connection), the name is busy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from magnetar.broker.client_bytes import NOTHING_HELD, Held
@@ -44,6 +46,9 @@ class AccessMode(IntEnum):
     EXCLUSIVE = 1
     WAIT_FOR_EXCLUSIVE = 2
     EXCLUSIVE_WITH_FENCING = 3
+
+
+NOBODY: Final[Mapping[str, "Producer"]] = MappingProxyType({})
 
 
 def rates_in(meter: Meter) -> dict[str, float]:
@@ -162,14 +167,22 @@ class Producers:
 
     Attributes:
         limit: source of `maximum`, in words.
+        waiting: those that wait for exclusive access, the first one first.
     """
+
+    __slots__ = ("_live", "limit", "maximum", "topic_epoch", "waiting")
 
     def __init__(self, maximum: int, topic_epoch: int = 0) -> None:
         self.maximum = maximum
         self.limit = "policy max-producers"
-        self.live: dict[str, Producer] = {}
-        self.waiting: list[Producer] = []
+        self._live: dict[str, Producer] | None = None
+        self.waiting: tuple[Producer, ...] = ()
         self.topic_epoch = topic_epoch
+
+    @property
+    def live(self) -> Mapping[str, Producer]:
+        """The producers that have access, by name."""
+        return NOBODY if self._live is None else self._live
 
     def set_maximum(self, maximum: int, limit: str) -> None:
         """Change the ceiling.
@@ -224,7 +237,7 @@ class Producers:
         others = [other for other in self.live.values() if other not in evicted]
         # A producer that has access already is not a new one: it does not overtake a waiting one.
         placed = any(other.ready for other in own)
-        waiting = [] if placed else [other for other in self.waiting if other not in evicted]
+        overtaken = not placed and any(other not in evicted for other in self.waiting)
         queued = producer.mode is AccessMode.WAIT_FOR_EXCLUSIVE and bool(others)
         if queued:
             if len(self.waiting) >= PRODUCERS_WAITING_MAX:
@@ -232,7 +245,7 @@ class Producers:
                     ErrorCode.PRODUCER_BUSY,
                     f"{PRODUCERS_WAITING_MAX} producers already wait for exclusive access",
                 )
-        elif producer.mode is AccessMode.EXCLUSIVE and (others or waiting):
+        elif producer.mode is AccessMode.EXCLUSIVE and (others or overtaken):
             raise BrokerError(
                 ErrorCode.PRODUCER_FENCED,
                 "exclusive access refused: the topic has other producers",
@@ -242,7 +255,7 @@ class Producers:
                 ErrorCode.PRODUCER_BUSY,
                 "another producer has exclusive access to the topic",
             )
-        elif waiting:
+        elif overtaken:
             raise BrokerError(
                 ErrorCode.PRODUCER_BUSY,
                 "another producer waits for exclusive access to the topic",
@@ -256,7 +269,7 @@ class Producers:
             self._forget(loser)
             loser.fenced = fencing and loser not in own
         if queued:
-            self.waiting.append(producer)
+            self.waiting = (*self.waiting, producer)
         else:
             self._admit(producer)
         return evicted
@@ -274,7 +287,9 @@ class Producers:
             raise BrokerError(ErrorCode.NOT_ALLOWED, f"the topic's epoch cannot be {brought}; it is {self.topic_epoch}")
 
     def _admit(self, producer: Producer) -> None:
-        self.live[producer.name] = producer
+        if self._live is None:
+            self._live = {}
+        self._live[producer.name] = producer
         producer.ready = True
         if producer.exclusive:
             # One above ours was given by an incarnation that is forgotten here: no other producer may get it.
@@ -284,9 +299,11 @@ class Producers:
     def _forget(self, producer: Producer) -> None:
         producer.closed = True
         if producer in self.waiting:
-            self.waiting.remove(producer)
-        elif self.live.get(producer.name) is producer:
-            del self.live[producer.name]
+            self.waiting = tuple(other for other in self.waiting if other is not producer)
+        elif self._live is not None and self._live.get(producer.name) is producer:
+            del self._live[producer.name]
+            if not self._live:
+                self._live = None  # of a hundred thousand topics most have no producers
 
     def remove(self, producer: Producer) -> list[Producer]:
         """Remove a producer.
@@ -298,7 +315,8 @@ class Producers:
         self._forget(producer)
         decided = []
         while self.waiting and not self.live:
-            successor = self.waiting.pop(0)
+            successor, *rest = self.waiting
+            self.waiting = tuple(rest)
             decided.append(successor)
             try:
                 self._check_epoch(successor)

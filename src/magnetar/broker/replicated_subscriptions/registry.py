@@ -176,6 +176,8 @@ class ReplicatedSubscriptions(TopicPart):
 
     def routes_of(self, topic: Topic) -> frozenset[tuple[str, str]]:
         """All links of a topic, as far as this cluster knows: configured, and named by the policy or seen to be in use."""
+        if not self._routes:
+            return self._routes
         here = self.context.cluster
         others = set(self.context.resources.topic_replication_clusters(topic.name))
         sources = others | {here}

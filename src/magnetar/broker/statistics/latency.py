@@ -10,6 +10,7 @@ message.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple
 
 from magnetar.core.meter import INTERVAL_S_MIN
@@ -54,41 +55,69 @@ class Buckets:
         last_interval: contents of the last interval that ended.
     """
 
-    __slots__ = ("_bounds", "_counts", "_nothing", "_total", "last_interval")
+    __slots__ = ("_bounds", "_counts", "_one", "_times", "_total", "last_interval")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        self._one = 0
+        self._times = 0
+        self._counts: list[int] | None = None
+        """Values of each bucket; None while there is one bucket with values, the one numbered `_one`, or none."""
         self._total = 0.0
-        self._nothing = self.last_interval = Interval((0,) * (len(bounds) + 1), 0.0, 0.0)
+        self.last_interval = _nothing(bounds)
 
     def add(self, value: float, times: int) -> None:
         """Count a value this many times."""
-        self._counts[bisect_left(self._bounds, value)] += times
+        self._count(bisect_left(self._bounds, value), times)
         self._total += value * times
+
+    def _count(self, bucket: int, times: int) -> None:
+        if self._counts is not None:
+            self._counts[bucket] += times
+        elif bucket == self._one or not self._times:
+            self._one = bucket
+            self._times += times
+        else:
+            self._counts = self._all()
+            self._counts[bucket] += times
+
+    def _all(self) -> list[int]:
+        """The values of each bucket; in the first form."""
+        counts = [0] * (len(self._bounds) + 1)
+        counts[self._one] = self._times
+        return counts
 
     def add_all(self, values: list[int]) -> int:
         """Several, which are in one bucket as a rule: entries of one producer resemble each other. Their sum."""
-        bounds, counts = self._bounds, self._counts
+        bounds = self._bounds
         lowest = bisect_left(bounds, min(values))
         if bisect_left(bounds, max(values)) == lowest:
-            counts[lowest] += len(values)
+            self._count(lowest, len(values))
         else:
             for value in values:
-                counts[bisect_left(bounds, value)] += 1
+                self._count(bisect_left(bounds, value), 1)
         total = sum(values)
         self._total += total
         return total
 
-    def end(self, elapsed_s: float) -> None:
-        """An interval ends, another begins."""
-        count = sum(self._counts)
+    def end(self, elapsed_s: float) -> bool:
+        """An interval ends, another begins. Returns whether the last two have any values."""
+        counts = self._all() if self._counts is None else self._counts
+        count = sum(counts)
         if not count:
-            self.last_interval = self._nothing
-            return
-        self.last_interval = Interval(tuple(self._counts), self._total, count / elapsed_s)
-        self._counts = [0] * len(self._counts)
+            before, self.last_interval = self.last_interval, _nothing(self._bounds)
+            return before is not self.last_interval
+        self.last_interval = Interval(tuple(counts), self._total, count / elapsed_s)
+        self._counts = None
+        self._times = 0
         self._total = 0.0
+        return True
+
+
+@cache
+def _nothing(bounds: tuple[float, ...]) -> Interval:
+    """An interval without values; one object for all topics."""
+    return Interval((0,) * (len(bounds) + 1), 0.0, 0.0)
 
 
 class Writes:
@@ -118,14 +147,18 @@ class Writes:
             return size
         return self.size.add_all([len(entry.data) for entry in entries])
 
-    def end(self, now_ms: int) -> None:
-        """End the interval and begin another; one that has just begun continues (see `core.meter`)."""
+    def end(self, now_ms: int) -> bool:
+        """End the interval and begin another; one that has just begun continues (see `core.meter`).
+
+        Returns:
+            Whether something was written in the last two intervals.
+        """
         elapsed_s = (now_ms - self._at_ms) / 1000
         if elapsed_s < INTERVAL_S_MIN:
-            return
+            return True
         self.latency.end(elapsed_s)
-        self.size.end(elapsed_s)
         self._at_ms = now_ms
+        return self.size.end(elapsed_s)
 
 
 class PublishLatency:

@@ -210,7 +210,7 @@ class TopicStatistics:
             "cursors": cursors,
             "schemaLedgers": [],
             "compactedLedger": _compacted(topic),
-            "compactedUpTo": str(topic.compacted.horizon),
+            "compactedUpTo": str(topic.horizon),
             "watermarks": {source: str(position) for source, position in log.watermarks().items()},
         }
 
@@ -285,10 +285,10 @@ def _compacted(topic: Topic) -> dict[str, Any]:
 
 def compacted_entries(topic: Topic) -> int:
     """Entries of the compacted part that a reader of the compacted topic gets; -1 when the topic never was."""
-    horizon, superfluous = topic.compacted.horizon, topic.compacted.gone.entries.ledgers
-    deletions = topic.compacted.deletions
+    horizon = topic.horizon
     if horizon == NONE:
         return -1
+    superfluous, deletions = topic.compacted.gone.entries.ledgers, topic.compacted.deletions
     kept = 0
     for ledger, first, end in topic.log.pieces(NONE, horizon):
         gone = deletions.beside(ledger.ledger, superfluous.get(ledger.ledger, NOTHING)).rank(end - 1)

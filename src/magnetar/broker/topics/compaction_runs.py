@@ -97,7 +97,7 @@ class Compactions(TopicPart):
 
     def topic_loaded(self, topic: Topic) -> None:
         """A topic exists: just created, or found at start."""
-        data = self._stored.pop(PREFIX + topic.text, None)
+        data = self._stored.pop(PREFIX + topic.text, None) if self._stored else None
         if data is None:
             return
         try:
@@ -114,7 +114,7 @@ class Compactions(TopicPart):
 
     def deletion_keys(self, topic: Topic) -> list[str]:
         """The keys that the transaction that deletes a topic has to delete."""
-        return [PREFIX + topic.text] if topic.compacted.horizon != NONE else []
+        return [PREFIX + topic.text] if topic.horizon != NONE else []
 
     def topic_removed(self, topic: Topic) -> None:
         """A topic is gone."""
@@ -194,22 +194,23 @@ class Compactions(TopicPart):
     def durable_low(self, topic: Topic) -> Position | None:
         """The position up to which retention may delete; None if compaction holds nothing back."""
         threshold = self._resources.compaction_threshold(topic.name)
-        if topic.compacted.horizon == NONE and threshold:
-            return NONE  # it is going to be compacted: every message may be the newest of its key
+        if topic.horizon == NONE:
+            # If it is going to be compacted, every message may be the newest of its key.
+            return NONE if threshold else None
         return topic.compacted.low()
 
     def tick(self, topic: Topic, now_ms: int) -> None:
         """Now and then: forget what retention deleted, and deletions that were kept for long enough; compact what has grown by
         the threshold.
         """
-        compacted = topic.compacted
-        if compacted.horizon == NONE or compacted.gone:
+        compacted = topic.compacted_if_any
+        if compacted is not None and (compacted.horizon == NONE or compacted.gone):
             compacted.trim()
-        if compacted.deletions:
+        if compacted is not None and compacted.deletions:
             compacted.expire(self._outbox.day_ms, self._retention_ms(topic))
         threshold = self._resources.compaction_threshold(topic.name)
         if not threshold or topic.deleting or self.status(topic).state is State.RUNNING:
             return
         log = topic.log
-        if log.last != NONE and log.bytes_between(compacted.horizon, log.last) > threshold:
+        if log.last != NONE and log.bytes_between(topic.horizon, log.last) > threshold:
             self.trigger(topic)

@@ -9,9 +9,10 @@ producer's earlier messages, or, in a topic with idempotency keys, of all staged
 Subscriptions and links read confirmed entries only.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.broker.publish.deduplication import TopicDeduplication
@@ -164,6 +165,11 @@ class QuotaStop(NamedTuple):
 
 _CHUNK: Final = int(EntryFlags.CHUNK)
 
+NO_FLOWS: Final[Mapping[str, LinkFlow]] = MappingProxyType({})
+NO_SUBSCRIPTIONS: Final[Mapping[str, Subscription]] = MappingProxyType({})
+NO_EVICTIONS: Final[Mapping[str, int]] = MappingProxyType({})
+NO_COUNTERS: Final = Counters()
+
 SENDING_AT_ONCE: Final = 2
 """The number of subscriptions that may send messages in one event of new entries: 0.2 ms each."""
 
@@ -192,14 +198,15 @@ class Topic:
     """
 
     __slots__ = (
-        "_after_drain", "_newest", "_on_confirmed", "_to_wake", "bytes_in", "chunked", "compacted", "deduplication",
-        "deleting", "dispatch_rate", "durable", "ended", "entries_in", "entries_staged", "evictions", "flows",
-        "gone_out", "idempotency", "in_flight", "limits", "log", "messages_in", "meter", "name", "outbox",
+        "_after_drain", "_compacted", "_newest", "_on_confirmed", "_to_wake", "_withdrawals", "bytes_in", "chunked",
+        "deduplication", "deleting", "dispatch_rate", "durable", "ended", "entries_in", "entries_staged", "evictions",
+        "flows", "gone_out", "idempotency", "in_flight", "limits", "log", "messages_in", "meter", "name", "outbox",
         "producers", "publish_limited", "publish_throttle", "quota_stop", "read_meter", "record",
         "replicated_subscriptions", "subscribing", "subscriptions", "text", "topic_epoch_stored", "used_ms",
-        "withdrawals", "write_failed", "writes",
+        "write_failed", "writes",
     )  # fmt: skip
-    """A dictionary for 40 attributes takes four times as much memory, and most of tens of thousands of topics are idle."""
+    """A dictionary for 40 attributes takes four times as much memory, and most of a hundred thousand topics are idle. For the
+    same reason, what few topics need is made when it is first needed."""
 
     def __init__(
         self,
@@ -212,7 +219,7 @@ class Topic:
         on_confirmed: Callable[["Topic"], None],
     ) -> None:
         self.name = name
-        self.text = str(name)
+        self.text = log.name
         self.record = record
         self.log = log
         self.outbox = outbox
@@ -225,7 +232,7 @@ class Topic:
         self.producers = Producers(limits.producers, record.topic_epoch)
         self.topic_epoch_stored = record.topic_epoch
         """The last epoch of its producers that is durable."""
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: Mapping[str, Subscription] = NO_SUBSCRIPTIONS
         self.durable = True
         self.write_failed = False
         """A write or sync failed, and the storage is not sound again. Pulsar calls such a topic fenced."""
@@ -235,31 +242,32 @@ class Topic:
         self.quota_stop: QuotaStop | None = None
         self.deduplication: TopicDeduplication | None = None
         self.idempotency: TopicIdempotency | None = None
-        self.withdrawals = Withdrawals(log)
-        self.compacted = Compacted(log)
+        self._withdrawals: Withdrawals | None = None
+        self._compacted: Compacted | None = None
         self.replicated_subscriptions: TopicReplicatedSubscriptions | None = None
         self.in_flight = 0
         self.messages_in = 0
         self.bytes_in = 0
         self.meter = Meter(2, outbox.now_ms)
-        self.read_meter = Meter(1, outbox.now_ms)
-        self.flows: dict[str, LinkFlow] = {}
+        self.read_meter: Meter | None = None
+        """None until a reader needs the disk."""
+        self.flows: Mapping[str, LinkFlow] = NO_FLOWS
         self.entries_staged = 0
         self.entries_in = 0
         self.chunked = False
         self.publish_limited = 0
         self.writes: Writes | None = None
-        """None until something is written: of thousands of topics most may be idle."""
-        self.evictions: dict[str, int] = {}
+        """None while nothing is written."""
+        self.evictions: Mapping[str, int] = NO_EVICTIONS
         """Kind of backlog quota -> how often it took messages from subscriptions."""
-        self.gone_out = Counters()
+        self.gone_out = NO_COUNTERS
         """The sums of subscriptions that are gone."""
         self._on_confirmed = on_confirmed
         self._newest: Append | None = None
         """The newest append that is in flight."""
-        self._after_drain: list[Callable[[], None]] = []
-        self._to_wake: dict[str, None] = {}
-        """Subscriptions to wake for new entries, longest waiting first."""
+        self._after_drain: tuple[Callable[[], None], ...] = ()
+        self._to_wake: dict[str, None] | None = None
+        """Subscriptions to wake for new entries, longest waiting first; None: there were none so far."""
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -495,35 +503,44 @@ class Topic:
         self.entries_in += len(entries)
         self.messages_in += sum([entry.count for entry in entries])
         if self.writes is None:
-            self.writes = Writes(self.outbox.now_ms)
+            self.writes = Writes(self.meter.since_ms)
         self.bytes_in += self.writes.add(entries, self.outbox.moment_s - append.asked_s)
 
     def dispatch(self) -> None:
         """New entries are readable: wake the subscriptions and the links."""
-        going_on = bool(self._to_wake)
-        self._to_wake.update(dict.fromkeys(self.subscriptions))
-        if len(self._to_wake) > SENDING_AT_ONCE and not going_on:
-            self._wake_on()  # not in this event: receipts wait for its end
-        elif not going_on:
-            self._wake()
+        if self.subscriptions:
+            self._wake_for_new()
         self._on_confirmed(self)
         self._drained()
 
-    def _wake(self) -> None:
+    def _wake_for_new(self) -> None:
+        to_wake = self._to_wake
+        if to_wake is None:
+            to_wake = self._to_wake = {}
+        going_on = bool(to_wake)
+        to_wake.update(dict.fromkeys(self.subscriptions))
+        if going_on:
+            return
+        if len(to_wake) > SENDING_AT_ONCE:
+            self._wake_on()  # not in this event: receipts wait for its end
+        else:
+            self._wake(to_wake)
+
+    def _wake(self, to_wake: dict[str, None]) -> None:
         """Some subscriptions; the next ones in an event of their own, so that others get their turn."""
         sending = 0
-        for name in list(islice(self._to_wake, WOKEN_AT_ONCE)):
-            del self._to_wake[name]
+        for name in list(islice(to_wake, WOKEN_AT_ONCE)):
+            del to_wake[name]
             subscription = self.subscriptions.get(name)
             if subscription is not None:
                 sending += subscription.available()
                 if sending >= SENDING_AT_ONCE:
                     break
-        if self._to_wake:
+        if to_wake:
             self._wake_on()
 
     def _wake_on(self) -> None:
-        self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake()))
+        self.outbox.put(Timer(self.outbox.now_ms, lambda _now_ms: self._wake(self._to_wake or {})))
 
     def fail(self) -> None:
         """An append failed: whatever was staged never was; no position is given until the storage healed."""
@@ -552,11 +569,11 @@ class Topic:
         if self.in_flight == 0:
             then()
         else:
-            self._after_drain.append(then)
+            self._after_drain = (*self._after_drain, then)
 
     def _drained(self) -> None:
         if self.in_flight == 0 and self._after_drain:
-            waiting, self._after_drain = self._after_drain, []
+            waiting, self._after_drain = self._after_drain, ()
             for then in waiting:
                 then()
 
@@ -591,7 +608,7 @@ class Topic:
 
     def quota_evicted(self, kind: str) -> None:
         """A backlog quota of this kind took messages from a subscription."""
-        self.evictions[kind] = self.evictions.get(kind, 0) + 1
+        self.evictions = {**self.evictions, kind: self.evictions.get(kind, 0) + 1}
 
     def switch_deduplication(self, found: TopicDeduplication | None) -> None:
         """Numbers of producers are judged by this from now on; None: by nothing."""
@@ -651,7 +668,7 @@ class Topic:
 
     def add_subscription(self, subscription: Subscription) -> None:
         """A subscription is the topic's from now on; new entries wake it."""
-        self.subscriptions[subscription.name] = subscription
+        self.subscriptions = {**self.subscriptions, subscription.name: subscription}
 
     def consumer_count(self) -> int:
         """Consumers of all subscriptions."""
@@ -666,7 +683,8 @@ class Topic:
 
     def forget(self, subscription: Subscription) -> None:
         """A subscription no longer belongs to the topic; its sums stay."""
-        del self.subscriptions[subscription.name]
+        left = {name: each for name, each in self.subscriptions.items() if name != subscription.name}
+        self.subscriptions = left or NO_SUBSCRIPTIONS
         self.gone_out += subscription.counters()
 
     def traffic(self) -> Traffic:
@@ -679,6 +697,39 @@ class Topic:
     def durable_subscriptions(self) -> Iterable[Subscription]:
         """The subscriptions that hold back retention."""
         return (subscription for subscription in self.subscriptions.values() if subscription.durable)
+
+    @property
+    def withdrawals(self) -> Withdrawals:
+        """The withdrawn messages; made when first asked for."""
+        found = self._withdrawals
+        if found is None:
+            found = self._withdrawals = Withdrawals(self.log)
+        return found
+
+    @property
+    def compacted(self) -> Compacted:
+        """The messages that compaction has removed; made when first asked for."""
+        found = self._compacted
+        if found is None:
+            found = self._compacted = Compacted(self.log)
+        return found
+
+    @property
+    def compacted_if_any(self) -> Compacted | None:
+        """Likewise; None: no compaction was ever begun. For what looks at all topics."""
+        return self._compacted
+
+    @property
+    def horizon(self) -> Position:
+        """The position up to which it is compacted; NONE: it never was."""
+        return NONE if self._compacted is None else self._compacted.horizon
+
+    def trimmed(self) -> None:
+        """Retention deleted ledgers: forget what was in them."""
+        if self._withdrawals is not None:
+            self._withdrawals.trim()
+        if self._compacted is not None:
+            self._compacted.trim()
 
     def last_message_position(self) -> Position:
         """The newest entry that a consumer can be given (markers and withdrawn ones are not), or NONE."""
@@ -712,8 +763,28 @@ class Topic:
         found = self.flows.get(cluster)
         if found is None:
             # Nothing moved so far in the interval that is running for the topic.
-            found = self.flows[cluster] = LinkFlow(self.meter.since_ms)
+            found = LinkFlow(self.meter.since_ms)
+            self.flows = {**self.flows, cluster: found}
         return found
+
+    def update_rates(self, now_ms: int) -> None:
+        """End the interval of its own rates and those of its links, and begin another."""
+        before_ms = self.meter.since_ms
+        self.meter.update(now_ms, (self.messages_in, self.bytes_in))
+        read = self.log.read_entries
+        if read and self.read_meter is None:
+            self.read_meter = Meter(1, before_ms)
+        if self.read_meter is not None:
+            self.read_meter.update(now_ms, (read,))
+        if self.writes is not None and not self.writes.end(now_ms):
+            self.writes = None
+        for flow in self.flows.values():
+            flow.update(now_ms)
+
+    @property
+    def read_per_s(self) -> float:
+        """Entries read from the disk a second, over the last interval."""
+        return 0.0 if self.read_meter is None else self.read_meter.per_s[0]
 
     def validate(self) -> None:
         """Check what must hold after every step."""
@@ -722,6 +793,7 @@ class Topic:
         assert not (self.write_failed and self.log.staged_last > self.log.last), "entries staged after a failed write"
         assert self._newest is None or self.in_flight, "an append is in flight that nobody counts"
         self.producers.validate()
-        self.compacted.validate()
+        if self._compacted is not None:
+            self._compacted.validate()
         if self.publish_throttle is not None:
             self.publish_throttle.validate()

@@ -79,14 +79,14 @@ def test_every_mode_beside_whoever_is_there(mode: AccessMode, there: str, outcom
         with pytest.raises(BrokerError) as refused:
             producers.add(comer)
         assert refused.value.code is outcome
-        assert (list(producers.live.values()), producers.waiting) == (live, waiting)
+        assert (list(producers.live.values()), list(producers.waiting)) == (live, waiting)
         assert not comer.ready
     else:
         evicted = producers.add(comer)
         assert set(map(id, evicted)) == (set(map(id, live + waiting)) if outcome == "alone" else set())
         assert all(one.closed and one.fenced for one in evicted)
         assert comer.ready == (outcome != "queued")
-        assert producers.waiting == ([*waiting, comer] if outcome == "queued" else [])
+        assert list(producers.waiting) == ([*waiting, comer] if outcome == "queued" else [])
         expected = {"accepted": [*live, comer], "queued": live, "alone": [comer]}[outcome]
         assert list(producers.live.values()) == expected
     moved = not isinstance(outcome, ErrorCode) and outcome != "queued" and mode is not SHARED
@@ -233,10 +233,10 @@ def test_one_of_the_same_name_is_told_of_the_access_and_not_of_the_name(
         with pytest.raises(BrokerError) as refused:
             producers.add(comer, probed=True)
         assert refused.value.code is outcome
-        assert (list(producers.live.values()), producers.waiting) == ([holder], [])
+        assert (list(producers.live.values()), list(producers.waiting)) == ([holder], [])
     else:
         assert producers.add(comer, probed=True) == []
-        assert (list(producers.live.values()), producers.waiting) == ([holder], [comer])
+        assert (list(producers.live.values()), list(producers.waiting)) == ([holder], [comer])
         producers.validate()
         assert producers.remove(holder) == [comer]
         assert list(producers.live.values()) == [comer] and comer.ready

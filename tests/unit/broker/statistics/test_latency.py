@@ -54,6 +54,16 @@ def test_an_interval_that_has_just_begun_goes_on() -> None:
     assert (sum(writes.size.last_interval.counts), writes.latency.last_interval.per_s) == (2, 4.0)
 
 
+def test_nothing_is_kept_of_two_intervals_without_writes() -> None:
+    writes = Writes(0)
+    assert writes.end(1_000) is False
+    writes.add([entry(100)], 0.001)
+    assert writes.end(2_000) is True
+    assert writes.size.last_interval.per_s == 1.0
+    assert writes.end(3_000) is True, "the interval with the entry was the last one until now"
+    assert writes.end(4_000) is False
+
+
 def test_quantiles_are_those_of_the_newest() -> None:
     latency = PublishLatency()
     assert latency.quantiles() == {}

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.broker.subscriptions.consumer import Counters
 from magnetar.broker.topics.topic import SENDING_AT_ONCE, WOKEN_AT_ONCE, Topic
 from magnetar.effects.outbox import Note
 from magnetar_sim.host.host import Host
@@ -20,14 +21,17 @@ class FakeSubscription:
     """
 
     def __init__(self, name: str, seen: list[str], topic: Topic | None) -> None:
-        self._name, self._seen, self._topic = name, seen, topic
+        self.name, self._seen, self._topic = name, seen, topic
 
     def available(self) -> bool:
-        self._seen.append(self._name)
+        self._seen.append(self.name)
         if self._topic is not None:
             for _ in range(3):  # however many consumers it has
                 self._topic.outbox.put(Note("info", "sent"))
         return self._topic is not None
+
+    def counters(self) -> Counters:
+        return Counters()
 
 
 def with_subscriptions(number: int, *, sending: bool) -> tuple[World, Topic, list[str], list[str]]:
@@ -39,7 +43,7 @@ def with_subscriptions(number: int, *, sending: bool) -> tuple[World, Topic, lis
     topic, seen = node.topic, cast("list[str]", [])
     names = [f"s{each:03}" for each in range(number)]
     for name in names:
-        topic.subscriptions[name] = cast("Any", FakeSubscription(name, seen, topic if sending else None))
+        topic.add_subscription(cast("Any", FakeSubscription(name, seen, topic if sending else None)))
     topic.outbox.drain()
     return world, topic, names, seen
 
@@ -69,7 +73,7 @@ def test_many_subscriptions_are_told_in_several_events_each_once_and_in_turn(
     assert seen == names[:at_once]
     topic.dispatch()  # new entries while some have not heard of the first ones: those that have hear again, behind the others
     assert seen == names[:at_once]
-    del topic.subscriptions[names[-1]]
+    topic.forget(topic.subscriptions[names[-1]])
     events = 0
     while event():
         events += 1

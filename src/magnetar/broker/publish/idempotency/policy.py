@@ -59,7 +59,7 @@ class Idempotencies(TopicPart):
         self._follow(topic)
 
     def _load_withdrawn(self, topic: Topic) -> None:
-        data = self._stored.pop(WITHDRAWN + topic.text, None)
+        data = self._stored.pop(WITHDRAWN + topic.text, None) if self._stored else None
         if data is None:
             return
         try:
