@@ -29,7 +29,7 @@ class EntryCache:
         self._bytes = 0
         self._entries = 0
         self._ledgers: dict[int, dict[int, StoredEntry] | StoredEntry] = {}
-        """Of a ledger with one entry here, as idle topics have, the entry itself: a dictionary takes another 230 bytes."""
+        """Entries by ledger. An idle topic has one entry here, and a dictionary for it would take another 230 bytes."""
         # Ledger, first entry, how many, bytes: numbers alone, which Python's collector need not look at.
         self._order: deque[tuple[int, int, int, int]] = deque()
         # Readers count these, once per read, so there is no work per entry.

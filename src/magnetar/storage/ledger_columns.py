@@ -14,10 +14,10 @@ MESSAGES_AT: Final = 8
 """Bytes of an entry in front of the column `messages` in the packed form."""
 
 _ENTRY_BYTES: Final = 8 + 8 + 8 + 4 + 1
-"""Of one entry in the packed form: location, messages, publish time, size, flags."""
+"""Bytes of an entry in the packed form: location, messages, publish time, size, flags."""
 
 _RUN_BYTES: Final = 8 + 4
-"""Of one run: the index of its first message, its first entry. The origin is no number."""
+"""Bytes of a run: the index of its first message, its first entry. Its origin is not among them."""
 
 
 def packed(

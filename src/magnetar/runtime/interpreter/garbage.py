@@ -69,10 +69,11 @@ class Collector:
         self._complete_s = 0.0
 
     def start(self) -> None:
-        """Look completely, and keep watch."""
+        """Keep watch. What is there now stays, as what a broker has loaded: to look through 100,000 topics takes a second."""
         self._running = True
         gc.callbacks.append(self._looked)
-        self._complete()
+        gc.freeze()
+        self._begin()
         self._later(CHECK_S, self._check)
 
     def stop(self) -> None:
@@ -89,6 +90,9 @@ class Collector:
     def _complete(self) -> None:
         gc.unfreeze()
         gc.collect()
+        self._begin()
+
+    def _begin(self) -> None:
         self._base_bytes = self._resident()
         self._complete_s = self._clock()
 
