@@ -77,6 +77,10 @@ GAP_S: Final = 0.00005
 """After this time without an event, the loop has usually polled the sockets. If it was decoding instead, the turn is only
 longer."""
 
+REST_S: Final = 0.001
+"""An event that comes this long after the last one found the loop at rest: mostly it is the only one, and the loop releases the
+interpreter when it waits for the next. To let the log's thread have it before that would be two switches of threads more."""
+
 
 class Peer(Protocol):
     """A connection as the driver sees it (`runtime.network.server.Connection`)."""
@@ -175,6 +179,7 @@ class Driver:
             return
         self._running = True
         self._end_s = began_s + self._left_s(began_s)
+        rested = began_s - self._ended_s > REST_S
         try:
             while self._urgent or self._pending:
                 of_log = bool(self._urgent)
@@ -187,7 +192,9 @@ class Driver:
                 if effects:
                     self._outbox.effects = []
                     self._perform(effects, at_once=of_log and self._turn_due)
-                self._give_way.look()
+                if not rested:
+                    self._give_way.look()
+                rested = False
         except Exception as error:  # a bug in a machine: its state can no longer be trusted
             logger.critical(
                 "the broker stops: unexpected %s: %s",

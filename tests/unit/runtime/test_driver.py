@@ -126,6 +126,21 @@ def test_reports_keep_their_order() -> None:
     assert run(test).done == ["failed ['a']", "healed", "appended ['b']"]
 
 
+def test_after_a_rest_the_logs_thread_is_not_let_by_for_a_single_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[list[str]] = []
+
+    async def test(world: World) -> None:
+        monkeypatch.setattr(world.driver._give_way, "look", lambda: looks.append(list(world.done)))
+        monkeypatch.setattr(module, "REST_S", -1.0)  # each event is the first after a rest
+        world.driver.run(world.event("alone"))
+        world.driver.run(world.event("first", lambda: world.driver.run(world.event("second"))))
+        monkeypatch.setattr(module, "REST_S", 3600.0)
+        world.driver.run(world.event("busy"))
+
+    run(test)
+    assert looks == [["alone", "first", "second"], ["alone", "first", "second", "busy"]]
+
+
 class Listener(asyncio.Protocol):
     """Tells when the event loop looked at its socket."""
 
