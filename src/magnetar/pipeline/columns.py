@@ -38,7 +38,11 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("lists", "binary"),
     ("data", "binary"),
 )
-"""The columns of every row: name, Spark type. None is ever null. `lists` is empty except in blocks."""
+"""The columns of a row: name, Spark type. None is ever null. `lists` is empty except in blocks."""
+
+NARROW: Final = tuple(column for column in COLUMNS if column[0] in ("kind", "link", "lists", "data"))
+"""The columns of a row of a long batch without filters, where no row is an entry: each column costs the JVM and both workers
+processor time for each Arrow batch, and such a batch often has one message."""
 
 DECODED: Final = {
     "topic": "string",
@@ -57,9 +61,9 @@ def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in DECODED if name in words)
 
 
-def spark_schema(decoded: Sequence[str] = ()) -> str:
-    """The schema as Spark's DDL."""
-    fixed = [f"{name} {kind} not null" for name, kind in COLUMNS]
+def spark_schema(decoded: Sequence[str] = (), *, narrow: bool = False) -> str:
+    """The schema as Spark's DDL; `narrow`: of `NARROW` columns."""
+    fixed = [f"{name} {kind} not null" for name, kind in (NARROW if narrow else COLUMNS)]
     return ", ".join([*fixed, *(f"{name} {DECODED[name]}" for name in decoded)])
 
 

@@ -74,7 +74,7 @@ class PulsarEntries(DataSource):
 
     def schema(self) -> str:
         """The schema of the rows."""
-        return spark_schema(self._columns)
+        return spark_schema(self._columns, narrow=self.options.get("query") in LONG and not self._filtered)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from magnetar.core.ids import NONE, Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY
+from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY, NARROW
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import readable
 from magnetar.wire.varint import signed
@@ -55,9 +55,9 @@ LISTS: Final = 6
 """Lists of a block, one after the other, 64 bit per number: ledgers, entries, first indexes, counts, publish times, sizes."""
 
 
-def arrow_schema(decoded: Sequence[str] = ()) -> pa.Schema:
-    """The schema of the batches."""
-    fixed = [pa.field(name, ARROW[kind], nullable=False) for name, kind in COLUMNS]
+def arrow_schema(decoded: Sequence[str] = (), *, narrow: bool = False) -> pa.Schema:
+    """The schema of the batches; `narrow`: of `NARROW` columns."""
+    fixed = [pa.field(name, ARROW[kind], nullable=False) for name, kind in (NARROW if narrow else COLUMNS)]
     return pa.schema([*fixed, *(pa.field(name, ARROW[DECODED[name]]) for name in decoded)])
 
 

@@ -158,7 +158,7 @@ class FetchReader:
         self._ready_by = clock() + READY_S
         self._heard = False
         self._assembler = Assembler(decoded, filtered)
-        self._plain = PlainRows()
+        self._plain = PlainRows(narrow=not filtered)
         self._decoded = bool(decoded)
         self._routes = {route.link: route for route in task.routes}
         self._sources: dict[str, SourceFetcher] = {}

@@ -17,19 +17,22 @@ from magnetar.pipeline.rows import ARROW, arrow_schema, binary
 ROWS_MAX: Final = 64
 """Rows in one Arrow batch."""
 
-_KINDS: Final = [ARROW[kind] for _, kind in COLUMNS]
-_NAMES: Final = [name for name, _ in COLUMNS]
-_KIND: Final = _NAMES.index("kind")
-_LINK: Final = _NAMES.index("link")
+_KIND: Final = ARROW["tinyint"]
+_LINK: Final = ARROW["int"]
 _ZEROS: Final = pa.py_buffer(bytes(8 * ROWS_MAX))
 _EMPTY: Final = pa.py_buffer(b"")
-_SCHEMA: Final = arrow_schema()
 
 
 class PlainRows:
-    """Gathers rows that use only the columns kind, link, `lists` and `data`."""
+    """Gathers rows that use only the `NARROW` columns.
 
-    def __init__(self) -> None:
+    Args:
+        narrow: whether the batches have no other columns.
+    """
+
+    def __init__(self, *, narrow: bool) -> None:
+        self._schema = arrow_schema(narrow=narrow)
+        self._others = tuple(kind for _, kind in COLUMNS[2:-2]) if not narrow else ()
         self._clear()
 
     def _clear(self) -> None:
@@ -51,18 +54,21 @@ class PlainRows:
     def flush(self) -> pa.RecordBatch:
         """The batch of the gathered rows."""
         rows = len(self._kinds)
-        arrays = list(_zeros(rows))
-        for at, content in ((_KIND, bytes(self._kinds)), (_LINK, self._links.tobytes())):
-            arrays[at] = pa.Array.from_buffers(_KINDS[at], rows, [None, pa.py_buffer(content)])
-        arrays += [_binary(self._lists), _binary(self._data)]
+        arrays = [
+            pa.Array.from_buffers(_KIND, rows, [None, pa.py_buffer(bytes(self._kinds))]),
+            pa.Array.from_buffers(_LINK, rows, [None, pa.py_buffer(self._links.tobytes())]),
+            *(_zeros(kind, rows) for kind in self._others),
+            _binary(self._lists),
+            _binary(self._data),
+        ]
         self._clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 @cache
-def _zeros(rows: int) -> list[pa.Array]:
-    """The number columns of this many rows, all zero: to make them takes as long as all the rest of a batch."""
-    return [pa.Array.from_buffers(kind, rows, [None, _ZEROS]) for kind in _KINDS[:-2]]
+def _zeros(kind: str, rows: int) -> pa.Array:
+    """A number column of this many rows, all zero: to make them takes as long as all the rest of a batch."""
+    return pa.Array.from_buffers(ARROW[kind], rows, [None, _ZEROS])
 
 
 def _binary(values: "list[bytes] | list[bytes | memoryview]") -> pa.Array:

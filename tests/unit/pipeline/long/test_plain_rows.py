@@ -12,13 +12,15 @@ KINDS = frozenset((ANSWER, ROUTE, FILLER))
 ROW = st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 1000), st.binary(max_size=40), st.binary(max_size=40))
 
 
-@given(st.lists(ROW, min_size=1, max_size=ROWS_MAX), st.data())
-def test_rows_come_out_as_they_went_in(rows: list[tuple[int, int, bytes, bytes]], data: st.DataObject) -> None:
-    gathered = PlainRows()
+@given(st.lists(ROW, min_size=1, max_size=ROWS_MAX), st.booleans(), st.data())
+def test_rows_come_out_as_they_went_in(
+    rows: list[tuple[int, int, bytes, bytes]], narrow: bool, data: st.DataObject
+) -> None:
+    gathered = PlainRows(narrow=narrow)
     for kind, link, lists, body in rows:
         gathered.add(kind, link, memoryview(body), lists)
     batch = gathered.flush()
-    assert batch.schema.equals(arrow_schema())
+    assert batch.schema.equals(arrow_schema(narrow=narrow))
     batch.validate(full=True)
     assert len(gathered) == 0
     begin = data.draw(st.integers(0, len(rows) - 1))
@@ -28,7 +30,7 @@ def test_rows_come_out_as_they_went_in(rows: list[tuple[int, int, bytes, bytes]]
 
 
 def test_large_binary_columns_as_spark_may_have_them() -> None:
-    gathered = PlainRows()
+    gathered = PlainRows(narrow=True)
     gathered.add(ANSWER, 3, b"data", b"lists")
     batch = gathered.flush()
     columns = [
