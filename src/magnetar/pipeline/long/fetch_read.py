@@ -49,10 +49,13 @@ FETCHES_AHEAD_MAX: Final = 64
 16 MiB are under way in a round trip: 80 MB/s over 200 ms."""
 
 FETCHES_AT_ONCE: Final = 8
-"""Questions that are sent together to a source that is near: a question alone costs a system call here, and wakes its source."""
+FETCHES_AT_ONCE_FAR: Final = 4
+"""Questions that are sent together to a source that is near, and to one that is far: a question alone costs a system call, and
+wakes its source. The others last until these have arrived: 8 ms at least. Over a long way they are three quarters of at least
+twice what is answered in a round trip."""
 
 NEAR_S: Final = 0.008
-"""A round trip below this is near: the other 8 questions last for 8 ms at least."""
+"""A round trip below this is near."""
 
 FETCH_BYTES_MAX: Final = 256 << 10
 """Size of one answer, unless a single entry is larger: larger rows cost the JVM's collector more than the rows that are saved."""
@@ -276,7 +279,7 @@ class FetchReader:
             if link not in source.resting:
                 round_trip_s = source.channel.round_trip_s
                 missing = source.paces[link].window(round_trip_s, now, FETCHES_AHEAD, FETCHES_AHEAD_MAX) - count
-                if missing < (FETCHES_AT_ONCE if round_trip_s < NEAR_S else 1):
+                if missing < (FETCHES_AT_ONCE if round_trip_s < NEAR_S else FETCHES_AT_ONCE_FAR):
                     continue
                 asked = True
                 for _ in range(missing):
