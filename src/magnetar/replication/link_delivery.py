@@ -1,7 +1,8 @@
 """Measures how long a link needs for an entry: from the moment at which it can be read to the destination's confirmation.
 
-One entry at a time is followed, in any topic, so the cost does not depend on the traffic. Others adapt to the result:
-acknowledgements are collected for less time when the link is fast (`broker.replicated_subscriptions.ack_interval`).
+One entry at a time is followed, in any topic, and one in `PAUSE_MS`, so the cost does not depend on the traffic. A long batch
+confirms it at once, while other confirmations wait (`pipeline.long.fetch_write`). Others adapt to the result: acknowledgements
+are collected for less time when the link is fast (`broker.replicated_subscriptions.ack_interval`).
 
 A part of the time is the distance: a confirmation is at least one round trip late. In long batches nothing waits for that round
 trip, so the distance says nothing about how busy the link is. It is taken to be the shortest time of the last half minute. A
@@ -15,8 +16,11 @@ from magnetar.core.ids import NONE, Position
 GIVEN_UP_MS: Final = 1_000
 """An entry that takes longer counts as this: its topic may be blocked or have a backlog, and another topic is followed."""
 
+PAUSE_MS: Final = 100
+"""Time from an entry that is followed to the next one: each costs a confirmation of its own."""
+
 PART: Final = 4
-"""A new measurement changes the average by a quarter of the difference: it follows a change within some ten entries."""
+"""A new measurement changes the average by a quarter of the difference: it follows a change within some ten entries, a second."""
 
 DISTANCE_MS: Final = 30_000
 """The shortest time of this period and the one before it is the distance: a link that becomes slower for longer than a minute
@@ -27,7 +31,7 @@ class DeliveryTime:
     """The delivery time of one link.
 
     Attributes:
-        follows: whether an entry is being followed; `begin` need not be called while it is.
+        follows: whether an entry is being followed.
     """
 
     __slots__ = (
@@ -45,7 +49,7 @@ class DeliveryTime:
         self.follows = False
         self._topic = ""
         self._position = NONE
-        self._since_ms = 0
+        self._since_ms = -PAUSE_MS
         self._average_ms = -1.0
         self._shortest_ms = self._former_ms = 0
         """The shortest times of the present period and of the one before it."""
@@ -53,14 +57,18 @@ class DeliveryTime:
         """The beginning of the present period; -1: the last entry came in a short batch, or there was none."""
 
     def begin(self, topic: str, position: Position, now_ms: int) -> None:
-        """An entry that the link has to carry can be read: follow it, unless another one is followed."""
-        if not self.follows:
+        """An entry that the link has to carry can be read: follow it, unless another one is, or was a short time ago."""
+        if not self.follows and not 0 <= now_ms - self._since_ms < PAUSE_MS:
             self.follows = True
             self._topic, self._position, self._since_ms = topic, position, now_ms
 
+    def followed(self, topic: str, end: Position) -> bool:
+        """Whether the entry that is followed is this topic's, and at or before a position."""
+        return self.follows and end >= self._position and topic == self._topic
+
     def confirmed(self, topic: str, c: Position, now_ms: int, *, long: bool) -> None:
         """Everything of a topic up to `c` is confirmed; `long`: by a long batch."""
-        if self.follows and c >= self._position and topic == self._topic:
+        if self.followed(topic, c):
             measured_ms = now_ms - self._since_ms
             self._take(measured_ms)
             self._note_distance(measured_ms, now_ms, long=long)

@@ -2537,12 +2537,15 @@ class CommandGeoReadResponse(message.Message):
     SOURCE_LEDGERS_FIELD_NUMBER: builtins.int
     SOURCE_ENTRIES_FIELD_NUMBER: builtins.int
     SCHEMA_NUMBERING_FIELD_NUMBER: builtins.int
+    TIMED_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     error: builtins.int
     message: builtins.str
     blocked: builtins.str
     schema_numbering: builtins.int
     """which numbering of schemas the versions in the entries belong to"""
+    timed: builtins.bool
+    """the source measures how long the link takes for one of them: its commit should not wait"""
     @builtins.property
     def ledgers(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @builtins.property
@@ -2603,10 +2606,11 @@ class CommandGeoReadResponse(message.Message):
         source_ledgers: abc.Iterable[builtins.int] | None = ...,
         source_entries: abc.Iterable[builtins.int] | None = ...,
         schema_numbering: builtins.int | None = ...,
+        timed: builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id", "schema_numbering", b"schema_numbering"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "end", b"end", "error", b"error", "message", b"message", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "timed", b"timed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["blocked", b"blocked", "broker_times", b"broker_times", "counts", b"counts", "end", b"end", "entries", b"entries", "error", b"error", "first_indexes", b"first_indexes", "flags", b"flags", "incarnations", b"incarnations", "ledgers", b"ledgers", "message", b"message", "origin_ids", b"origin_ids", "origins", b"origins", "publish_times", b"publish_times", "request_id", b"request_id", "schema_numbering", b"schema_numbering", "sizes", b"sizes", "source_entries", b"source_entries", "source_ledgers", b"source_ledgers", "timed", b"timed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,15 +1,16 @@
 """How long a link needs for an entry, as its source measures it."""
 
 from magnetar.core.ids import Position
-from magnetar.replication.link_delivery import DISTANCE_MS, GIVEN_UP_MS, DeliveryTime
+from magnetar.replication.link_delivery import DISTANCE_MS, GIVEN_UP_MS, PAUSE_MS, DeliveryTime
 
 
 def measured(*times_ms: int) -> DeliveryTime:
     """After entries that took these times."""
     found = DeliveryTime()
     for number, ms in enumerate(times_ms):
-        found.begin("t", Position(1, number), 1_000)
-        found.confirmed("t", Position(1, number), 1_000 + ms, long=False)
+        at_ms = 1_000 + number * PAUSE_MS
+        found.begin("t", Position(1, number), at_ms)
+        found.confirmed("t", Position(1, number), at_ms + ms, long=False)
     return found
 
 
@@ -30,6 +31,20 @@ def test_the_time_of_an_entry_counts_from_its_beginning() -> None:
     found.confirmed("t", Position(1, 5), 1_040, long=False)
     assert not found.follows
     assert found.ms(1_041) == 40
+
+
+def test_one_entry_in_a_tenth_of_a_second_is_followed_and_no_other() -> None:
+    found = measured(8)
+    found.begin("t", Position(1, 5), 1_000 + PAUSE_MS - 1)
+    assert not found.follows
+    found.begin("t", Position(1, 6), 1_000 + PAUSE_MS)
+    assert not found.followed("t", Position(1, 5))
+    assert not found.followed("other", Position(1, 6))
+    assert found.followed("t", Position(1, 6))
+    found.confirmed("t", Position(1, 6), 1_000 + PAUSE_MS + 8, long=False)
+    assert not found.followed("t", Position(1, 6))
+    found.begin("t", Position(1, 7), 0)  # the clock was set back
+    assert found.follows
 
 
 def test_it_follows_a_change_and_not_a_single_outlier() -> None:
@@ -58,6 +73,7 @@ def over_long_batches(found: DeliveryTime, *times_ms: int, at_ms: int = 1_000) -
     for ms in times_ms:
         found.begin("t", Position(1, 1), at_ms)
         found.confirmed("t", Position(1, 1), at_ms + ms, long=True)
+        at_ms += PAUSE_MS
     return found
 
 

@@ -232,7 +232,7 @@ class LongTask:
                 topic.fail(m.TARGET_DOWN, self._down)
             if not topic.trouble:
                 self._pieces(topic, read, payload[at : at + size])
-            topic.looked_to(position_from_proto(read.end))
+            topic.looked_to(position_from_proto(read.end), timed=read.timed)
             at += size
         self._pass_on()
         self._send()

@@ -363,7 +363,8 @@ class FetchReader:
             head = m.Fetched(part.topic, part.incarnation, part.grant, part.gen, read.schema_numbering, p)
             self._assembler.row(FETCHED, link, known.number, m.encode(head), response.uuid.encode())
             self._full += self._assembler.entries(known, read, payload[at : at + size])
-            self._assembler.row(LOOKED, link, known.number, b"", at=position_from_proto(read.end))
+            timed = b"timed" if read.timed else b""
+            self._assembler.row(LOOKED, link, known.number, timed, at=position_from_proto(read.end))
             at += size
 
 

@@ -27,6 +27,9 @@ from magnetar.wire.positions import position_to_proto
 _ENDED: Final = {m.REFUSED: m.REFUSED, m.BLOCKED: m.BLOCKED}
 """Troubles that are reported to a source by name; every other one is `retry`."""
 
+PROMPT_BYTES: Final = 64 << 10
+"""Confirmed bytes that a source learns of soon: its window has to be larger than what it has not learnt of."""
+
 
 @dataclass(slots=True)
 class LinkProgress:
@@ -36,6 +39,7 @@ class LinkProgress:
         clock_ms: the wall clock.
         topics: by name, each under the grant that came last.
         dirty: those of which the source has to learn something.
+        prompt: whether it has to learn it soon: an entry is timed, a topic is given back, or `PROMPT_BYTES` are confirmed.
     """
 
     route: m.Route
@@ -43,6 +47,14 @@ class LinkProgress:
     clock_ms: Callable[[], int]
     topics: dict[str, "FetchedTopic"] = field(default_factory=dict)
     dirty: dict[str, "FetchedTopic"] = field(default_factory=dict)
+    prompt: bool = False
+    _confirmed_bytes: int = 0
+
+    def confirmed(self, size: int) -> None:
+        """The destination has persisted this many bytes more."""
+        self._confirmed_bytes += size
+        if self._confirmed_bytes >= PROMPT_BYTES:
+            self.prompt = True
 
     def topic(
         self, name: str, incarnation: int, grant: int, gen: int, numbering: int, p: Position | None, uuid: str
@@ -79,6 +91,7 @@ class LinkProgress:
     def take_commits(self) -> dict[str, pb.GeoCommitTopic]:
         """The commits for the source, by topic; they are not dirty from now on."""
         dirty, self.dirty = self.dirty, {}
+        self.prompt, self._confirmed_bytes = False, 0
         return {name: topic.commit() for name, topic in dirty.items()}
 
 
@@ -98,6 +111,8 @@ class FetchedTopic:
     c: Position = NONE
     looked: deque[tuple[Position, Position]] = field(default_factory=deque)
     """(end, last position sent at or before it) of ranges that were examined and are not settled."""
+    timed: Position | None = None
+    """The source measures how long the link takes up to here."""
     trouble: str = ""
     kind: str = ""
     reason: str = ""
@@ -116,6 +131,7 @@ class FetchedTopic:
         totals.messages += append.messages
         totals.bytes += len(append.data)
         totals.duplicates += duplicates
+        self.link.confirmed(len(append.data))
         totals.lag_ms = min(max(0, self.link.clock_ms() - append.oldest_publish_ms), 0xFFFFFFFF)
         self.s = max(self.s, append.last)
         self.settle()
@@ -132,9 +148,10 @@ class FetchedTopic:
         self.sent = last
         return append
 
-    def looked_to(self, end: Position) -> None:
-        """All entries up to a position were examined."""
+    def looked_to(self, end: Position, *, timed: bool) -> None:
+        """All entries up to a position were examined; `timed`: as the source answered."""
         if not self.trouble:
+            self.timed = end if timed else self.timed
             self.looked.append((end, min(self.sent, end)))
             self.settle()
 
@@ -146,6 +163,8 @@ class FetchedTopic:
         if c > self.c:
             self.c = c
             self.link.dirty[self.topic] = self
+            if self.timed is not None and c >= self.timed:
+                self.timed, self.link.prompt = None, True
 
     def fail(
         self, trouble: str, reason: str, kind: str = "", at: m.Pair | None = None, conflict: m.Packed = b""
@@ -155,6 +174,7 @@ class FetchedTopic:
             return
         self.trouble, self.reason, self.kind, self.at, self.conflict = trouble, reason, kind, at, conflict
         self.link.dirty[self.topic] = self
+        self.link.prompt = True
         if trouble == m.TARGET_DOWN and self.link.totals.down != reason:
             self.link.totals.down = reason
             self.link.totals.downs += 1

@@ -465,6 +465,8 @@ class LinkSource:
             ):
                 self._topics.changed(state)
             response.schema_numbering = self._host.schema_numbering(state.name)
+            if self.delivery.followed(state.name, position_from_proto(response.end)):
+                response.timed = True
             reply(response, buffers)
 
         Reading(

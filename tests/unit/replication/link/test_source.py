@@ -10,6 +10,7 @@ from magnetar.metadata.errors import Conflict
 from magnetar.replication.link.link_topic import MARKS_MAX, LinkTopic
 from magnetar.replication.link.polling import LEFT_MS
 from magnetar.replication.link.records import LinkTopicRecord, link_cursor_key
+from magnetar.replication.link_delivery import PAUSE_MS
 from magnetar.runtime.stores.znodes import TRANSACTION_BYTES_MAX, Write
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto, position_to_proto
@@ -56,6 +57,19 @@ def test_a_record_of_an_earlier_incarnation_is_worth_nothing() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------ reading
+
+
+def test_an_answer_with_the_entry_that_is_timed_says_so() -> None:
+    link = Link()
+    [first] = link.topic.publish(message())
+    assert link.read()[1].timed
+    link.commit(first, first)
+    [second] = link.topic.publish(message())
+    assert not link.read(after=first)[1].timed, "one was timed a short time ago"
+    link.commit(second, second)
+    link.rig.later(PAUSE_MS)
+    link.topic.publish(message())
+    assert link.read(after=second)[1].timed
 
 
 def test_only_what_is_for_the_link_is_read() -> None:
