@@ -4,7 +4,6 @@ What is checked is how much is under way, and in how many round trips a topic is
 """
 
 import asyncio
-import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +21,13 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long import fetch_read, fetch_write
-from magnetar.pipeline.long.hand_over import ReadyPort
 from magnetar.pipeline.planner import BULK, LONG, TAIL
 from magnetar.pipeline.shared_state import Pipeline
 from magnetar.pipeline.tasks import append_sender, task_read, task_write
 from magnetar.pipeline.tasks.append_request import AppendRequest
 from magnetar.pipeline.tasks.append_sender import AppendSender
+from magnetar.pipeline.tasks.direct import task_rows
 from magnetar.pipeline.tasks.link_channel import LinkChannel
-from magnetar.pipeline.tasks.task_write import LinkSink
 from magnetar.wire import pulsar_pb2 as pb
 from tests.support.brokers import BrokerProcess, World, eventually
 from tests.support.delaying_proxy import DelayingProxy
@@ -137,33 +135,31 @@ class Runner:
                 self.coordinator.committed(query, reports)
 
     def _planned(self, task: m.Task) -> m.TaskReport:
-        """Reader and sink take turns, as in Spark with an empty buffer between them."""
-        sink = LinkSink(self._token)
-        for batch in task_read.read_task(task, self._token, filtered=frozenset()):
-            sink.feed(batch)
-        return sink.finish()
+        return task_write.write_task(self._rows(task), self._token)
+
+    @staticmethod
+    def _rows(task: m.Task) -> Iterator[pa.RecordBatch]:
+        """No link has a filter: the writer reads everything itself."""
+
+        def read(_part: m.Task) -> Iterator[pa.RecordBatch]:
+            raise AssertionError
+
+        return task_rows(task, (), frozenset(), read)
 
     def _long(self, task: m.Task) -> m.TaskReport:
-        rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
-        written: list[LinkChannel] = []
+        connected: list[LinkChannel] = []
+        """To the source, for the questions, then to the destinations, and at last to the source, for the commits."""
 
-        def connect_to_read(address: str, token: str) -> LinkChannel:
-            return Asking(address, token, lambda: self.accepted.append(any(channel.hello for channel in written)))
+        def begins() -> None:
+            self.accepted.append(any(channel.hello for channel in connected if channel.locator == target))
 
-        def connect_to_write(address: str, token: str) -> LinkChannel:
-            channel = LinkChannel(address, token)
-            if address == task.routes[0].target_address:
-                written.append(channel)
-            return channel
+        def connect(address: str, token: str) -> LinkChannel:
+            asks = address != target and all(channel.locator != address for channel in connected)
+            connected.append(Asking(address, token, begins) if asks else LinkChannel(address, token))
+            return connected[-1]
 
-        def read() -> None:
-            reader = fetch_read.FetchReader(task, self._token, connect=connect_to_read, ready=ReadyPort())
-            for batch in reader.batches():
-                rows.put(batch)
-            rows.put(None)
-
-        threading.Thread(target=read, daemon=True).start()
-        return fetch_write.fetch_write(iter(rows.get, None), self._token, connect=connect_to_write)
+        target = task.routes[0].target_address
+        return fetch_write.fetch_write(self._rows(task), self._token, connect=connect)
 
     def stop(self) -> None:
         self.coordinator.drain(20_000)

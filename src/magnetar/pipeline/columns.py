@@ -11,14 +11,15 @@ from typing import Final
 ENTRY: Final = 0
 OPEN: Final = 1
 CLOSE: Final = 2
-BLOCK: Final = 3
+TASK: Final = 3
 ROUTE: Final = 4
 FETCHED: Final = 5
 LOOKED: Final = 6
 ANSWER: Final = 7
 FILLER: Final = 8
 READY: Final = 9
-"""Kinds of rows: an entry; the two control rows of a range, before and after its entries; a block of entries.
+"""Kinds of rows: an entry; the two control rows of a range, before and after its entries; a task that the writer reads itself
+(`pipeline.tasks.direct`).
 
 In long batches: a link's route; a topic, before its entries; the position up to which entries were examined; an answer with the
 entries of many topics; a filler, because Spark releases a row only when there is another one; and, after the routes, the port
@@ -38,11 +39,11 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("lists", "binary"),
     ("data", "binary"),
 )
-"""The columns of a row: name, Spark type. None is ever null. `lists` is empty except in blocks."""
+"""The columns of a row: name, Spark type. None is ever null. `lists` is empty except in rows of long batches."""
 
 NARROW: Final = tuple(column for column in COLUMNS if column[0] in ("kind", "link", "lists", "data"))
-"""The columns of a row of a long batch without filters, where no row is an entry: each column costs the JVM and both workers
-processor time for each Arrow batch, and such a batch often has one message."""
+"""The columns of a row that a writer reads itself in a long batch, where no row is an entry: each column costs processor time for
+each Arrow batch, and such a batch often has one message."""
 
 DECODED: Final = {
     "topic": "string",
@@ -61,9 +62,9 @@ def decoded_columns(filters: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in DECODED if name in words)
 
 
-def spark_schema(decoded: Sequence[str] = (), *, narrow: bool = False) -> str:
-    """The schema as Spark's DDL; `narrow`: of `NARROW` columns."""
-    fixed = [f"{name} {kind} not null" for name, kind in (NARROW if narrow else COLUMNS)]
+def spark_schema(decoded: Sequence[str] = ()) -> str:
+    """The schema as Spark's DDL."""
+    fixed = [f"{name} {kind} not null" for name, kind in COLUMNS]
     return ", ".join([*fixed, *(f"{name} {DECODED[name]}" for name in decoded)])
 
 

@@ -74,7 +74,7 @@ class PulsarEntries(DataSource):
 
     def schema(self) -> str:
         """The schema of the rows."""
-        return spark_schema(self._columns, narrow=self.options.get("query") in LONG and not self._filtered)
+        return spark_schema(self._columns)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """The source of the replication query."""
@@ -120,15 +120,22 @@ class EntriesReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
         from magnetar.pipeline import messages as m
-        from magnetar.pipeline.tasks.task_read import read_task
+        from magnetar.pipeline.tasks.direct import task_rows
 
         settle()
         task = m.decode_task(partition.value)
         if self._query in LONG:
             from magnetar.pipeline.long.fetch_read import fetch_task
 
-            return fetch_task(task, self._token, self._columns, self._filtered)
-        return read_task(task, self._token, self._columns, filtered=self._filtered)
+            def read(part: m.Task) -> "Iterator[pa.RecordBatch]":
+                return fetch_task(part, self._token, self._columns, self._filtered)
+        else:
+            from magnetar.pipeline.tasks.task_read import read_task
+
+            def read(part: m.Task) -> "Iterator[pa.RecordBatch]":
+                return read_task(part, self._token, self._columns)
+
+        return task_rows(task, self._columns, self._filtered, read)
 
 
 class EntriesWriter(DataSourceStreamArrowWriter):

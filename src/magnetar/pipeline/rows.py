@@ -1,8 +1,5 @@
 """Entries as rows: one row per entry, with as few and as cheap columns as the sink and filters need.
 
-A link without a filter needs no single entries, and a row costs the JVM 5 us however small its entry is. There a row is a
-*block* (`kind` 3): up to 128 KiB of consecutive entries and the lists that describe them (`lists`).
-
 A range opens with a control row (`kind` 1) whose bytes give the sink its destination and the position sent before it. It closes
 with one (`kind` 2) that has the position up to which entries were examined. No filter may drop them (`columns.keep`). Rows of a
 range are in the order of the log; ranges may be interleaved. The columns that Spark sees are in `columns`.
@@ -10,7 +7,7 @@ range are in the order of the log; ranges may be interleaved. The columns that S
 Nothing here loops over entries, except where a filter names a column that must be decoded from the metadata.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -19,7 +16,7 @@ import pyarrow as pa
 
 from magnetar.core.ids import NONE, Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import BLOCK, COLUMNS, DECODED, ENTRY, NARROW
+from magnetar.pipeline.columns import COLUMNS, DECODED, ENTRY, NARROW
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.metadata import readable
 from magnetar.wire.varint import signed
@@ -43,16 +40,6 @@ FLUSH_BYTES: Final = 256 << 10
 """A read this large becomes a batch of its own, whose data column *is* the received buffer; smaller ones are gathered."""
 
 FLUSH_ROWS: Final = 4096
-
-BLOCK_BYTES_MAX: Final = 128 << 10
-"""Size of a block of several entries. The JVM makes arrays of twice a row's size; from half a megabyte on they cost its collector
-more than the rows that are saved."""
-
-BLOCK_ENTRIES_MAX: Final = 1024
-"""Entries of a block: empty entries must not make a GEO_APPEND of more entries than a destination takes."""
-
-LISTS: Final = 6
-"""Lists of a block, one after the other, 64 bit per number: ledgers, entries, first indexes, counts, publish times, sizes."""
 
 
 def arrow_schema(decoded: Sequence[str] = (), *, narrow: bool = False) -> pa.Schema:
@@ -85,12 +72,10 @@ class Assembler:
 
     Args:
         decoded: names of `DECODED` columns to fill.
-        filtered: numbers of the links that have a filter; entries of the others go in blocks. None: none do.
     """
 
-    def __init__(self, decoded: Sequence[str] = (), filtered: Container[int] | None = None) -> None:
+    def __init__(self, decoded: Sequence[str] = ()) -> None:
         self._decoded = tuple(decoded)
-        self._filtered = filtered
         self._schema = arrow_schema(decoded)
         self._columns: list[list[Int]] = [[] for _ in NUMBERS]
         self._lists: list[bytes] = []
@@ -127,53 +112,24 @@ class Assembler:
         done = self.flush() if self._rows and len(payload) >= FLUSH_BYTES else []
         sizes = np.array(read.sizes, np.int64)
         columns = [read.ledgers, read.entries, read.first_indexes, read.counts, read.flags, read.publish_times]
-        if self._filtered is None or part.link in self._filtered:
-            rows = entries
-            kind = ENTRY
-            values: list[Int] = [np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)]
-            self._lists.extend([b""] * rows)
-            if self._decoded:
-                self._decode(part, sizes, payload)
-        else:
-            kind = BLOCK
-            lists = np.array([*columns[:4], columns[5], read.sizes], np.int64)
-            values, sizes = self._blocks(lists)
-            rows = len(sizes)
+        values: list[Int] = [np.array(column, dtype) for column, dtype in zip(columns, DTYPES[3:], strict=True)]
+        self._lists.extend([b""] * entries)
+        if self._decoded:
+            self._decode(part, sizes, payload)
         fixed: list[Int] = [
-            np.full(rows, kind, np.int8),
-            np.full(rows, part.link, np.int32),
-            np.full(rows, part.number, np.int32),
+            np.full(entries, ENTRY, np.int8),
+            np.full(entries, part.link, np.int32),
+            np.full(entries, part.number, np.int32),
         ]
         for index, added in enumerate(fixed + values):
             self._columns[index].append(added)
         self._sizes.append(sizes)
         self._data.append(payload)
         self._bytes += len(payload)
-        self._rows += rows
+        self._rows += entries
         if self._bytes >= FLUSH_BYTES or self._rows >= FLUSH_ROWS:
             done += self.flush()
         return done
-
-    def _blocks(self, lists: Int) -> tuple[list[Int], Int]:
-        """Cut an answer's entries into blocks; the number columns (but the first three) and the sizes of their rows.
-
-        The numbers are those of the last entry, the first index of the first, the count of all, the oldest publish time.
-        """
-        offsets = np.zeros(lists.shape[1] + 1, np.int64)
-        np.cumsum(lists[5], out=offsets[1:])
-        cuts = cut(offsets, 0, lists.shape[1], BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
-        begins, ends = np.array(cuts, np.int64).T
-        for begin, end in cuts:
-            self._lists.append(lists[:, begin:end].tobytes())
-        for values in self._extra.values():
-            values.extend([None] * len(cuts))
-        last = ends - 1
-        counts = np.add.reduceat(lists[3], begins).astype(np.int32)
-        published = np.minimum.reduceat(lists[4], begins)
-        flags: Int = np.zeros(len(cuts), np.int32)
-        return [lists[0][last], lists[1][last], lists[2][begins], counts, flags, published], offsets[ends] - offsets[
-            begins
-        ]
 
     def _decode(self, part: Part, sizes: Int, payload: memoryview) -> None:
         at = 0
@@ -279,34 +235,23 @@ class Slices:
         return self._data[int(self.offsets[begin]) : int(self.offsets[end])]
 
     def runs(self) -> list[tuple[int, int]]:
-        """(begin, end) of the longest runs of entries, or of blocks, of one range, and of single control rows, in order."""
+        """(begin, end) of the longest runs of entries of one range, and of single other rows, in order."""
         if not self.rows:
             return []
         kind = self.kind
-        carries = (kind[1:] == ENTRY) | (kind[1:] == BLOCK)
-        same = (self.range[1:] == self.range[:-1]) & (kind[1:] == kind[:-1]) & carries
+        same = (self.range[1:] == self.range[:-1]) & (kind[1:] == kind[:-1]) & (kind[1:] == ENTRY)
         cuts = np.flatnonzero(~same) + 1
         edges = [0, *cuts.tolist(), self.rows]
         return list(pairwise(edges))
 
     def lists(self, begin: int, end: int) -> Int:
-        """The lists that describe the entries of rows of one kind: an array of `LISTS` rows, a column for each entry."""
-        if self.kind[begin] == BLOCK:
-            blocks = [self._block(row) for row in range(begin, end)]
-            return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+        """Ledgers, entries, first indexes, counts, publish times, sizes of entries: an array with a column for each entry."""
         columns = (self.ledger, self.entry, self.first_index, self.message_count, self.publish_time)
         return np.stack([*(column[begin:end] for column in columns), np.diff(self.offsets[begin : end + 1])])
 
-    def _block(self, row: int) -> Int:
-        at, end = int(self._list_offsets[row]), int(self._list_offsets[row + 1])
-        values: Int = np.frombuffer(self._list_bytes[at:end], np.int64).reshape(LISTS, -1)
-        return values
-
     def pieces(self, begin: int, end: int, bytes_max: int, entries_max: int) -> list[tuple[int, int]]:
         """Cut a run into pieces of at most `bytes_max` (a larger single row is a piece of its own)."""
-        if self.kind[begin] == BLOCK:
-            entries_max //= BLOCK_ENTRIES_MAX
-        return cut(self.offsets, begin, end, bytes_max, max(1, entries_max))
+        return cut(self.offsets, begin, end, bytes_max, entries_max)
 
 
 def binary(column: pa.Array) -> tuple[Int, memoryview]:

@@ -1,7 +1,8 @@
 """Long batches between real brokers, without Spark: what Spark does between the two halves of a batch is ours here.
 
 A batch is a thread that feeds what the reader yields to the sink. It can be killed, run twice, and hold rows back as Java's
-buffers do. All tests share the brokers; each has topics of its own.
+buffers do. Rows are the entries of the first link, if it has a filter; the sink reads the other links itself. All tests share the
+brokers; each has topics of its own.
 """
 
 import logging
@@ -25,11 +26,13 @@ from magnetar.pipeline.columns import ENTRY
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long import fetch_read
+from magnetar.pipeline.long import fetch_write as fetch_write_module
 from magnetar.pipeline.long.fetch_read import FetchReader
 from magnetar.pipeline.long.fetch_write import fetch_write
 from magnetar.pipeline.long.hand_over import ReadyPort
 from magnetar.pipeline.planner import LONG
 from magnetar.pipeline.shared_state import Pipeline
+from magnetar.pipeline.tasks.direct import task_rows
 from magnetar.pipeline.tasks.link_channel import LinkChannel
 from tests.support.brokers import BrokerProcess, World, eventually
 
@@ -81,31 +84,47 @@ class Java:
             yield last
 
 
+def everything(_row: dict[str, object]) -> bool:
+    """A filter that drops nothing: all entries are rows."""
+    return True
+
+
 class Batch:
-    """One long batch: the reader in a thread of its own, the sink in another."""
+    """One long batch: the reader in a thread of its own, the sink in another.
+
+    Attributes:
+        readers: of the entries that are rows, and of those that the sink reads itself.
+        killed: set by a test.
+        report: when it has ended.
+    """
 
     def __init__(
         self, task: m.Task, token: str, wanted: Callable[[dict[str, object]], bool] | None, java: Java
     ) -> None:
         self._rows: queue.Queue[pa.RecordBatch | None] = queue.Queue()
         self._task, self._token, self._wanted, self._java = task, token, wanted, java
-        filtered = frozenset({0}) if wanted is not None else frozenset[int]()
-        self.reader = FetchReader(task, token, (), filtered, connect=LinkChannel, ready=ReadyPort())
+        self._filtered = frozenset({0}) if wanted is not None else frozenset[int]()
+        self.readers: list[FetchReader] = []
         self.killed = False
         self.report: m.TaskReport | None = None
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._read, self._write)]
         for thread in self._threads:
             thread.start()
 
+    def _fetch(self, task: m.Task) -> Iterator[pa.RecordBatch]:
+        self.readers.append(FetchReader(task, self._token, (), self._filtered, connect=LinkChannel, ready=ReadyPort()))
+        return self.readers[-1].batches()
+
     def _read(self) -> None:
-        for whole in self.reader.batches():
+        for whole in task_rows(self._task, (), self._filtered, self._fetch):
             batch = whole
             if self._wanted is not None:
                 rows = batch.drop_columns(["data"]).to_pylist()
                 batch = batch.filter(pa.array([row["kind"] != ENTRY or self._wanted(row) for row in rows]))
             self._rows.put(batch)
             if self.killed:
-                self.reader.over = True
+                for reader in self.readers:
+                    reader.over = True
         self._rows.put(None)
 
     def _write(self) -> None:
@@ -115,6 +134,7 @@ class Batch:
                     raise Killed
                 yield batch
 
+        _running.batch = self
         with suppress(Killed):
             self.report = fetch_write(self._java.carry(rows()), self._token, connect=LinkChannel)
 
@@ -122,6 +142,27 @@ class Batch:
     def over(self) -> bool:
         """Whether both halves have ended."""
         return not any(thread.is_alive() for thread in self._threads)
+
+
+_running = threading.local()
+"""The batch of a thread that writes."""
+
+
+class DirectReader(FetchReader):
+    """The sink's own reader, which the batch knows, and which is killed with it."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        batch: Batch = _running.batch
+        batch.readers.append(self)
+        for rows in super().batches():
+            if batch.killed:
+                raise Killed
+            yield rows
+
+
+@pytest.fixture(autouse=True)
+def direct_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_write_module, "FetchReader", DirectReader)
 
 
 class Runner:
@@ -201,6 +242,14 @@ def topic() -> str:
 @pytest.fixture
 def runner(world: World) -> Iterator[Runner]:
     made = Runner(world)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def filtering(world: World) -> Iterator[Runner]:
+    """The entries of the first link are rows."""
+    made = Runner(world, wanted=everything)
     yield made
     made.stop()
 
@@ -308,7 +357,11 @@ def test_a_filter_drops_entries_and_c_moves_over_them(world: World, traffic: Cal
         runner.stop()
 
 
-def test_a_killed_batch_is_sent_again_and_stored_once(runner: Runner, traffic: Callable[..., Traffic]) -> None:
+@pytest.mark.parametrize("of", ["runner", "filtering"])
+def test_a_killed_batch_is_sent_again_and_stored_once(
+    request: pytest.FixtureRequest, traffic: Callable[..., Traffic], of: str
+) -> None:
+    runner: Runner = request.getfixturevalue(of)
     one = traffic()
     for _ in range(4):
         one.publish(50)
@@ -334,7 +387,7 @@ def test_two_readers_of_one_batch(world: World, traffic: Callable[..., Traffic])
 
 def test_a_reader_that_stands_still_while_another_one_works(world: World, traffic: Callable[..., Traffic]) -> None:
     """Both believe that they run. Rows of the former one are in Java's buffers, and come when the other one has sent the same."""
-    runner = Runner(world)
+    runner = Runner(world, wanted=everything)
     try:
         one = traffic()
         one.publish(50)
@@ -344,7 +397,7 @@ def test_a_reader_that_stands_still_while_another_one_works(world: World, traffi
         one.publish(50)
         eventually(lambda: runner.java.held, what="rows are in Java's buffers")
         runner.java = Java()  # of the other one
-        Batch(former._task, runner.token, None, runner.java)
+        Batch(former._task, runner.token, everything, runner.java)
         one.publish(50)
         one.take()
         assert not former.over, "it does not know"
@@ -358,10 +411,10 @@ def test_a_reader_that_stands_still_while_another_one_works(world: World, traffi
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_grant_that_is_revoked_while_rows_of_it_are_on_their_way(
-    world: World, runner: Runner, traffic: Callable[..., Traffic], topic: str, lost: bool
+    world: World, filtering: Runner, traffic: Callable[..., Traffic], topic: str, lost: bool
 ) -> None:
     """The destination is started again, with its data or without. Rows that were in Java's buffers come after the comparison."""
-    one = traffic()
+    runner, one = filtering, traffic()
     one.publish(50)
     one.take()
     one.close()
@@ -391,7 +444,7 @@ def test_a_grant_that_is_revoked_while_rows_of_it_are_on_their_way(
 
 def test_a_filler_row_that_never_comes(world: World, traffic: Callable[..., Traffic]) -> None:
     """The last row waits in Java: until the next one comes, at the latest until the next batch supersedes this one."""
-    runner = Runner(world, length_ms=2_000)
+    runner = Runner(world, length_ms=2_000, wanted=everything)
     runner.java.fillers = False
     try:
         one = traffic()
@@ -452,7 +505,7 @@ def test_a_source_that_stands_still_for_longer_than_it_holds_a_question(
         process = world["a"].process
         assert process is not None
         process.send_signal(signal.SIGSTOP)
-        source = runner.batches[-1].reader._sources[f"127.0.0.1:{world['a'].pulsar_port}"]
+        source = runner.batches[-1].readers[0]._sources[f"127.0.0.1:{world['a'].pulsar_port}"]
         eventually(lambda: source.failures >= 2, what="the reader gave its connections up")
         process.send_signal(signal.SIGCONT)
         one.publish(50)

@@ -5,7 +5,6 @@ a task runs, the destination holds the wanted entries once and in order, and the
 """
 
 from collections.abc import Callable, Iterator
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +17,10 @@ from magnetar.core.ids import NONE, Position
 from magnetar.jobs.verify_listing import ENTRY as LISTED
 from magnetar.jobs.verify_listing import Part, list_parts
 from magnetar.pipeline import messages as m
-from magnetar.pipeline import rows as rows_module
 from magnetar.pipeline.columns import ENTRY, decoded_columns, keep
 from magnetar.pipeline.rows import arrow_schema
 from magnetar.pipeline.tasks import task_read
+from magnetar.pipeline.tasks.direct import task_rows
 from magnetar.pipeline.tasks.link_channel import LinkChannel, call
 from magnetar.pipeline.tasks.pace import Pace
 from magnetar.pipeline.tasks.task_read import read_task
@@ -72,11 +71,15 @@ def carry(
 ) -> dict[str, m.RangeReport]:
     """Run one task as Spark would: read, filter, cut into batches of another size, write.
 
-    Without a filter entries travel in blocks.
+    Without a filter the writer reads the task itself.
     """
     sink = LinkSink(TOKEN, connect=fresh, append_bytes_max=append_bytes_max, progress_ms=progress_ms)
-    filtered = frozenset[int]() if wanted is None else None
-    for whole in read_task(work, TOKEN, filtered=filtered, connect=fresh, progress_ms=progress_ms):
+    filtered = frozenset[int]() if wanted is None else frozenset(route.link for route in work.routes)
+
+    def read(part: m.Task) -> Iterator[pa.RecordBatch]:
+        return read_task(part, TOKEN, connect=fresh, progress_ms=progress_ms)
+
+    for whole in task_rows(work, (), filtered, read):
         batch = whole
         assert batch.schema.equals(arrow_schema())
         if wanted is not None:
@@ -217,14 +220,12 @@ def test_any_filter_in_any_pieces_delivers_like_its_dumb_twin(
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 400), max_size=40),
-    block=st.integers(1, 2000),
-    block_entries=st.integers(1, 8),
     rows_max=st.integers(1, 6),
     piece=st.integers(1, 1500),
     range_bytes=st.integers(1, 4000),
 )
-def test_blocks_deliver_what_single_rows_deliver(
-    sizes: list[int], block: int, block_entries: int, rows_max: int, piece: int, range_bytes: int
+def test_the_writer_delivers_what_it_reads_itself_as_it_delivers_rows(
+    sizes: list[int], rows_max: int, piece: int, range_bytes: int
 ) -> None:
     a, b = FakeCluster("a").start(), FakeCluster("b").start()
     try:
@@ -234,18 +235,15 @@ def test_blocks_deliver_what_single_rows_deliver(
             a.publish(TOPIC, entry_bytes(size, sequence=number), only_for=("c",) if size % 7 == 0 else ())
         last = a.topics[TOPIC].last
         sent = 0
-        with patch.multiple(rows_module, BLOCK_BYTES_MAX=block, BLOCK_ENTRIES_MAX=block_entries):
-            while a.topics[TOPIC].cursors["b"].c < last:
-                work = task(a, b, bytes_max=range_bytes)
-                singles = carry(work, lambda row: True, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
-                blocks = carry(work, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
-                assert (blocks.c, blocks.s, blocks.messages, blocks.bytes) == (
-                    singles.c, singles.s, singles.messages, singles.bytes
-                )  # fmt: skip
-                assert blocks.oldest_publish_ms == singles.oldest_publish_ms
-                assert (singles.duplicates, blocks.duplicates) == (0, blocks.entries)
-                sent += blocks.entries
-                settle(a, {TOPIC: blocks})
+        while a.topics[TOPIC].cursors["b"].c < last:
+            work = task(a, b, bytes_max=range_bytes)
+            rows = carry(work, lambda row: True, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
+            itself = carry(work, rows_max=rows_max, append_bytes_max=piece)[TOPIC]
+            assert (itself.c, itself.s, itself.messages, itself.bytes) == (rows.c, rows.s, rows.messages, rows.bytes)
+            assert itself.oldest_publish_ms == rows.oldest_publish_ms
+            assert (rows.duplicates, itself.duplicates) == (0, itself.entries)
+            sent += itself.entries
+            settle(a, {TOPIC: itself})
         assert b.identities(TOPIC, "a") == [number for number, size in enumerate(sizes) if size % 7]
         assert sent == len(b.identities(TOPIC, "a"))
         assert not b.violations

@@ -11,7 +11,8 @@ Spark delays rows at four points (PySpark 4.3, docs/decisions/0051-long-batches.
     the JVM's Arrow batches are large      a setting of the query (`replicate.LONG_SETTINGS`)
     the JVM's buffer to the writing worker likewise
 
-On a link without a filter each answer is one row. With a filter each entry of the answer is a row, between control rows.
+On a link without a filter each answer is one row, and the reader runs in the process of the writer: its rows do not go through
+Spark (`pipeline.tasks.direct`). With a filter each entry of the answer is a row, between control rows.
 """
 
 import random
@@ -31,7 +32,7 @@ from magnetar.pipeline.columns import ANSWER, FETCHED, FILLER, LOOKED, READY, RO
 from magnetar.pipeline.long.hand_over import READY_S, ReadyPort
 from magnetar.pipeline.long.plain_rows import ROWS_MAX, PlainRows
 from magnetar.pipeline.rows import Assembler
-from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Pollable
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Poll, Pollable
 from magnetar.pipeline.tasks.link_channel import LinkChannel, open_channel
 from magnetar.pipeline.tasks.pace import Mark, Pace
 from magnetar.pipeline.tasks.task_read import Connect, lists_agree
@@ -141,6 +142,7 @@ class FetchReader:
         connect: opens or takes a kept connection to an address.
         clock: seconds, monotonic.
         ready: where the writer says that it is ready, closed at the end; None: there is no writer to wait for.
+        poll: waits for the sources, closed at the end; None: one of its own.
     """
 
     def __init__(
@@ -153,14 +155,15 @@ class FetchReader:
         connect: Connect = open_channel,
         clock: Callable[[], float] = time.monotonic,
         ready: ReadyPort | None = None,
+        poll: Poll | None = None,
     ) -> None:
         assert task.long is not None
         self._long, self._token, self._filtered = task.long, token, filtered
         self._connect, self._clock = connect, clock
-        self._ready = ready
+        self._ready, self._poll = ready, poll
         self._ready_by = clock() + READY_S
         self._heard = False
-        self._assembler = Assembler(decoded, filtered)
+        self._assembler = Assembler(decoded)
         self._plain = PlainRows(narrow=not filtered)
         self._decoded = bool(decoded)
         self._routes = {route.link: route for route in task.routes}
@@ -182,7 +185,7 @@ class FetchReader:
         if self._ready is not None:
             self._put(READY, 0, str(self._ready.number).encode())
         yield from self._flush()
-        poll: ChannelPoll[Pollable] = ChannelPoll()
+        poll: Poll = self._poll or ChannelPoll()
         try:
             while not self.over and (now := self._clock()) < until:
                 for source in self._sources.values():

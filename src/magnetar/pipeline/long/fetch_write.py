@@ -1,17 +1,13 @@
 """The sink's half of a long batch: sends entries at once, and reports to the sources what the destinations have persisted.
 
-A thread reads Arrow batches from Spark, because only a blocking read can wait for Spark's stream. Everything else happens in one
-loop over all connections. `pipeline.long.fetched_topics` has the progress of the topics.
+The links without a filter are read here, too (`pipeline.tasks.direct`): Spark's rows are those of the other links. A thread takes
+them (`pipeline.long.row_queue`). Everything else happens in one loop over all connections. `pipeline.long.fetched_topics` has the
+progress of the topics.
 """
 
-import os
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from math import inf
-from threading import Thread
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -19,16 +15,19 @@ import pyarrow as pa
 
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, READY, ROUTE
+from magnetar.pipeline.columns import ANSWER, ENTRY, FETCHED, FILLER, LOOKED, READY, ROUTE, TASK
 from magnetar.pipeline.long.commit_channel import CommitChannel
+from magnetar.pipeline.long.fetch_read import FetchReader
 from magnetar.pipeline.long.fetched_topics import FetchedTopic, LinkProgress
-from magnetar.pipeline.long.hand_over import say_ready
+from magnetar.pipeline.long.hand_over import ReadyPort, say_ready
 from magnetar.pipeline.long.plain_rows import plain_rows
+from magnetar.pipeline.long.row_queue import RowQueue
 from magnetar.pipeline.rows import Slices, cut
 from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendSender
 from magnetar.pipeline.tasks.channel_poll import Pollable
 from magnetar.pipeline.tasks.link_channel import open_channel
 from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.pipeline.tasks.working_poll import Ready, WorkingPoll
 from magnetar.runtime.clock import wall_ms
 from magnetar.wire import pulsar_pb2 as pb
 from magnetar.wire.positions import position_from_proto
@@ -46,7 +45,7 @@ WAIT_S: Final = 0.5
 END_S: Final = 2.0
 """How long the last confirmations may take to reach their sources at the end of a batch."""
 
-_PLAIN: Final = frozenset((ANSWER, ROUTE, READY, FILLER))
+_PLAIN: Final = frozenset((ANSWER, ROUTE, READY, FILLER, TASK))
 
 
 class FetchSink:
@@ -55,17 +54,21 @@ class FetchSink:
     Args:
         token: of the links.
         connect: opens or takes a kept connection to an address.
+
+    Attributes:
+        direct: tasks that have come, and that this process has to read itself.
     """
 
     def __init__(self, token: str, *, connect: Connect = open_channel) -> None:
+        self.direct: list[m.Task] = []
         self._token, self._connect = token, connect
         self._sender = AppendSender(token, connect, heeds_throttles=True)
         self._links: dict[int, LinkProgress] = {}
         self._numbers: dict[int, FetchedTopic] = {}
         self._commits: dict[str, CommitChannel] = {}
         self._committed_at = 0.0
-        self._reader_waits_at = 0
-        """The port where the reader waits for the connections to the destinations; 0: it does not."""
+        self._ports: list[int] = []
+        """Where readers wait for the word that the connections to the destinations are open."""
         self._task = random.SystemRandom().getrandbits(63) | 1
 
     def feed(self, batch: pa.RecordBatch) -> None:
@@ -101,8 +104,10 @@ class FetchSink:
         elif kind == ROUTE:
             totals = pb.GeoFetchTotals(task=self._task, messages=0, bytes=0, duplicates=0)
             self._links[link] = LinkProgress(m.decode_route(data), totals, wall_ms)
+        elif kind == TASK:
+            self.direct.append(m.decode_task(data))
         elif kind == READY:
-            self._reader_waits_at = int(bytes(data))
+            self._ports.append(int(bytes(data)))
             for progress in self._links.values():
                 self._sender.down(progress.route)  # opens the connection
             self._when_opened()
@@ -169,22 +174,29 @@ class FetchSink:
 
     # ----------------------------------------------------------------------------------------------------------- moving
 
-    def pump(self, timeout: float, wake: "Wake") -> None:
-        """Send, receive and commit as much as possible; wait at most `timeout` seconds."""
+    def pump(self, timeout: float, rows: RowQueue, others: Mapping[Pollable, Ready] | None = None) -> None:
+        """Send, receive and commit as much as possible; wait at most `timeout` seconds.
+
+        Args:
+            timeout: seconds.
+            rows: from Spark: waiting ends when some have come.
+            others: to wait for, and the call for each when it is ready.
+        """
         wait = min(timeout, self._commit())
-        others: dict[Pollable, Callable[[bool, bool], None]] = {wake: lambda _readable, _writable: wake.drain()}
+        waiting: dict[Pollable, Ready] = {rows: rows.drain, **(others or {})}
         for commits in self._commits.values():
             if commits.channel is not None:
-                others[commits.channel] = commits.pump
-        self._sender.pump(wait, others)
-        if self._reader_waits_at:
+                waiting[commits.channel] = commits.pump
+        self._sender.pump(wait, waiting)
+        if self._ports:
             self._when_opened()
 
     def _when_opened(self) -> None:
-        """Say to the reader that it can begin, if no destination has still to accept its connection."""
+        """Say to the readers that they can begin, if no destination has still to accept its connection."""
         if all(self._sender.opened(link.route) for link in self._links.values()):
-            say_ready(self._reader_waits_at)
-            self._reader_waits_at = 0
+            for port in self._ports:
+                say_ready(port)
+            self._ports.clear()
 
     def _commit(self) -> float:
         """Report confirmations to the sources, if it is time; returns how long to wait for the next time."""
@@ -221,54 +233,23 @@ class FetchSink:
             or any(commits.busy for commits in self._commits.values())
         )
 
-    def finish(self, wake: "Wake") -> m.TaskReport:
+    def finish(self, rows: RowQueue) -> m.TaskReport:
         """Wait until everything is confirmed or given up, and the sources know it."""
         while self._sender.busy:
-            self.pump(self._sender.patience_s, wake)
+            self.pump(self._sender.patience_s, rows)
         for link in self._links.values():
             link.prompt = True
         until = time.monotonic() + END_S
         while self.busy and time.monotonic() < until:
-            self.pump(COMMIT_PROMPT_S, wake)
+            self.pump(COMMIT_PROMPT_S, rows)
         for commits in self._commits.values():
             commits.close()
         self._sender.close()
         return m.TaskReport((), 0)
 
 
-class Wake:
-    """The end of a pipe that the thread which reads from Spark writes to."""
-
-    wants_write = False
-    wake_at = inf
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-
-    def fileno(self) -> int:
-        """The end that is waited for."""
-        return self._read
-
-    def wake(self) -> None:
-        """Called by the thread."""
-        with suppress(BlockingIOError):  # else it is awake already
-            os.write(self._write, b"x")
-
-    def drain(self) -> None:
-        """Called by the loop."""
-        with suppress(BlockingIOError):
-            os.read(self._read, 4096)
-
-    def close(self) -> None:
-        """Close both ends."""
-        os.close(self._read)
-        os.close(self._write)
-
-
 def fetch_write(batches: Iterable[pa.RecordBatch], token: str, *, connect: Connect = open_channel) -> m.TaskReport:
-    """Send the rows of one long batch in a Spark worker.
+    """Send the rows of one long batch in a Spark worker, and what this process reads itself.
 
     Args:
         batches: they come when the reader yields them.
@@ -278,35 +259,22 @@ def fetch_write(batches: Iterable[pa.RecordBatch], token: str, *, connect: Conne
     Raises:
         BaseException: what Spark's stream raised.
     """
-    wake = Wake()
-    queue: deque[pa.RecordBatch | None] = deque()
-    failed: list[BaseException] = []
-
-    def take() -> None:
-        try:
-            for batch in batches:
-                queue.append(batch)
-                wake.wake()
-        except BaseException as error:  # noqa: BLE001 - raised again by the task's own thread
-            failed.append(error)
-        queue.append(None)
-        wake.wake()
-
-    thread = Thread(target=take, name="magnetar-take", daemon=True)
-    thread.start()
+    rows = RowQueue(batches)
     sink = FetchSink(token, connect=connect)
-    over = False
-    while not over:
-        while queue and not over:
-            batch = queue.popleft()
-            over = batch is None
-            if batch is not None:
+
+    def work(timeout: float, others: Mapping[Pollable, Ready]) -> None:
+        sink.pump(min(timeout, WAIT_S), rows, others)
+        for batch in rows.taken():
+            sink.feed(batch)
+
+    while not rows.over:
+        work(WAIT_S, {})
+        while sink.direct:
+            reader = FetchReader(sink.direct.pop(), token, connect=connect, ready=ReadyPort(), poll=WorkingPoll(work))
+            for batch in reader.batches():
                 sink.feed(batch)
-        if not over:
-            sink.pump(WAIT_S, wake)
-    thread.join()
-    if failed:
-        raise failed[0]
-    report = sink.finish(wake)
-    wake.close()
+    for batch in rows.taken():
+        sink.feed(batch)
+    report = sink.finish(rows)
+    rows.close()
     return report

@@ -29,6 +29,18 @@ class Pollable(Protocol):
         ...
 
 
+class Poll(Protocol):
+    """A way to wait for connections: `ChannelPoll`, or one that does other work meanwhile."""
+
+    def wait(self, pollables: Iterable[Pollable], timeout: float) -> list[tuple[Pollable, bool, bool]]:
+        """See `ChannelPoll.wait`."""
+        ...
+
+    def close(self) -> None:
+        """It waits no more."""
+        ...
+
+
 P = TypeVar("P", bound=Pollable)
 
 

@@ -9,7 +9,8 @@ and with it the other links.
 
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +20,8 @@ from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import CLOSE, OPEN
 from magnetar.pipeline.rows import Assembler
-from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, new_channel, open_channel, wait
+from magnetar.pipeline.tasks.channel_poll import ChannelPoll, Poll, Pollable
+from magnetar.pipeline.tasks.link_channel import LinkChannel, keep_channel, new_channel, open_channel
 from magnetar.pipeline.tasks.pace import Mark
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
@@ -266,9 +268,9 @@ def read_task(
     token: str,
     decoded: Sequence[str] = (),
     *,
-    filtered: Container[int] | None = None,
     connect: Connect = open_channel,
     progress_ms: int | None = None,
+    poll: Poll | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of one task.
 
@@ -276,9 +278,9 @@ def read_task(
         task: which.
         token: of the links.
         decoded: further columns, see `rows.DECODED`.
-        filtered: links whose entries have to be rows of their own (see `rows`); None: all.
         connect: opens or takes a kept connection to an address.
         progress_ms: a source without a byte for this time is given up; None: as the routes say.
+        poll: waits for the sources; None: one of its own.
 
     Yields:
         Batches of rows: each range opens and closes with a control row, whatever happens.
@@ -291,34 +293,36 @@ def read_task(
         by_address.setdefault(route.source_address, []).append(progress)
     if progress_ms is None:
         progress_ms = max((route.progress_ms for route in task.routes), default=0)
-    assembler = Assembler(decoded, filtered)
+    assembler = Assembler(decoded)
     sources = [SourceReader(address, token, ranges, connect) for address, ranges in by_address.items()]
     for source in sources:
         _close_ranges(source, assembler)
-    while busy := [source for source in sources if source.busy]:
-        for progress, read, payload in _step(busy, progress_ms):
-            _open_range(progress, assembler)
-            yield from assembler.entries(progress.part, read, payload)
-        for source in busy:
-            _close_ranges(source, assembler)
-    yield from assembler.flush()
+    with closing(poll or ChannelPoll()) as waiting:
+        while busy := [source for source in sources if source.busy]:
+            for progress, read, payload in _step(busy, progress_ms, waiting):
+                _open_range(progress, assembler)
+                yield from assembler.entries(progress.part, read, payload)
+            for source in busy:
+                _close_ranges(source, assembler)
+        yield from assembler.flush()
     for source in sources:
         if source.channel is not None:
             keep_channel(source.channel, token)
 
 
-def _step(busy: Sequence[SourceReader], progress_ms: int) -> list[Answer]:
+def _step(busy: Sequence[SourceReader], progress_ms: int, poll: Poll) -> list[Answer]:
     """Wait for one of the sources, take what came, and give up those that were silent for too long.
 
     Only time spent waiting here counts as silence: Spark may hold this generator back for long.
     """
     began = time.monotonic()
-    channels = {source.channel: source for source in busy if source.channel is not None}
+    waiting = [(source.channel, source) for source in busy if source.channel is not None]
+    channels: dict[Pollable, SourceReader] = dict(waiting)
     answers: list[Answer] = []
-    for channel, readable, writable in wait(channels, progress_ms / 1000):
+    for channel, readable, writable in poll.wait(channels, progress_ms / 1000):
         answers += channels[channel].pump(readable, writable)
     waited = time.monotonic() - began
-    for channel, source in channels.items():
+    for channel, source in waiting:
         source.silent_s = 0.0 if channel.progress_at >= began else source.silent_s + waited
         if source.silent_s * 1000 >= progress_ms and source.busy:
             source.give_up(f"no progress within {progress_ms} ms")

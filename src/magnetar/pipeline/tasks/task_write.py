@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from magnetar.core.ids import Position
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import BLOCK, CLOSE, ENTRY, OPEN
+from magnetar.pipeline.columns import CLOSE, ENTRY, FILLER, OPEN, TASK
 from magnetar.pipeline.rows import Slices
 from magnetar.pipeline.tasks.append_request import AppendRequest
 from magnetar.pipeline.tasks.append_sender import APPEND_BYTES_MAX, APPEND_ENTRIES_MAX, AppendSender
 from magnetar.pipeline.tasks.link_channel import open_channel
-from magnetar.pipeline.tasks.task_read import Connect
+from magnetar.pipeline.tasks.task_read import Connect, read_task
+from magnetar.pipeline.tasks.working_poll import WorkingPoll
 from magnetar.runtime.clock import wall_ms
 
 
@@ -130,9 +131,11 @@ class LinkSink:
         progress_ms: int | None = None,
         append_bytes_max: int = APPEND_BYTES_MAX,
     ) -> None:
+        self._token, self._connect, self._progress_ms = token, connect, progress_ms
         self._clock_ms, self._append_bytes_max = clock_ms, append_bytes_max
         self._sender = AppendSender(token, connect, progress_ms)
         self._ranges: dict[int, RangeProgress] = {}
+        self._direct: list[m.Task] = []
         self._began_ms = clock_ms()
 
     def feed(self, batch: pa.RecordBatch) -> None:
@@ -154,19 +157,28 @@ class LinkSink:
                     clock_ms=self._clock_ms,
                 )
                 continue
+            if kind == TASK:
+                self._direct.append(m.decode_task(rows.data(begin, end)))
+                continue
+            if kind == FILLER:
+                continue
             progress = self._ranges.get(number)
             if progress is None:
                 raise ValueError(f"rows of range {number} came without their opening row: a control row was dropped")
             if kind == CLOSE:
                 progress.closing = m.decode_closing(rows.data(begin, end))
-            elif kind in (ENTRY, BLOCK):
+            elif kind == ENTRY:
                 self._enqueue(progress, rows, begin, end)
         self._sender.pump(0)
         while self._sender.full:
             self._sender.pump(self._sender.patience_s)
 
     def finish(self) -> m.TaskReport:
-        """Wait until everything is confirmed or given up, and report."""
+        """Read what is ours to read, wait until everything is confirmed or given up, and report."""
+        for task in self._direct:
+            poll = WorkingPoll(self._sender.pump)
+            for batch in read_task(task, self._token, connect=self._connect, progress_ms=self._progress_ms, poll=poll):
+                self.feed(batch)
         while self._sender.busy:
             self._sender.pump(self._sender.patience_s)
         self._sender.close()

@@ -10,8 +10,9 @@ from magnetar.pipeline import messages as m
 from magnetar.pipeline.columns import READY
 from magnetar.pipeline.long import fetch_read
 from magnetar.pipeline.long.fetch_read import FetchReader
-from magnetar.pipeline.long.fetch_write import FetchSink, Wake
+from magnetar.pipeline.long.fetch_write import FetchSink
 from magnetar.pipeline.long.hand_over import READY_S, ReadyPort, say_ready
+from magnetar.pipeline.long.row_queue import RowQueue
 from magnetar.pipeline.tasks.link_channel import LinkChannel
 from magnetar.runtime.network.link_connection import LinkDown
 from magnetar.wire import pulsar_pb2 as pb
@@ -169,9 +170,9 @@ class Writer:
         self.sink.feed(next(FetchReader(task, "token", ready=self.port).batches()))
 
     def pump(self) -> None:
-        wake = Wake()
-        self.sink.pump(0.0, wake)
-        wake.close()
+        rows = RowQueue([])
+        self.sink.pump(0.0, rows)
+        rows.close()
 
 
 def test_the_writer_connects_before_there_is_anything_to_send_and_says_when_it_can() -> None:
