@@ -115,8 +115,7 @@ class BrokerApp:
         resources = Resources.load(stored, defaults=defaults_of(self.config.policies))
         first = resources.first_start(self.config, name, storage.uuid)
         if first.puts:
-            # Not in the event loop, in which a store on BookKeeper waits for its bookies.
-            await asyncio.to_thread(self.store.apply, first.puts, first.deletes)
+            self.store.apply(first.puts, first.deletes)
             resources.apply(first)
         self.broker = Broker(
             outbox,
@@ -147,6 +146,7 @@ class BrokerApp:
             admin_urls={other.name: other.admin_url for other in self.config.clusters.values()},
         )
         self.driver = Driver(loop, self.broker, outbox, self.log, self.store, clock, storage.lease)
+        self._stack.callback(self.driver.shut_down)
         self.server = PulsarServer(
             loop,
             self.driver,
@@ -187,7 +187,7 @@ class BrokerApp:
             files=self._files,
             answers=self._answers,
         )
-        self._opening = Opening(self.cluster, self.endpoints, self, asyncio.get_running_loop(), changed=waiting.seen)
+        self._opening = Opening(self.cluster, self.endpoints, self, self._stack, changed=waiting.seen)
         await waiting.start()
         await asyncio.to_thread(self._opening.register)
         taking = asyncio.ensure_future(asyncio.to_thread(self._opening.wait, self._say_that_it_waits))
@@ -314,7 +314,7 @@ class BrokerApp:
         self.driver.quiet.warn(line)
 
     async def stop(self) -> None:
-        """Stop taking work, make everything durable, let go of the folder or the log."""
+        """Stop taking work, make everything durable, let go of the folder."""
         if self._waiting is not None:
             await self._waiting.stop()
         self._ports.close()
@@ -326,11 +326,7 @@ class BrokerApp:
             await self.server.stop()
         if hasattr(self, "driver"):
             self.driver.run(self.broker.shut_down)
-            # Not in the event loop, in which reads of BookKeeper end.
-            await asyncio.to_thread(self.driver.shut_down)
         self._stack.close()
-        if self._opening is not None:
-            await asyncio.to_thread(self._opening.close)
 
 
 async def _started(app: BrokerApp, stopping: asyncio.Event) -> bool:

@@ -7,7 +7,6 @@ lose power between any two operations. `SimStore` commits in order, a group at a
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -277,7 +276,6 @@ class SimLog(LogThread):
         slow_ms: the longest time from a submit to the cycle that takes it.
         reports: called at the moment of the fact.
         holds: see `Turns`.
-        in_loop: whether the event loop does cycles, see `soon` of `LogThread`.
 
     Attributes:
         reading: the thread that is within an operation is one that reads for a client, and the log's is not.
@@ -292,8 +290,6 @@ class SimLog(LogThread):
         slow_ms: int,
         reports: Reports,
         holds: Callable[[], bool],
-        *,
-        in_loop: bool = False,
     ) -> None:
         super().__init__(
             files,
@@ -304,7 +300,6 @@ class SimLog(LogThread):
             on_healed=reports.healed,
             salt=lambda: rng.randbytes(SALT_BYTES),
             step_aside=lambda: None,
-            soon=self._in_loop if in_loop else None,
         )
         self._rng, self._slow_ms = rng, slow_ms
         self._turns = Turns(clock, holds, reports.power_cut)
@@ -330,8 +325,7 @@ class SimLog(LogThread):
     def submit(self, append: Append) -> None:
         """Queue an append."""
         super().submit(append)
-        if self._soon is None:
-            self._arm()
+        self._arm()
 
     def drop(self, ledgers: Sequence[int]) -> None:  # type: ignore[override]  # the broker gives tuples
         """These ledgers are needed no more."""
@@ -349,9 +343,7 @@ class SimLog(LogThread):
             self._turns.end()
             return False
         try:
-            while not self._broken and (
-                self._queue or self._dropped or self._barriers or self._behind or self._failure
-            ):
+            while not self._broken and (self._queue or self._dropped or self._barriers or self._behind):
                 self._landed = True
                 self._cycle()
         except PowerCut:
@@ -374,24 +366,7 @@ class SimLog(LogThread):
     @property
     def idle(self) -> bool:
         """Nothing waits."""
-        return not self._queue and not self._behind and not self._failure and not self._broken
-
-    def _in_loop(self, turn: Callable[[], None]) -> None:
-        self._turns.after(int(self._rng.random() * self._slow_ms), partial(self._loop_turn, turn))
-
-    def _loop_turn(self, turn: Callable[[], None]) -> None:
-        if self._broken:
-            # The thread has the log until it works again.
-            self._called = False
-            self._arm()
-            return
-        turn()
-        if self._behind:
-            # Nothing else calls it when more is durable.
-            self._woken()
-
-    def _leave(self) -> None:
-        self._arm()
+        return not self._queue and not self._behind and not self._broken
 
     def _arm(self) -> None:
         if not self._due:
@@ -403,9 +378,7 @@ class SimLog(LogThread):
         if self._broken:
             waiting, self._queue = self._queue, []
             self._refuse(waiting, "the log cannot be written")
-        elif (
-            self._queue or self._dropped or self._barriers or self._behind or self._failure or self._background.pending
-        ):
+        elif self._queue or self._dropped or self._barriers or self._behind or self._background.pending:
             # No other thread wakes this one: it looks each time what has become durable.
             self._landed = True
             self._cycle()

@@ -19,7 +19,6 @@ So a publish waits only for the event that is being handled, not for all the wor
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -126,7 +125,6 @@ class Driver:
         lease: Lease,
     ) -> None:
         self._loop = loop
-        self._thread = threading.get_ident()
         self._broker = broker
         self._outbox = outbox
         self._log = log
@@ -217,19 +215,19 @@ class Driver:
         return max(TURN_S - self._spent_s, self._spent_s * LEAST_PART)
 
     def appended(self, batch: list[tuple[Append, Location]]) -> None:
-        """The log holds these; called on the log's thread, or in the event loop."""
+        """The log holds these; called on the log's thread."""
         self._tell(self._broker.appended, batch)
 
     def append_failed(self, batch: list[Append], error: str) -> None:
-        """The log does not hold these and never will; called as `appended`."""
+        """The log does not hold these and never will; called on the log's thread."""
         self._tell(self._broker.append_failed, batch, error)
 
     def healed(self) -> None:
-        """The log takes appends again; called as `appended`."""
+        """The log takes appends again; called on the log's thread."""
         self._tell(self._broker.healed)
 
     def _tell(self, event: Callable[..., None], *arguments: Any) -> None:
-        """A report of the log."""
+        """A report; on the log's thread."""
         self._urgent.append((event, arguments))
         self._hop(self._report)
 
@@ -244,9 +242,6 @@ class Driver:
         self._hop(self._wake)
 
     def _hop(self, callback: Callable[[], None]) -> None:
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(callback)
-            return
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:

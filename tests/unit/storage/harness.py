@@ -35,12 +35,7 @@ class Log:
         files, folder: where it is; by default in memory.
         lanes: whether it has the lane of large appends, too.
         config: of the broker.
-
-    Attributes:
-        soon: see `LogThread`; of all logs of a test.
     """
-
-    soon: Callable[[Callable[[], None]], object] | None = None
 
     def __init__(
         self, files: Files | None = None, folder: Path = FOLDER, *, lanes: bool = False, **config: Any
@@ -60,7 +55,6 @@ class Log:
             on_healed=lambda: self._report("healed", None),
             heal_pauses_s=(0.001,),
             salt=lambda: b"saltsalt",
-            soon=self.soon,
         )
         self.recovered: Recovered = self.thread.start()
         self.ids = LedgerIds(self.recovered.last_ledger)

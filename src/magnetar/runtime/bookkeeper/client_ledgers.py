@@ -1,17 +1,16 @@
 """The interfaces of `runtime.bookkeeper.ledgers`, by the client of BookKeeper's ledgers.
 
-The client runs in an event loop: the broker's, or one on a thread of its own. Callers on other threads wait for it. In the loop
-itself only what does not wait may be called: `submit` and `landed` of a ledger that is written, and `free_bytes`.
+The client has an event loop of its own, on a thread of its own; callers on any other thread wait for it.
 """
 
 import asyncio
-import contextlib
 import errno
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -34,14 +33,11 @@ FREE_S: Final = 2.0
 """How long an answer to the question for free room is used. The log asks every 50 ms. Bookies take entries until their disks
 are nearly full, and refuse them then."""
 
-UNKNOWN_FREE: Final = 1 << 62
-"""The free room until bookies have answered for the first time: enough. If it is not, they refuse entries."""
-
 FILE: Final = "magnetar-file"
 """The key in a ledger's metadata under which the name of its file is."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def _as_disk_errors() -> Iterator[None]:
     """Errors of BookKeeper as those of a disk."""
     try:
@@ -56,7 +52,7 @@ class ClientLedgers:
     """`Ledgers`: made by `connect`, ended by `close`.
 
     Args:
-        loop: of the client.
+        loop: runs on a thread of its own.
         client: of that loop.
         ensemble: bookies among which the entries of a ledger are spread; each entry goes to all of them.
         ack_quorum: bookies that have an entry on disk before it is confirmed.
@@ -67,9 +63,9 @@ class ClientLedgers:
         self._client = client
         self._ensemble = ensemble
         self._ack_quorum = ack_quorum
-        self._free = UNKNOWN_FREE
-        self._asked: Future[None] | None = None
-        self._ask_s = 0.0
+        self._free: Future[int] | None = None
+        self._free_known = 0
+        self._free_asked_s = 0.0
 
     @classmethod
     def connect(
@@ -82,9 +78,8 @@ class ClientLedgers:
         security: Security | None = None,
         zookeeper_security: ZooKeeperSecurity = OPEN,
         bookies_changed: Callable[[], None] = lambda: None,
-        loop: asyncio.AbstractEventLoop | None = None,
     ) -> "ClientLedgers":
-        """Connect to ZooKeeper. Not to be called in `loop`.
+        """Connect to ZooKeeper.
 
         Args:
             hosts: `host:port`, several with commas between them.
@@ -92,15 +87,14 @@ class ClientLedgers:
             ensemble, ack_quorum: see the class.
             security: of the connections to bookies.
             zookeeper_security: of the connections to ZooKeeper.
-            bookies_changed: called when other bookies are registered, in the event loop.
-            loop: runs on another thread, longer than this object is in use; None: one is made.
+            bookies_changed: called when other bookies are registered, on a thread of the client's.
 
         Raises:
             StorageError: ZooKeeper does not answer, or the node is no BookKeeper.
         """
-        runs = _Loop(loop)
+        loop = _Loop()
         try:
-            client = runs.call(
+            client = loop.call(
                 BookKeeper.connect(
                     hosts,
                     root=root,
@@ -110,12 +104,12 @@ class ClientLedgers:
                 )
             )
         except BookKeeperError as error:
-            runs.close()
+            loop.close()
             raise StorageError(str(error)) from error
         except BaseException:
-            runs.close()
+            loop.close()
             raise
-        return cls(runs, client, ensemble, ack_quorum)
+        return cls(loop, client, ensemble, ack_quorum)
 
     def close(self) -> None:
         """End all connections. Ledgers that are being written stay open, and what they have not confirmed fails."""
@@ -161,19 +155,19 @@ class ClientLedgers:
             return
 
     def free_bytes(self) -> int:
-        """See `Ledgers`. The last answer of the bookies: the log does not wait for one that is slow or hangs.
-
-        If none answers, appends fail of themselves.
-        """
-        now_s = time.monotonic()
-        if now_s >= self._ask_s and (self._asked is None or self._asked.done()):
-            self._ask_s = now_s + FREE_S
-            self._asked = self._loop.begin(self._ask())
-        return self._free
-
-    async def _ask(self) -> None:
-        with contextlib.suppress(BookKeeperError):
-            self._free = await self._client.free_bytes() // self._ensemble
+        """See `Ledgers`. The answer may be some seconds old, so that the log does not wait for a bookie that is slow or hangs."""
+        free, now_s = self._free, time.monotonic()
+        with _as_disk_errors():
+            if free is None or (free.done() and free.exception() is not None):
+                free = self._free = self._loop.begin(self._client.free_bytes())
+                self._free_asked_s = now_s
+                self._free_known = free.result() // self._ensemble
+            elif free.done():
+                self._free_known = free.result() // self._ensemble
+                if now_s - self._free_asked_s >= FREE_S:
+                    self._free = self._loop.begin(self._client.free_bytes())
+                    self._free_asked_s = now_s
+        return self._free_known
 
 
 class ClosedLedger:
@@ -201,11 +195,10 @@ class WrittenLedger:
         self._client = client
         self._ledger = ledger
         self._reader: ReadableLedger | None = None
-        # Used in the loop alone: what waits for room.
+        # Used by the loop's thread alone: what waits for room.
         self._outgoing: deque[list[bytes]] = deque()
         self._sending: asyncio.Task[None] | None = None
-        # Used on both sides. `submit` is called in the loop or not, and the order stays.
-        self._incoming: deque[list[bytes]] = deque()
+        # Used by both threads.
         self._changed = threading.Condition(threading.Lock())
         self._submitted = 0
         self._landed = 0
@@ -215,8 +208,7 @@ class WrittenLedger:
     def submit(self, payloads: Sequence[bytes]) -> None:
         """See `Writable`."""
         self._submitted += 1
-        self._incoming.append(list(payloads))
-        self._loop.here(self._begin)
+        self._loop.soon(self._begin, list(payloads))
 
     def wait(self) -> None:
         """See `Writable`."""
@@ -254,21 +246,21 @@ class WrittenLedger:
         with _as_disk_errors():
             raise self._error
 
-    # ------------------------------------------------------------------------------------------------------- in the loop
+    # ------------------------------------------------------------------------------------------- on the thread of the loop
 
-    def _begin(self) -> None:
-        """Send what was submitted, or let it wait until there is room."""
-        while self._incoming and self._error is None:
-            payloads = self._incoming.popleft()
-            if self._sending is None and self._ledger.has_room and len(payloads) == 1:
-                try:
-                    self._follow(self._ledger.append(payloads[0]))
-                except BookKeeperError as error:
-                    self._fail(error)
-            else:
-                self._outgoing.append(payloads)
-                if self._sending is None:
-                    self._sending = asyncio.get_running_loop().create_task(self._send())
+    def _begin(self, payloads: list[bytes]) -> None:
+        """Send, or let it wait until there is room."""
+        if self._error is not None:
+            return
+        if self._sending is None and self._ledger.has_room and len(payloads) == 1:
+            try:
+                self._follow(self._ledger.append(payloads[0]))
+            except BookKeeperError as error:
+                self._fail(error)
+            return
+        self._outgoing.append(payloads)
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
         """Send everything that waits."""
@@ -320,27 +312,21 @@ def _nothing() -> None: ...
 
 
 class _Loop:
-    """An event loop that runs on another thread, or one that is made here, on a thread of its own."""
+    """An event loop on a thread of its own."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._loop = loop or uvloop.new_event_loop()
-        self._own: threading.Thread | None = None
-        if loop is None:
-            self._own = threading.Thread(target=self._run, name="bookkeeper", daemon=True)
-            self._own.start()
-        self._thread = self.call(_thread())
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="bookkeeper", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
 
-    def here(self, call: Callable[[], None]) -> None:
-        """Call something in the loop: now, if this is its thread."""
-        if threading.get_ident() == self._thread:
-            call()
-        else:
-            self._loop.call_soon_threadsafe(call)
+    def soon(self, call: Callable[[list[bytes]], None], payloads: list[bytes]) -> None:
+        """Call something on the loop's thread, from another thread."""
+        self._loop.call_soon_threadsafe(call, payloads)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
         """Start work, from another thread."""
@@ -351,11 +337,6 @@ class _Loop:
         return self.begin(work).result()
 
     def close(self) -> None:
-        """End the loop and its thread, if they were made here."""
-        if self._own is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._own.join()
-
-
-async def _thread() -> int:
-    return threading.get_ident()
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()

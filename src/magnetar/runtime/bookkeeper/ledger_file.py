@@ -212,7 +212,7 @@ class LedgerFile:
         truncated: records in the chain that the file ends at an offset.
         released: the handle is closed.
         dropped: the handle is gone without having been closed. Called on any thread; must not wait.
-        failed: called after an append failed, when it may wait.
+        failed: called after an append failed.
         writes: whether this handle writes the file.
     """
 
@@ -237,7 +237,7 @@ class LedgerFile:
 
     def writev(self, buffers: Sequence[bytes]) -> int:
         """Submit bytes; `sync` waits for them."""
-        return self._try(lambda: self._content.append(buffers), waits=False)
+        return self._try(lambda: self._content.append(buffers))
 
     def write_through(self, buffers: Sequence[bytes]) -> int:
         """Submit bytes and wait until they are confirmed."""
@@ -261,15 +261,14 @@ class LedgerFile:
     def behind(self, woken: Callable[[], None]) -> Callable[[], int]:
         """Bookies confirm what was written: see `storage.files.LogFile`."""
         self._content.watch(woken)
-        return lambda: self._try(self._content.durable, waits=False)
+        return lambda: self._try(self._content.durable)
 
-    def _try(self, write: Callable[[], int], *, waits: bool = True) -> int:
+    def _try(self, write: Callable[[], int]) -> int:
         try:
             return write()
         except OSError:
             self._content.fail()
-            if waits:
-                self._failed()
+            self._failed()
             raise
 
     def renew(self, offset: int, end: int) -> None:
@@ -302,8 +301,6 @@ class LedgerFile:
                 self._content.close_writer()
             except OSError:
                 self._content.fail()
-            if self._content.broken:
-                # A write that does not wait has left this to its caller's next step.
                 self._failed()
         self._released(self._content)
 

@@ -9,7 +9,6 @@
 <store>/chain    keeps brokers out that know nothing of shards
 """
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable
@@ -42,14 +41,14 @@ ROOT: Final = Path("/")
 
 
 class Opening:
-    """The opening of one broker's storage: `register`, then `wait`, perhaps for hours, then `open`; `close` at the end. All four
-    block; call them on another thread than that of the event loop.
+    """The opening of one broker's storage: `register`, then `wait`, perhaps for hours, then `open`. All three block; call them on
+    another thread.
 
     Args:
         cluster: whose.
         endpoints: name and addresses of this broker.
         reports: gets the reports of the log.
-        loop: of the broker. The client of BookKeeper runs in it, and what the log does without waiting.
+        stack: gets what is to be done at the end.
         changed: gets the brokers of the cluster when they have changed, on a thread of its own.
 
     Raises:
@@ -62,14 +61,13 @@ class Opening:
         cluster: ClusterConfig,
         endpoints: BrokerEndpoints,
         reports: LogReports,
-        loop: asyncio.AbstractEventLoop,
+        stack: contextlib.ExitStack,
         changed: Callable[[Brokers], None],
     ) -> None:
         self._cluster = cluster
         self._name = endpoints.name
         self._reports = reports
-        self._loop = loop
-        self._stack = contextlib.ExitStack()
+        self._stack = stack
         self._hosts, self._path = parse_zookeeper(cluster.store)
         where = f"clusters.{cluster.name}"
         self._bookie_security = bookie_security(cluster.bookies, f"{where}.bookies")
@@ -125,10 +123,6 @@ class Opening:
                 raise StorageError(f"{self._cluster.store}: {reason_why}") from None
             raise
 
-    def close(self) -> None:
-        """Write what waits, close the log, then let another broker be the owner."""
-        self._stack.close()
-
     def seen(self) -> Brokers:
         """The brokers of the cluster as they were seen last. May be asked on any thread."""
         return self._registry.brokers
@@ -159,7 +153,6 @@ class Opening:
             security=self._bookie_security,
             zookeeper_security=self._zookeeper_security,
             bookies_changed=self._enough.changed,
-            loop=self._loop,
         )
         self._stack.callback(ledgers.close)
         self._enough.wait(lambda: ledgers.bookies, self._too_few)
@@ -183,7 +176,6 @@ class Opening:
             on_appended=self._reports.appended,
             on_failed=self._reports.append_failed,
             on_healed=self._reports.healed,
-            soon=self._loop.call_soon,
         )
         recovered = log.start()
         self._stack.callback(log.stop)

@@ -190,16 +190,11 @@ class SegmentReaders:
         return file.pread(offset, size)
 
     def _pread_now(self, segment: int, offset: int, size: int) -> bytes | bytearray:
-        # A thread that opens a segment on BookKeeper has the lock, and waits for the event loop, which may be the caller.
-        if not self._lock.acquire(blocking=False):
-            raise BlockingIOError(errno.EAGAIN, "another thread opens a segment")
-        try:
+        with self._lock:
             file = self._open.get(segment)
             if file is None:
                 raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
             self._open.move_to_end(segment)
-        finally:
-            self._lock.release()
         return file.pread_now(offset, size)
 
     def moved(self, segment: int, locations: Mapping[int, Location]) -> None:

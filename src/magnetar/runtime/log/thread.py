@@ -16,10 +16,6 @@ one before. Up to `BEHIND_MAX` cycles are under way at the same time. Each is re
 durable. All else that the thread does (the next segment, background work, barriers, the end) begins after the last of them, and
 a failure of one fails all that are not reported.
 
-Writing and reporting such cycles waits for nothing. So a log of such files does both in the event loop, which submits the appends
-and gets the reports: no append has to wake another thread (`soon`). One of the two has the log at a time. The loop never waits
-for it: while the thread has the log, or is to have it, appends are the thread's work.
-
 An append that was staged before its topic learned of a failure has invalid positions and origin indexes. It may reach this
 thread after the log healed. Its `write_epoch` shows that, and it fails too.
 
@@ -92,16 +88,14 @@ class LogThread:
         files: the file system.
         folder: of the segments.
         config: `fsync`, `fsync_interval_ms`, `segment_bytes`, `disk_free_bytes_min`.
-        on_appended, on_failed, on_healed: called on this thread, or in the event loop (`soon`). Each append is answered once
-            by one of the first two; those of one topic in the order of submission. `on_healed` follows every `on_failed`
-            when appends are accepted again.
+        on_appended, on_failed, on_healed: called on this thread. Each append is answered once by one of the first two;
+            those of one topic in the order of submission. `on_healed` follows every `on_failed` when appends are
+            accepted again.
         heal_pauses_s: between attempts to heal.
         salt: random bytes, see `storage.records`.
         step_aside: see `runtime.log.readers`.
         discard: see `storage.log`.
         ledgers: the file that says what the log should hold; None: nothing does.
-        soon: calls something soon in the event loop, in which `submit` is called, and the files say that more is durable. Cycles
-            that wait for nothing are done there, and reported. None: the thread does all of them.
         beside: the usual lane, if this one is for large appends; both share readers and the numbers of segments.
     """
 
@@ -119,7 +113,6 @@ class LogThread:
         step_aside: Callable[[], None] = pause,
         discard: Callable[[Path], None] | None = None,
         ledgers: LedgerFile | None = None,
-        soon: Callable[[Callable[[], None]], object] | None = None,
         beside: "LogThread | None" = None,
     ) -> None:
         self._files = files
@@ -152,11 +145,6 @@ class LogThread:
             SegmentReaders(files, folder, self, step_aside) if beside is None else beside._readers
         )
         self._background = Housekeeping(files, folder, self._log, self._readers)
-        self._soon = soon
-        self._called = False
-        self._failure: Exception | None = None
-        # Held during a cycle: by this thread, or by the event loop, which never waits for it.
-        self._own = threading.Lock()
         self._wake = threading.Condition()
         self._queue: list[Append] = []
         self._dropped: list[int] = []
@@ -252,7 +240,7 @@ class LogThread:
         with self._wake:
             self._queue.append(append)
             if len(self._queue) == 1:
-                self._call()
+                self._wake.notify()
 
     def sync(self, then: Callable[[str], None]) -> None:
         """Make all submitted appends durable, also those that were answered before a sync; `then("")` follows their reports.
@@ -291,10 +279,8 @@ class LogThread:
     @property
     def busy(self) -> bool:
         """Whether something waits to be written, or is being written. Cycles that were not waited for need this thread only when
-        they are durable, and some are done in the event loop.
+        they are durable.
         """
-        if self._soon is not None and not self._own.locked():
-            return False
         return bool(self._flying or (self._queue and len(self._behind) < BEHIND_MAX))
 
     @property
@@ -314,40 +300,28 @@ class LogThread:
         self._state = ThreadState()
         if self._stands_back:
             stand_back()
-        goes_on = True
-        while goes_on:
-            self._wait()
-            with self._own:
-                try:
-                    goes_on = self._cycle()
-                except Exception as error:  # a bug here must not leave publishers waiting for ever
-                    goes_on = False
-                    logger.critical(
-                        "the log thread stops: unexpected %s: %s", type(error).__name__, error, exc_info=error
-                    )
-                    reason = f"the log has stopped: unexpected {type(error).__name__}: {error}"
-                    self._refuse(self._in_flight(), reason)
-                    self._refuse_for_ever(reason)
-
-    def _wait(self) -> None:
-        """Until there is something to do."""
-        with self._wake:
-            while not self._has_work():
-                if self._background.pending and (not self._behind or time.monotonic() >= self._next_background_s):
-                    return
-                pause_s = self._until_due_s()
-                self._wake.wait(pause_s)
-                if pause_s is not None:
-                    return
+        try:
+            while self._cycle():
+                pass
+        except Exception as error:  # a bug here must not leave publishers waiting for ever
+            logger.critical("the log thread stops: unexpected %s: %s", type(error).__name__, error, exc_info=error)
+            reason = f"the log has stopped: unexpected {type(error).__name__}: {error}"
+            self._refuse(self._in_flight(), reason)
+            self._refuse_for_ever(reason)
 
     def _cycle(self) -> bool:
         """One round; whether there is another."""
-        failed = self._failed_here()
         with self._wake:
+            while not self._has_work():
+                if self._background.pending and not self._behind:
+                    break
+                pause_s = self._until_due_s()
+                self._wake.wait(pause_s)
+                if pause_s is not None:
+                    break
             self._landed = False
-            alone = self._alone
-        if self._behind and not self._land(everything=alone):
-            failed = True
+            alone = bool(self._dropped or self._barriers or self._looking or self._stopping)
+        failed = bool(self._behind) and not self._land(everything=alone)
         with self._wake:
             batch = self._take() if len(self._behind) < BEHIND_MAX else []
             dropped: list[int] = []
@@ -382,83 +356,13 @@ class LogThread:
     def _has_work(self) -> bool:
         """Whether there is something to do at once."""
         waits = bool(self._queue) and len(self._behind) < BEHIND_MAX
-        return waits or self._landed or self._alone
-
-    @property
-    def _alone(self) -> bool:
-        """Whether there is something to do that waits for all cycles under way, and that this thread alone does."""
-        return bool(self._dropped or self._barriers or self._looking or self._stopping or self._failure is not None)
-
-    def _call(self) -> None:
-        """There is something to do: in the event loop, or on this thread. Called with the lock of `_wake` held."""
-        if self._soon is None:
-            self._wake.notify()
-        elif not self._called:
-            self._called = True
-            self._soon(self._turn)
-
-    def _turn(self) -> None:
-        """In the event loop: report what is durable and write what waits, unless the thread is to do it."""
-        with self._wake:
-            self._called = False
-        if not self._own.acquire(blocking=False):
-            # The thread looks again for work before it waits. It may be waiting while it has the log, after a failure.
-            self._leave()
-            return
-        try:
-            left = not self._done_here()
-        except Exception as error:  # noqa: BLE001 - the thread fails the appends, or stops if this is a bug
-            self._failure = error
-            left = True
-        finally:
-            self._own.release()
-        if left:
-            self._leave()
-
-    def _leave(self) -> None:
-        """The thread is to do something."""
-        with self._wake:
-            self._wake.notify()
-
-    def _done_here(self) -> bool:
-        """A cycle in the event loop; returns whether nothing is left for the thread.
-
-        Raises:
-            OSError: the log has failed.
-        """
-        if self._alone:
-            return False
-        self._landed = False
-        self._report_durable(everything=False)
-        if self._log.ends_segment or not self._log.writes_behind:
-            return not self._queue
-        if self._queue and len(self._behind) < BEHIND_MAX:
-            with self._wake:
-                batch = self._take()
-            self._flying = batch
-            batch = self._flying = self._current(batch)
-            if batch:
-                self._look_at_clock(batch)
-                self._send(batch)
-        return not self._background.pending or (bool(self._behind) and time.monotonic() < self._next_background_s)
-
-    def _failed_here(self) -> bool:
-        """Whether the log has failed in the event loop, which is dealt with here."""
-        failure, self._failure = self._failure, None
-        if failure is None:
-            return False
-        if not isinstance(failure, OSError):
-            raise failure
-        self._fail(failure, sync_failed=True)
-        return True
+        return waits or bool(self._landed or self._dropped or self._barriers or self._looking or self._stopping)
 
     def _woken(self) -> None:
-        """More of the cycles that were not waited for may be durable. Called on any thread, but in the event loop if there is
-        `soon`.
-        """
+        """More of the cycles that were not waited for may be durable. Called on any thread."""
         with self._wake:
             self._landed = True
-            self._call()
+            self._wake.notify()
 
     def _land(self, *, everything: bool) -> bool:
         """Report the cycles that are durable; `everything`: wait for all of them. Returns whether the log has not failed."""
@@ -545,7 +449,12 @@ class LogThread:
         """Write, sync, report."""
         at_once, later = self._split(batch)
         syncing = False
-        self._look_at_clock(batch)
+        now_s = time.monotonic()
+        if batch:
+            self._wrote_s = now_s
+        if now_s > self._room_s:
+            self._log.forget_room()
+            self._room_s = now_s + ROOM_S
         if later and not (at_once or barriers) and self._log.writes_behind:
             self._write_behind(later)
             return
@@ -579,26 +488,15 @@ class LogThread:
         for then in barriers:
             then("")
 
-    def _look_at_clock(self, batch: list[Append]) -> None:
-        """Before a write."""
-        now_s = time.monotonic()
-        if batch:
-            self._wrote_s = now_s
-        if now_s > self._room_s:
-            self._log.forget_room()
-            self._room_s = now_s + ROOM_S
-
     def _write_behind(self, batch: list[Append]) -> None:
         """Write a cycle, which `_land` reports."""
         try:
             if self._log.ends_segment:
                 self._report_durable(everything=True)
-            self._send(batch)
+            located = self._log.write(batch, behind=True)
         except OSError as error:
             self._fail(error, sync_failed=True)
-
-    def _send(self, batch: list[Append]) -> None:
-        located = self._log.write(batch, behind=True)
+            return
         self._flying = []
         self._behind.append((self._log.offset, located))
 

@@ -1,48 +1,15 @@
-"""The log of a broker on ledgers: the same segments and recovery as on a disk, with another file system below.
-
-Every test runs twice: all cycles are done by the thread of the log, or those that wait for nothing are done in an event loop.
-"""
-
-import asyncio
-import threading
-from collections.abc import Iterator
+"""The log of a broker on ledgers: the same threads, segments and recovery as on a disk, with another file system below."""
 
 import pytest
 
 from magnetar.core.ids import NONE
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
-from magnetar.runtime.log.housekeeping import Housekeeping
 from magnetar.runtime.log.thread import BEHIND_MAX
 from magnetar.storage.entries import Append
 from magnetar.storage.topiclog import TopicLog
 from tests.support.brokers import eventually
 from tests.support.memory_ledgers import ROOT, MemoryWriter, Site
 from tests.unit.storage.harness import TOPIC, Log, entry
-
-
-class Loop:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-@pytest.fixture(params=["thread", "loop"], autouse=True)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop | None]:
-    if request.param == "thread":
-        yield None
-        return
-    loop = Loop()
-    monkeypatch.setattr(Log, "soon", loop.loop.call_soon_threadsafe)
-    yield loop
-    loop.close()
 
 
 @pytest.fixture
@@ -292,57 +259,3 @@ def test_a_barrier_and_the_end_wait_for_what_is_under_way(site: Site) -> None:
     held.log.thread.stop()
     held.log.settle([last])
     assert held.read_again() == [b"first", b"one", b"two"]
-
-
-def test_appends_are_reported_by_the_event_loop(site: Site, loop: Loop | None) -> None:
-    """The thread of the log has to do only what may wait. When it has begun, that is nothing."""
-    log = open_log(site.take("a"))
-    topic = log.topic()
-    threads: list[threading.Thread] = []
-    report = log._report
-
-    def noted(kind: str, what: object) -> None:
-        threads.append(threading.current_thread())
-        report(kind, what)
-
-    log._report = noted  # type: ignore[method-assign]
-    wanted = log.thread._thread if loop is None else loop.thread  # type: ignore[union-attr]
-    for number in range(100):
-        log.append(topic, f"{number}")
-        if threads[-1] is wanted:
-            break
-    assert threads[-1] is wanted
-    log.thread.stop()
-
-
-def test_an_unexpected_error_fails_the_appends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug of the log must not leave publishers waiting, neither those of this append nor those of later ones."""
-    log = open_log(site.take("a"))
-    topic = log.topic()
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(log.thread._log, "write", broken)  # type: ignore[union-attr]
-    for text in ("one", "two"):
-        append = topic.stage([entry(text)], 1000)
-        log.thread.submit(append)
-        log.settle([append])
-    log.thread.stop()
-
-
-def test_background_work_is_done_while_there_is_always_a_cycle_under_way(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = Held(site)
-    append = held.cycle("one")
-    worked = threading.Event()
-    monkeypatch.setattr(Housekeeping, "pending", property(lambda _self: not worked.is_set()))
-    monkeypatch.setattr(Housekeeping, "step", lambda _self: worked.set())
-    another = held.topic.stage([entry("two")], 1000)
-    held.log.thread.submit(another)
-    assert worked.wait(20)
-    held.ledger.held = False
-    held.ledger.woken()
-    held.log.settle([append, another])
-    held.log.thread.stop()

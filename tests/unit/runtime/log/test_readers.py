@@ -1,7 +1,6 @@
 """Where records are read that were copied, again and again."""
 
 import random
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
 from magnetar.runtime.log.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GAP_BYTES, SegmentReaders
 from magnetar.storage.entries import Location, StoredEntry
-from magnetar.storage.files import LogFile
 from magnetar.storage.records import pack_entry_head
 from magnetar.storage.recovery import segment_name
 from magnetar.storage.topiclog import Span
@@ -220,25 +218,3 @@ class Asked:
     def pread_now(self, offset: int, size: int) -> bytes:
         self._asked.append(size)
         raise BlockingIOError
-
-
-def test_a_read_from_memory_does_not_wait_for_one_that_opens_a_segment() -> None:
-    """The event loop reads from memory. On BookKeeper, a thread that opens a segment waits for the event loop."""
-    segments = Segments()
-    segments.rewrite()
-    opening, opened = threading.Event(), threading.Event()
-    open_file = segments.files.open
-
-    def slow(path: Path) -> LogFile:
-        opening.set()
-        assert opened.wait(20)
-        return open_file(path)
-
-    segments.files.open = slow  # type: ignore[method-assign, assignment]
-    reader = threading.Thread(target=segments.read)
-    reader.start()
-    assert opening.wait(20)
-    assert segments.readers.read_now(segments.spans) is None
-    opened.set()
-    reader.join()
-    assert segments.readers.read_now(segments.spans) is not None

@@ -233,7 +233,6 @@ class Site(Breakable):
             context.slow_disk_ms,
             reports,
             holds,
-            in_loop=True,
         )
         recovered = log.start()
         stored = {key: value for key, (value, _version) in states.load().items()}
