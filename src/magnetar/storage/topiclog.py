@@ -156,7 +156,7 @@ class TopicLog:
         self._staged_entries = 0
         self._staged_bytes = 0
         self._staged_index = self.next_index
-        self._staged_marks: dict[str, Position] | None = dict(self._watermarks) if self._watermarks else None
+        self._staged_marks = self._marks()
         self._fresh = fresh
         self.staged_last = self.last
         self._write_epoch = ledger_ids.next_write_epoch()
@@ -427,7 +427,7 @@ class TopicLog:
         self._staged_entries = 0
         self._staged_bytes = 0
         self._staged_index = self.next_index
-        self._staged_marks = dict(self._watermarks) if self._watermarks else None
+        self._staged_marks = self._marks()
         self._fresh = False
         self.staged_last = self.last
         return True
@@ -718,6 +718,10 @@ class TopicLog:
         return spans
 
     # ----------------------------------------------------------------------------------------------------------- links
+
+    def _marks(self) -> dict[str, Position] | None:
+        """A copy of those that are durable. A function: after `None` was assigned, mypy would believe that it is still there."""
+        return dict(self._watermarks) if self._watermarks else None
 
     def watermark(self, source: str) -> Position:
         """The highest position of a source cluster that is durable here ("persisted"), or NONE."""
