@@ -5,7 +5,7 @@ coordinator's, moving bytes is done in `pipeline.tasks` and `pipeline.long`, whi
 
 Options: `coordinator` (path of its socket), `query` (`TAIL`, `BULK` or one of `LONG` of the planner, or
 `ALL` of `link_state`), and for reading `columns` (further columns that filters name) and `filtered` (numbers of the links with a
-filter; entries of the others travel in blocks).
+filter; those of the others are read by the process that writes them, `pipeline.tasks.direct`).
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
