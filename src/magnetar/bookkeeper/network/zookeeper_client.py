@@ -33,6 +33,10 @@ from magnetar.bookkeeper.protocol.digest_md5 import credential
 PROBE_S: Final = 1.0
 """How long each server is asked why it does not answer."""
 
+RECONNECT: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+"""How kazoo connects again: without an end, after pauses of 0.1 to 2 s. Its own pauses double up to an hour: a broker would come
+back up to an hour after a ZooKeeper that was away for an hour."""
+
 QUESTION: Final = b"ruok\n"
 """Four letters that every server answers or refuses at once. By the fifth byte a server that wants TLS sees that this is not
 TLS."""
@@ -96,7 +100,7 @@ def make_client(hosts: str, session_s: float, logger: logging.Logger, security: 
         more["auth_data"] = [("digest", ":".join(security.digest))]
     if security.creator_only:
         more["default_acl"] = CREATOR_ALL_ACL
-    client = KazooClient(hosts=hosts, timeout=session_s, logger=logger, **more)
+    client = KazooClient(hosts=hosts, timeout=session_s, logger=logger, connection_retry=RECONNECT, **more)
     if security.sasl is not None:
         _explain_logins(client)
     return client

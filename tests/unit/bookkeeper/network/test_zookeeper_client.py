@@ -1,6 +1,7 @@
 """Clients of ZooKeeper by TLS: why a server does not answer is said of each; no secret is shown."""
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from kazoo.exceptions import AuthFailedError, ConnectionLoss, NoAuthError
+from kazoo.retry import ForceRetryError
 
-from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, explained, silence
+from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity, explained, make_client, silence
 from magnetar.core.tls import client_context
 from tests.support.brokers import free_port
 from tests.support.certificates import Authority
@@ -113,3 +115,17 @@ def test_no_secret_is_shown() -> None:
 )
 def test_errors_of_kazoo_say_what_they_mean(error: Exception, words: str) -> None:
     assert explained(error) == words
+
+
+def test_a_server_that_was_away_for_an_hour_is_tried_again_within_seconds() -> None:
+    client = make_client("127.0.0.1:1", 4.0, logging.getLogger("test"), OPEN)
+    pauses_s: list[float] = []
+    retry = client._conn_retry  # kazoo has no public way to it
+    retry.sleep_func, retry.interrupt = pauses_s.append, None
+
+    def connect() -> None:
+        if sum(pauses_s) < 3_600:
+            raise ForceRetryError
+
+    retry(connect)
+    assert max(pauses_s) < 5
