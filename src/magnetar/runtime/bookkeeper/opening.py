@@ -81,6 +81,7 @@ class Opening:
         self._shard = shard_path(self._path)
         self._ownership = Ownership(self._zookeeper, f"{self._shard}/owner", own)
         self._enough = EnoughBookies(cluster.ensemble, self._ownership.lost)
+        self._ledgers: ClientLedgers | None = None
         self._registry = Registry(
             self._zookeeper, self._path, own, SESSION_S, changed, name_taken=self._ownership.give_up
         )
@@ -93,7 +94,7 @@ class Opening:
         self._enough.give_up()
 
     def register(self) -> None:
-        """Connect to ZooKeeper, and make this broker known to the others.
+        """Connect to ZooKeeper, make this broker known to the others, and find the bookies.
 
         Raises:
             StorageError: see `Connecting.connect`; or another broker has this one's name.
@@ -105,6 +106,18 @@ class Opening:
         self._stack.callback(self._ownership.close)
         self._connecting.connect()
         self._registry.register()
+        # Now, not when the other broker has died: a takeover is faster, and what is wrong is said at the start.
+        cluster = self._cluster
+        self._ledgers = ClientLedgers.connect(
+            self._hosts,
+            root=cluster.ledgers,
+            ensemble=cluster.ensemble,
+            ack_quorum=cluster.ack_quorum,
+            security=self._bookie_security,
+            zookeeper_security=self._zookeeper_security,
+            bookies_changed=self._enough.changed,
+        )
+        self._stack.callback(self._ledgers.close)
 
     def wait(self, waits: Callable[[], None]) -> None:
         """Wait until this broker is the owner.
@@ -143,18 +156,9 @@ class Opening:
             raise StorageError(f"the log of cluster {self._cluster.name} cannot be taken: {error.strerror}") from error
 
     def _open(self, broker: BrokerConfig) -> BrokerStorage:
-        cluster = self._cluster
         identity = self._identity(f"{self._path}/uuid")
-        ledgers = ClientLedgers.connect(
-            self._hosts,
-            root=cluster.ledgers,
-            ensemble=cluster.ensemble,
-            ack_quorum=cluster.ack_quorum,
-            security=self._bookie_security,
-            zookeeper_security=self._zookeeper_security,
-            bookies_changed=self._enough.changed,
-        )
-        self._stack.callback(ledgers.close)
+        ledgers = self._ledgers
+        assert ledgers is not None, "opened before it was registered"
         self._enough.wait(lambda: ledgers.bookies, self._too_few)
         try:
             adopt_chain(self._zookeeper, self._path)
