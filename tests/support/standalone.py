@@ -69,7 +69,10 @@ class Standalone:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.loads(answer.read())
-        except OSError:
+        except (
+            OSError,
+            json.JSONDecodeError,
+        ):  # Spark adds its pages one by one: the first one answers for all of them
             return {}
         return found
 

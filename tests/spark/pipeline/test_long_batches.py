@@ -22,7 +22,7 @@ import pytest
 from magnetar.core.config import load
 from magnetar.core.secret_file import read_link_token
 from magnetar.pipeline import messages as m
-from magnetar.pipeline.columns import ENTRY
+from magnetar.pipeline.columns import ENTRY, FILLER
 from magnetar.pipeline.coordinator import PipelineCoordinator
 from magnetar.pipeline.link_state import Link
 from magnetar.pipeline.long import fetch_read
@@ -76,7 +76,9 @@ class Java:
             if self.fillers:
                 yield batch
                 continue
-            for row in range(batch.num_rows - 1):  # the filler is the last one
+            for row, kind in enumerate(batch["kind"].to_pylist()):
+                if kind == FILLER:
+                    continue
                 if last is not None:
                     yield last
                 last = batch.slice(row, 1)
