@@ -63,6 +63,9 @@ def consumed(url: str, topic: str, count: int) -> list[bytes]:
 
 def test_messages_of_an_official_client_outlive_a_kill_and_not_a_wipe(cluster: PulsarCluster) -> None:
     cluster.start()
+    # Without it a broker that starts again deletes what its only subscription has consumed, before the next one is there.
+    retention = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    cluster.rest("POST", "/admin/v2/namespaces/public/default/retention", retention)
     sent = published(cluster.url, "smoke", 20)
     assert consumed(cluster.url, "smoke", 20) == sent
     first = cluster.pid
