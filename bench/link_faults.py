@@ -7,7 +7,9 @@ its own: a client would have to reconnect first. So the age of a message is from
 counts it.
 Each fault happens several times. The figure is the median of the worst ages, and `detail` has all of them:
 
-    writer, reader   the Python process of a task is killed: the worst age of any message
+    writer           the Python process of a task that writes is killed, and reads where there is no filter: the worst age of any
+                     message
+    reader           the same for the process that reads a link with a filter, in a pair of clusters of its own
     destination      B is killed and started again: from its ready line until it has all that was published before
     stopped          B is stopped for 3 s and goes on: from there until it has all that was published before
     still            the same for A, for 30 s: from there until B has all, with what A takes in meanwhile
@@ -23,12 +25,12 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tests.support.brokers import World, eventually
 from tests.support.pipelines import Pipeline
-from tests.support.workers import readers, writers
+from tests.support.workers import FILTERED, readers, writers
 
 from bench.links import client_of
 from bench.measuring import Admin, clusters
@@ -166,6 +168,35 @@ AIMS: Final = {
 ROUNDS: Final = {"writer": 8, "reader": 8, "destination": 5, "stopped": 5, "still": 2, "driver": 3}
 
 
+def measure(faults: Sequence[str], links: str, options: argparse.Namespace) -> list[Figure]:
+    """Faults of one pair of clusters.
+
+    Args:
+        faults: by name, in order.
+        links: more lines of clusters.toml.
+        options: of the command.
+    """
+    if not faults:
+        return []
+    figures = []
+    extra = f'[replication]\ntail = "{options.tail}"\n{links}'
+    master = ["--master", options.master] if options.master else []
+    with clusters("ab", extra, *master) as (world, pipeline), contextlib.closing(Flow(world, options.rate)) as flow:
+        made = Faults(world, pipeline, flow)
+        for fault in faults:
+            found = []
+            for _ in range(2 if options.quick else ROUNDS[fault]):
+                time.sleep(QUIET_S)
+                flow.caught_up()
+                found.append(round(getattr(made, fault)(), 3))
+            detail: dict[str, Any] = {"worst_s": found}
+            if fault == "driver":
+                detail |= made.detail
+            figures.append(Figure(f"{options.tail}: {fault}", statistics.median(found), "s", AIMS[fault], detail))
+            print(fault, detail, flush=True)
+    return figures
+
+
 def main() -> None:
     """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -176,22 +207,8 @@ def main() -> None:
     parser.add_argument("--master", default="", help="of Spark (default: the configuration's)")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if not (options.quick and name == "still")]
-    tail = f'[replication]\ntail = "{options.tail}"\n'
-    figures = []
-    master = ["--master", options.master] if options.master else []
-    with clusters("ab", tail, *master) as (world, pipeline), contextlib.closing(Flow(world, options.rate)) as flow:
-        faults = Faults(world, pipeline, flow)
-        for fault in only:
-            found = []
-            for _ in range(2 if options.quick else ROUNDS[fault]):
-                time.sleep(QUIET_S)
-                flow.caught_up()
-                found.append(round(getattr(faults, fault)(), 3))
-            detail: dict[str, Any] = {"worst_s": found}
-            if fault == "driver":
-                detail |= faults.detail
-            figures.append(Figure(f"{options.tail}: {fault}", statistics.median(found), "s", AIMS[fault], detail))
-            print(fault, detail, flush=True)
+    figures = measure([name for name in only if name != "reader"], "", options)
+    figures += measure([name for name in only if name == "reader"], FILTERED, options)
     store("link_faults", figures, sys.argv)
 
 

@@ -3,11 +3,22 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from tests.support.pipelines import Pipeline
+
+FILTERED: Final = """
+[[links]]
+from = "a"
+to = "b"
+filter = "key is null or key <> 'here'"
+[[links]]
+from = "b"
+to = "a"
+"""
+"""Links of a mesh of two, one of them with a filter. It leaves out messages with the key "here"."""
 
 
 def below(pipeline: Pipeline, wanted: Callable[[list[str]], Any]) -> list[psutil.Process]:
@@ -53,15 +64,19 @@ def connections(process: psutil.Process, ports: Collection[int]) -> Counter[int]
 
 
 def readers(pipeline: Pipeline, ports: Collection[int]) -> list[psutil.Process]:
-    """Readers of a mesh of two: they have one connection to each broker, as a source.
+    """Readers of a mesh of two in which the link from one to the other has a filter: they have one connection, to its source.
+
+    Writers read the links without a filter themselves.
 
     Args:
         pipeline: of the mesh.
         ports: of the two brokers.
     """
-    return [one for one in workers(pipeline) if connections(one, ports) == Counter(ports)]
+    return [one for one in workers(pipeline) if connections(one, ports).total() == 1]
 
 
 def writers(pipeline: Pipeline, ports: Collection[int]) -> list[psutil.Process]:
-    """Writers of a mesh of two: they have a second connection to each broker, for confirmations; `ports` as for `readers`."""
+    """Writers of a mesh of two: in addition to a connection to each broker as a destination, they have one to each source, for
+    confirmations, and those of a reader; `ports` as for `readers`.
+    """
     return [one for one in workers(pipeline) if connections(one, ports).total() > len(ports)]

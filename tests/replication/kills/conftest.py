@@ -12,6 +12,7 @@ from tests.support.brokers import World
 from tests.support.pipelines import Pipeline
 from tests.support.random_kills import ROUNDS, SEED
 from tests.support.traffic import Flow
+from tests.support.workers import FILTERED
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,14 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     mesh = Mesh(world, Pipeline(world.config))
     yield mesh
     mesh.close()
+
+
+@pytest.fixture(scope="module")
+def filtered(mesh: Mesh) -> Path:
+    """A configuration of the same clusters in which the link from a to b has a filter: its entries are rows of Spark."""
+    config = mesh.world.folder / "filtered.toml"
+    config.write_text(mesh.world.config.read_text() + FILTERED)
+    return config
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -31,9 +32,9 @@ def test_kills_of_brokers(mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow
 
 
 def test_kills_of_python_workers(
-    mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow], chance: random.Random
+    mesh: Mesh, run_pipeline: Any, filtered: Path, flows: tuple[Flow, Flow], chance: random.Random
 ) -> None:
-    pipeline = run_pipeline(name="local")
+    pipeline = run_pipeline(name="filtered", config=filtered)
     ports = {mesh[name].pulsar_port for name in "ab"}
     # Workers of tasks, those of the driver that plan and commit, and the daemons that fork them.
     kinds: list[tuple[str, Callable[[], list[psutil.Process]]]] = [

@@ -3,6 +3,7 @@
 import json
 import random
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,15 +29,10 @@ class Second(Record):
 
 
 @pytest.fixture
-def on_executors(mesh: Mesh, run_pipeline: Any) -> Pipeline:
+def on_executors(filtered: Path, run_pipeline: Any) -> Pipeline:
     """A pipeline on a cluster of executors, which leaves out messages with the key "here" from a to b."""
-    config = mesh.world.folder / "filtered.toml"
-    config.write_text(
-        mesh.world.config.read_text()
-        + '[[links]]\nfrom = "a"\nto = "b"\nfilter = "key is null or key <> \'here\'"\n[[links]]\nfrom = "b"\nto = "a"\n'
-    )
     # Two tasks for each: the turns of long batches need two at once, also while one of the executors is gone.
-    pipeline: Pipeline = run_pipeline("--master", "local-cluster[2,2,1024]", name="local-cluster", config=config)
+    pipeline: Pipeline = run_pipeline("--master", "local-cluster[2,2,1024]", name="local-cluster", config=filtered)
     return pipeline
 
 
