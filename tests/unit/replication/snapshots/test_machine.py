@@ -6,6 +6,7 @@ from magnetar.core.ids import EARLIEST, LATEST, NONE, OriginKey, Position
 from magnetar.replication.marker_host import Acked
 from magnetar.replication.snapshots import Snapshots, refuses_snapshots, state
 from magnetar.storage.positions import PositionSet
+from magnetar.storage.retention import Trim
 from magnetar.storage.topiclog import Retention
 from magnetar.wire import markers
 from magnetar.wire import pulsar_pb2 as pb
@@ -342,6 +343,17 @@ def test_expiry_is_not_told(host: Host) -> None:
     assert update.claim.acked == {A: [(1, 2)]}
 
 
+def deleting(host: Host) -> tuple[Trim, Position]:
+    """Retention is deleting all messages so far: what it removes, and a message that stays."""
+    end = host.log.last
+    host.log.roll(host.now_ms)
+    kept = host.publish()
+    trim = host.log.trim(end, host.now_ms + 1, Retention(0, 0))
+    assert trim is not None
+    host.first_kept = trim.first_ledger
+    return trim, kept
+
+
 @pytest.mark.parametrize("put", ["brought", "created", "found", "sought", "taken back", "a smaller base"])
 def test_what_retention_is_deleting_is_not_told_as_acknowledged(host: Host, put: str) -> None:
     """Seed mixed 889 of the simulator: a cursor was put in front of it, no consumer got it, and others that retain it skipped it.
@@ -354,12 +366,7 @@ def test_what_retention_is_deleting_is_not_told_as_acknowledged(host: Host, put:
     elif put == "sought":
         host.subscribe()
         host.ack(going, taken)
-    end = host.log.last
-    host.log.roll(host.now_ms)
-    kept = host.publish()
-    trim = host.log.trim(end, host.now_ms + 1, Retention(0, 0))
-    assert trim is not None
-    host.first_kept = trim.first_ledger
+    trim, kept = deleting(host)
     smaller = Update("s", {}, Claim({}, {}, (), created=True))
     match put:
         case "brought" | "a smaller base":
@@ -395,12 +402,7 @@ IN_PARTS = [Acked(NONE, Position(7, 0)), Acked(partial={Position(7, 1): 0b01}), 
 def test_what_is_acknowledged_before_retention_has_deleted_it_is_told(host: Host, how: list[Acked]) -> None:
     taken = [host.publish(), host.publish(2)]
     assert taken == [Position(7, 0), Position(7, 1)]
-    end = host.log.last
-    host.log.roll(host.now_ms)
-    kept = host.publish()
-    trim = host.log.trim(end, host.now_ms + 1, Retention(0, 0))
-    assert trim is not None
-    host.first_kept = trim.first_ledger
+    trim, kept = deleting(host)
     host.subscribe()
     host.cursors["s"].ack(taken)
     for acked in how:

@@ -48,6 +48,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ZooKeep
     made.kill()
 
 
+@pytest.fixture
+def client(server: servers.ZooKeeper) -> Iterator[KazooClient]:
+    """Looks at the nodes."""
+    made = KazooClient(hosts=server.hosts)
+    made.start(20)
+    yield made
+    made.stop()
+    made.close()
+
+
 Connect = Callable[..., Connecting]
 
 
@@ -91,10 +101,10 @@ def test_a_name_is_recorded_and_compared(server: servers.ZooKeeper, connecting: 
     )
 
 
-def test_the_number_of_shards_is_recorded_and_compared(server: servers.ZooKeeper, connecting: Connect) -> None:
+def test_the_number_of_shards_is_recorded_and_compared(
+    server: servers.ZooKeeper, client: KazooClient, connecting: Connect
+) -> None:
     connecting(cluster(server.hosts)).connect()
-    client = KazooClient(hosts=server.hosts)
-    client.start(20)
     try:
         assert client.get("/one/shards")[0] == b"1"
         assert client.get_children("/one/shards") == ["0"]
@@ -105,49 +115,35 @@ def test_the_number_of_shards_is_recorded_and_compared(server: servers.ZooKeeper
         )
     finally:
         client.set("/one/shards", b"1")
-        client.stop()
-        client.close()
 
 
-def test_a_chain_from_before_there_were_shards_is_moved(server: servers.ZooKeeper) -> None:
+def test_a_chain_from_before_there_were_shards_is_moved(client: KazooClient) -> None:
     """All or nothing; a former owner that still runs cannot change it from then on, and a later call finds nothing to do."""
-    client = KazooClient(hosts=server.hosts)
-    client.start(20)
-    try:
-        client.create("/old")
-        record = ZooKeeperRecord(client, "/old/chain")
-        version = record.write(Chain().taken("a").encode(), -1)
-        make_shards(client, "/old")
-        for _ in range(2):
-            adopt_chain(client, "/old")
-            data, _ = ZooKeeperRecord(client, f"{shard_path('/old')}/chain").read()
-            assert Chain.decode(data).owner == "a"
-        with pytest.raises(VersionConflict):
-            record.write(b"of the former owner", version)
-        # A chain that is there already is not replaced.
-        client.set("/old/chain", b"another")
-        with pytest.raises(NodeExistsError):
-            adopt_chain(client, "/old")
-        assert record.read()[0] == b"another"
-    finally:
-        client.stop()
-        client.close()
+    client.create("/old")
+    record = ZooKeeperRecord(client, "/old/chain")
+    version = record.write(Chain().taken("a").encode(), -1)
+    make_shards(client, "/old")
+    for _ in range(2):
+        adopt_chain(client, "/old")
+        data, _ = ZooKeeperRecord(client, f"{shard_path('/old')}/chain").read()
+        assert Chain.decode(data).owner == "a"
+    with pytest.raises(VersionConflict):
+        record.write(b"of the former owner", version)
+    # A chain that is there already is not replaced.
+    client.set("/old/chain", b"another")
+    with pytest.raises(NodeExistsError):
+        adopt_chain(client, "/old")
+    assert record.read()[0] == b"another"
 
 
-def test_a_broker_from_before_there_were_shards_is_kept_out(server: servers.ZooKeeper) -> None:
+def test_a_broker_from_before_there_were_shards_is_kept_out(client: KazooClient) -> None:
     """It reads the chain where it was, and would begin with an empty log if there was none."""
-    client = KazooClient(hosts=server.hosts)
-    client.start(20)
-    try:
-        client.create("/new")
-        make_shards(client, "/new")
-        for _ in range(2):
-            adopt_chain(client, "/new")
-            with pytest.raises(StorageError, match="this version of Magnetar reads format 1"):
-                Chain.decode(ZooKeeperRecord(client, "/new/chain").read()[0])
-    finally:
-        client.stop()
-        client.close()
+    client.create("/new")
+    make_shards(client, "/new")
+    for _ in range(2):
+        adopt_chain(client, "/new")
+        with pytest.raises(StorageError, match="this version of Magnetar reads format 1"):
+            Chain.decode(ZooKeeperRecord(client, "/new/chain").read()[0])
 
 
 def test_a_zookeeper_without_bookkeeper(server: servers.ZooKeeper, connecting: Connect) -> None:
