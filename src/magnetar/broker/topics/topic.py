@@ -668,7 +668,10 @@ class Topic:
 
     def add_subscription(self, subscription: Subscription) -> None:
         """A subscription is the topic's from now on; new entries wake it."""
-        self.subscriptions = {**self.subscriptions, subscription.name: subscription}
+        if isinstance(self.subscriptions, dict):  # not copied: a topic may have thousands
+            self.subscriptions[subscription.name] = subscription
+        else:
+            self.subscriptions = {subscription.name: subscription}
 
     def consumer_count(self) -> int:
         """Consumers of all subscriptions."""
@@ -683,8 +686,10 @@ class Topic:
 
     def forget(self, subscription: Subscription) -> None:
         """A subscription no longer belongs to the topic; its sums stay."""
-        left = {name: each for name, each in self.subscriptions.items() if name != subscription.name}
-        self.subscriptions = left or NO_SUBSCRIPTIONS
+        assert isinstance(self.subscriptions, dict), "there is one"
+        del self.subscriptions[subscription.name]
+        if not self.subscriptions:
+            self.subscriptions = NO_SUBSCRIPTIONS
         self.gone_out += subscription.counters()
 
     def traffic(self) -> Traffic:
