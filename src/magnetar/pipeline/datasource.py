@@ -128,7 +128,7 @@ class EntriesReader(DataSourceStreamReader):
             from magnetar.pipeline.long.fetch_read import fetch_task
 
             def read(part: m.Task) -> "Iterator[pa.RecordBatch]":
-                return fetch_task(part, self._token, self._columns, self._filtered)
+                return fetch_task(part, self._token, self._columns)
         else:
             from magnetar.pipeline.tasks.task_read import read_task
 

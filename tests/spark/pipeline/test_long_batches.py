@@ -114,7 +114,7 @@ class Batch:
             thread.start()
 
     def _fetch(self, task: m.Task) -> Iterator[pa.RecordBatch]:
-        self.readers.append(FetchReader(task, self._token, (), self._filtered, connect=LinkChannel, ready=ReadyPort()))
+        self.readers.append(FetchReader(task, self._token, single=True, connect=LinkChannel, ready=ReadyPort()))
         return self.readers[-1].batches()
 
     def _read(self) -> None:

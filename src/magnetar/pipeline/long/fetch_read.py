@@ -59,7 +59,8 @@ NEAR_S: Final = 0.008
 """A round trip below this is near."""
 
 FETCH_BYTES_MAX: Final = 256 << 10
-"""Size of one answer, unless a single entry is larger: larger rows cost the JVM's collector more than the rows that are saved."""
+"""Size of one answer, unless a single entry is larger. It was chosen when an answer was a row of the JVM, whose collector larger
+rows cost more than was saved; no other size has been tried since."""
 
 WAIT_MS: Final = 15_000
 """How long a source holds a question: below a minute, so that a lost answer is noticed."""
@@ -138,7 +139,7 @@ class FetchReader:
         task: with `long` set.
         token: of the links.
         decoded: further columns, see `rows.DECODED`.
-        filtered: numbers of the links that have a filter.
+        single: whether each entry is a row of its own, as filters need.
         connect: opens or takes a kept connection to an address.
         clock: seconds, monotonic.
         ready: where the writer says that it is ready, closed at the end; None: there is no writer to wait for.
@@ -150,7 +151,7 @@ class FetchReader:
         task: m.Task,
         token: str,
         decoded: Sequence[str] = (),
-        filtered: frozenset[int] = frozenset(),
+        single: bool = False,
         *,
         connect: Connect = open_channel,
         clock: Callable[[], float] = time.monotonic,
@@ -158,13 +159,13 @@ class FetchReader:
         poll: Poll | None = None,
     ) -> None:
         assert task.long is not None
-        self._long, self._token, self._filtered = task.long, token, filtered
+        self._long, self._token, self._single = task.long, token, single
         self._connect, self._clock = connect, clock
         self._ready, self._poll = ready, poll
         self._ready_by = clock() + READY_S
         self._heard = False
         self._assembler = Assembler(decoded)
-        self._plain = PlainRows(narrow=not filtered)
+        self._plain = PlainRows(narrow=not single)
         self._decoded = bool(decoded)
         self._routes = {route.link: route for route in task.routes}
         self._sources: dict[str, SourceFetcher] = {}
@@ -346,7 +347,7 @@ class FetchReader:
             self.over = self.over or self._begun >= PARTS_BEGUN_MAX
             if not all(map(lists_agree, reads)) or sum(sum(read.sizes) for read in reads) != len(payload):
                 return False
-            if link in self._filtered:
+            if self._single:
                 self._entries(link, response, payload)
             else:
                 self._put(ANSWER, link, payload, response.SerializeToString())
@@ -385,9 +386,11 @@ def flush_each_batch() -> None:
         frame = frame.f_back
 
 
-def fetch_task(task: m.Task, token: str, decoded: Sequence[str], filtered: frozenset[int]) -> Iterator[pa.RecordBatch]:
-    """Read one long batch in a Spark worker; nothing in the first batch of a query, which only starts the workers."""
+def fetch_task(task: m.Task, token: str, decoded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the links with a filter of one long batch in a Spark worker; nothing in the first batch of a query, which only starts
+    the workers.
+    """
     if task.long is None:
         return
     flush_each_batch()
-    yield from FetchReader(task, token, decoded, filtered, ready=ReadyPort()).batches()
+    yield from FetchReader(task, token, decoded, single=True, ready=ReadyPort()).batches()

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.errors import StorageError
+from magnetar.runtime.bookkeeper.connecting import PATIENCE_S
 from magnetar.runtime.broker_storage import GivenUp
 
 logger = logging.getLogger("magnetar.broker")
 
 BOOKIES_S: Final = 30.0
 """How long a start waits for bookies, as for ZooKeeper: longer than they need to register after a session of theirs has ended."""
-
-PATIENCE_S: Final = 2.0
-"""After this time a start says what it waits for."""
 
 LOOK_S: Final = 0.5
 """Between two looks whether the broker is still the owner."""
@@ -31,7 +29,7 @@ class EnoughBookies:
     Args:
         needed: bookies of an ensemble.
         lost: the reason why this broker must not serve; empty: it may.
-        bookies_s, patience_s: see `BOOKIES_S`, `PATIENCE_S`.
+        bookies_s, patience_s: see `BOOKIES_S`, `connecting.PATIENCE_S`.
     """
 
     def __init__(
