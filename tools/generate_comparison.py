@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "links_pulsar_far": "python -m bench.links --peer pulsar --one-way 0.04",
     "bookkeeper_pulsar": "python -m bench.bookkeeper_pulsar",
     "bookkeeper_takeover": "python -m bench.bookkeeper_takeover",
+    "bookkeeper_pauses": "python -m bench.bookkeeper_pauses",
     "moves": "python -m bench.moves",
     "link_latency": "python -m bench.link_latency",
     "link_faults": "python -m bench.link_faults",
@@ -250,6 +251,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     **{name: lambda name=name: rows_of(name) for name in ROWS},  # type: ignore[misc]
     "bookkeeper_goals": lambda: measured("bookkeeper_pulsar", goals),
     "bookkeeper_takeover": lambda: measured("bookkeeper_takeover", goals),
+    "bookkeeper_pauses": lambda: measured("bookkeeper_pauses", goals),
     "moves": lambda: measured("moves", moves),
     "follow": follow,
     "link_latency": lambda: measured("link_latency", link_latency),

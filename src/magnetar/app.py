@@ -255,7 +255,7 @@ class BrokerApp:
 
     async def _listen(self, resources: Resources, uuid: str, clock: SystemClock) -> None:
         if self._waiting is not None:
-            await self._waiting.stop()  # as late as possible: until then clients get an answer
+            self._waiting.close_ports()  # as late as possible: until then clients get an answer
         tls = self._secrets.tls
         self.pulsar_port = await self.server.start(self.endpoints.pulsar.host, self.endpoints.pulsar.port)
         if self.endpoints.pulsar.port == 0:
@@ -264,6 +264,9 @@ class BrokerApp:
             self.server.urls = self._urls()._replace(pulsar=self.broker.service_url)
         if tls is not None and self.endpoints.pulsar_tls is not None:
             await self.server.start(self.endpoints.pulsar_tls.host, self.endpoints.pulsar_tls.port, tls.context)
+        if self._waiting is not None:
+            self._waiting.hand_over(self.server)
+            await self._waiting.stop()
         info = BrokerInfo(
             cluster=self.cluster.name,
             uuid=uuid,

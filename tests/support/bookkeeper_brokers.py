@@ -2,6 +2,8 @@
 
 import logging
 import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +81,10 @@ class Brokers:
 
     def wait_in_line(self, name: str) -> None:
         """A broker that starts while another one serves."""
+        log = self[name].log
+        before = log.stat().st_size if log.exists() else 0
         self[name].launch()
-        eventually(lambda: "waits to take over" in self[name].log.read_text(), what=f"{name} waits")
+        eventually(lambda: b"waits to take over" in log.read_bytes()[before:], what=f"{name} waits")
 
 
 def stored(url: str, topic: str) -> list[str]:
@@ -125,6 +129,7 @@ class Publisher:
     ) -> None:
         self.confirmed: list[int] = []
         self.failed: list[str] = []
+        self._moments: list[float] = []
         self._prefix, self._pause_s, self._patience_s = prefix, pause_s, patience_s
         self._stop = threading.Event()
         self._client = connect(url)
@@ -142,8 +147,13 @@ class Publisher:
             except pulsar.PulsarException as error:
                 self.failed.append(str(error))
                 return
+            self._moments.append(time.perf_counter())
             self.confirmed.append(number)
             number += 1
+
+    def longest_pause_s(self, first: int) -> float:
+        """The longest time between two confirmations, from message `first` on."""
+        return max(after - before for before, after in pairwise(self._moments[first:]))
 
     def after(self, count: int) -> None:
         """Wait until so many more are confirmed."""

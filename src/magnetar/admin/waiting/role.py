@@ -123,8 +123,17 @@ class WaitingRole:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(self.driver.run, self._broker.seen, brokers)
 
+    def close_ports(self) -> None:
+        """Close the ports, so that the broker can listen there when it serves. Connections stay."""
+        self._server.listen_no_more()
+        self._ports.close()
+
+    def hand_over(self, server: PulsarServer) -> None:
+        """The broker serves: another server continues the connections of the clients that have been let in."""
+        server.take(self._server, self._broker.to_repeat)
+
     async def stop(self) -> None:
-        """Close the ports and all connections, so that the serving broker can listen there. May be called twice."""
+        """Close the ports and all connections that are not handed over. May be called twice."""
         await self._server.stop()
         await self._ports.stop()
         self._relay.close()

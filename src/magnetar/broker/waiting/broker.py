@@ -76,6 +76,13 @@ class WaitingBroker:
             self._outbox.put(Note("info", self._takeover.state))
             self._look_ups.seen()
 
+    def to_repeat(self, connection: int) -> list[Frame]:
+        """The commands with which a broker that serves continues a connection: CONNECT, which has been answered, and the requests
+        that have not. None if the client has not been let in.
+        """
+        session = self._sessions.get(connection)
+        return session.to_repeat() if session is not None else []
+
     def new_link_token(self, token: bytes) -> None:
         """Links that come from now on present another secret."""
         self._link_token = token

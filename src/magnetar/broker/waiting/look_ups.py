@@ -1,8 +1,8 @@
 """The look-ups that come to a waiting broker. One that cannot lead to a broker that serves is held, not refused.
 
 A client whose look-up is refused waits before the next one, each time twice as long: after the 4 s of a session it may wait for
-3 s more. A look-up that is held is answered as soon as another broker serves. When this broker is the one, its connections end
-and the client comes again at once. (docs/design/cluster.md#held)
+3 s more. A look-up that is held is answered as soon as another broker serves. When this broker is the one, its connections
+continue, and the machine that serves answers. (docs/design/cluster.md#held)
 """
 
 from collections.abc import Callable

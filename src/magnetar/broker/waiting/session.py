@@ -133,8 +133,12 @@ class WaitingSession:
         self.connection = connection
         self._services = services
         self._login = SessionLogin(connection, services)
+        self._first = pb.BaseCommand(type=pb.CONNECT)
+        """CONNECT as the client sent it, with the credentials that it sent last."""
         self._connect = pb.CommandConnect()
-        self._asked = 0
+        self._unanswered: dict[int, pb.BaseCommand] = {}
+        """Requests that wait for an answer, in the order in which they came."""
+        self._begun = 0
         self._asked_bytes = 0
 
     def frames(self, frames: list[Frame]) -> None:
@@ -152,6 +156,15 @@ class WaitingSession:
                 if type(frame) is Frame:
                     self._keep_credentials(frame.command.connect)
                 self._login.connect(frame, self._let_in)
+
+    def to_repeat(self) -> list[Frame]:
+        """The commands with which another broker continues the connection: CONNECT, and the requests without an answer.
+
+        None if the client has not been let in.
+        """
+        if self.connection.closed or not self.connection.handshake.connected:
+            return []
+        return [Frame(command, b"") for command in (self._first, *self._unanswered.values())]
 
     def permissions_changed(self) -> None:
         """Nothing changes: permissions are the serving broker's."""
@@ -172,7 +185,8 @@ class WaitingSession:
     # ---------------------------------------------------------------------------------------------------------- CONNECT
 
     def _keep_credentials(self, connect: pb.CommandConnect) -> None:
-        """Keep what the serving broker is shown for relayed requests."""
+        """Keep what the serving broker is shown, for relayed requests and when it is this one."""
+        self._first.connect.CopyFrom(connect)
         self._connect.CopyFrom(connect)
         self._connect.ClearField("proxy_to_broker_url")
         # A new token is not asked for there: that connection ends with the token, and another one is made with the next.
@@ -210,12 +224,13 @@ class WaitingSession:
         elif kind == pb.PING:
             connection.send(commands.pong())
         elif kind == pb.LOOKUP:
-            self._look_up(command.lookupTopic)
+            self._look_up(command)
         elif kind in RELAYED:
             self._relay(command)
         elif kind == pb.AUTH_RESPONSE:
-            self._connect.auth_method_name = command.authResponse.response.auth_method_name
-            self._connect.auth_data = command.authResponse.response.auth_data
+            for connect in (self._connect, self._first.connect):
+                connect.auth_method_name = command.authResponse.response.auth_method_name
+                connect.auth_data = command.authResponse.response.auth_data
             self._login.response(command.authResponse)
         elif kind == pb.SEND:
             raise ProtocolError(f"SEND for producer {command.send.producer_id}, which is not open on this connection")
@@ -224,17 +239,15 @@ class WaitingSession:
         elif kind in RESPONSE_OF and not (kind == pb.ACK and not command.ack.HasField("request_id")):
             connection.send(refused(command, self._services.takeover.not_ready()))
 
-    def _look_up(self, command: pb.CommandLookupTopic) -> None:
+    def _look_up(self, command: pb.BaseCommand) -> None:
+        look_up = command.lookupTopic
         try:
-            looked_up_name(command.topic)
+            looked_up_name(look_up.topic)
         except BrokerError as error:
-            self.connection.send(commands.lookup_failed(command.request_id, in_look_up(error), error.message))
+            self.connection.send(commands.lookup_failed(look_up.request_id, in_look_up(error), error.message))
             return
-        asked = pb.CommandLookupTopic()
-        asked.CopyFrom(command)
-        size = asked.ByteSize()
-        self._count(1, size)
-        self._services.look_ups.look_up(self.connection, asked, lambda: self._count(-1, -size))
+        asked, answered = self._begin(command)
+        self._services.look_ups.look_up(self.connection, asked.lookupTopic, answered)
 
     def _relay(self, command: pb.BaseCommand) -> None:
         takeover, connection = self._services.takeover, self.connection
@@ -253,25 +266,39 @@ class WaitingSession:
                 ),
             )
             return
-        asked, size = pb.BaseCommand(), command.ByteSize()
-        asked.CopyFrom(command)
-        self._count(1, size)
+        asked, over = self._begin(command)
 
         def answered(answer: pb.BaseCommand | BrokerError) -> None:
-            self._count(-1, -size)
+            over()
             if isinstance(answer, BrokerError):
                 self._relay_refused(command, answer)
             else:
                 getattr(answer, _FIELDS[answer.type]).request_id = request_id_of(command)
                 connection.send(encode(answer))
 
-        self._services.relay.ask(connection.number, serving, self._connect, asked, answered, tls=connection.tls)
+        relayed = pb.BaseCommand()
+        relayed.CopyFrom(asked)  # its id is changed
+        self._services.relay.ask(connection.number, serving, self._connect, relayed, answered, tls=connection.tls)
 
-    def _count(self, requests: int, size: int) -> None:
-        """Requests begin to wait, or are answered: too many of them stop reading the socket."""
-        self._asked += requests
+    def _begin(self, command: pb.BaseCommand) -> tuple[pb.BaseCommand, Callable[[], None]]:
+        """A request begins to wait: a copy of it, and the call for when it is answered."""
+        asked, size = pb.BaseCommand(), command.ByteSize()
+        asked.CopyFrom(command)
+        number = self._begun
+        self._begun += 1
+        self._unanswered[number] = asked
+        self._count(size)
+
+        def answered() -> None:
+            del self._unanswered[number]
+            self._count(-size)
+
+        return asked, answered
+
+    def _count(self, size: int) -> None:
+        """A request begins to wait, or is answered (a negative size): too many of them stop reading the socket."""
         self._asked_bytes += size
-        full = self._asked > WAITING_MAX or self._asked_bytes > WAITING_BYTES_MAX
+        full = len(self._unanswered) > WAITING_MAX or self._asked_bytes > WAITING_BYTES_MAX
         self.connection.hold(full, "waiting")
 
     def _relay_refused(self, command: pb.BaseCommand, error: BrokerError) -> None:

@@ -16,6 +16,7 @@ from typing import cast
 
 from magnetar.runtime.network.competition import Competition
 from magnetar.runtime.network.connection_slots import ConnectionSlots
+from magnetar.runtime.network.continued import Continued
 from magnetar.runtime.network.events import Events, Served
 from magnetar.runtime.network.frame_slices import Portions
 from magnetar.runtime.network.in_process import Heard, InsideConnection
@@ -104,9 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         """Accept, or refuse when there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._peer = shown(transport.get_extra_info("peername"))
-        if not self._server.admit(self._number, self, self._peer):
-            self._transport.abort()
-            self._transport = None
+        if not self._admitted(self._transport):
             return
         sock = transport.get_extra_info("socket")
         if sock is not None:
@@ -116,9 +115,58 @@ class Connection(asyncio.BufferedProtocol):
                 self._descriptor = sock.fileno()
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._server.driver.attach(self._number, self)
+        self._connected(self._transport)
+        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+    def _admitted(self, transport: asyncio.Transport) -> bool:
+        """Whether the server has room for it; it is dropped otherwise."""
+        if self._server.admit(self._number, self, self._peer):
+            return True
+        transport.abort()
+        self._transport = None
+        return False
+
+    def _connected(self, transport: asyncio.Transport) -> None:
         certificate = common_name(transport.get_extra_info("peercert")) if self._tls else ""
         self._server.driver.run(self._server.broker.connected, self._number, self._peer, certificate, self._tls)
-        self._timer = self._server.loop.call_later(self._server.keep_alive_s, self._keep_alive)
+
+    def continue_at(self, server: "PulsarServer", number: int, repeated: Sequence[Frame]) -> None:
+        """Become a connection of another server, whose broker serves (`runtime.network.continued`).
+
+        Args:
+            server: the other one.
+            number: the connection's name inside the other broker.
+            repeated: CONNECT, which has been answered, and the requests without an answer.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._server.driver.detach(self._number)
+        self._server.forget(self._number, self)
+        self._server, self._number = server, number
+        if not self._admitted(transport):
+            return
+        self.hold(True)
+        driver, broker = server.driver, server.broker
+        driver.attach(
+            number,
+            Continued(
+                server.loop,
+                self,
+                repeated[1:],
+                lambda frames: driver.run(broker.frames, number, frames),
+                lambda: driver.attach(number, self),
+            ),
+        )
+        self._connected(transport)
+        if self._full:
+            driver.run(broker.writable, number, False)
+        driver.run(broker.frames, number, [repeated[0]])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the socket is neither gone nor being closed."""
+        return self._transport is not None and not self._transport.is_closing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -445,10 +493,27 @@ class PulsarServer:
     def _handshake_failed(self, peer: str, reason: str) -> None:
         self.driver.quiet.warn(f"closed the connection of {peer}: {handshake_failed('pulsar_tls', reason, self.urls)}")
 
-    async def stop(self) -> None:
-        """Stop listening and drop every connection."""
+    def take(self, former: "PulsarServer", repeated: Callable[[int], Sequence[Frame]]) -> None:
+        """Continue the connections of a server whose broker no longer answers.
+
+        Args:
+            former: the other server.
+            repeated: takes the number of one of its connections. Returns CONNECT, which has been answered, and the requests
+                without an answer; nothing for a connection that stays where it is.
+        """
+        for connection_number, connection in list(former._connections.items()):
+            if frames := repeated(connection_number):
+                self._next += 1
+                connection.continue_at(self, self._next, frames)
+
+    def listen_no_more(self) -> None:
+        """Stop listening; connections stay."""
         for listener in self._listeners:
             listener.close()
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        self.listen_no_more()
         for connection in list(self._connections.values()):
             connection.abort()
         # One turn of the loop lets connection_lost run before the broker is closed.

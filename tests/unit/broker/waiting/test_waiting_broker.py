@@ -509,6 +509,44 @@ def test_an_answer_after_the_end_goes_nowhere(waiting: Waiting) -> None:
     assert (waiting.broker.counters.made, waiting.broker.counters.let_in, waiting.broker.counters.ended) == (1, 1, 1)
 
 
+# ----------------------------------------------------------------------------------------------------- it serves itself
+
+
+def test_what_another_broker_has_to_hear_are_connect_and_the_requests_without_an_answer(waiting: Waiting) -> None:
+    waiting.tell(partitions())
+    waiting.serve(None)
+    waiting.tell(look_up())
+    asked = [frame.command for frame in waiting.broker.to_repeat(1)]
+    assert asked[0].type == pb.CONNECT
+    assert asked[0].connect.client_version == "test"
+    assert asked[1:] == [partitions(), look_up()]
+    waiting.relayed(0, BrokerError(ErrorCode.METADATA, "x"))
+    assert [frame.command for frame in waiting.broker.to_repeat(1)][1:] == [look_up()]
+    waiting.serve(A, A)
+    assert [frame.command.type for frame in waiting.broker.to_repeat(1)] == [pb.CONNECT], "each was answered"
+
+
+def test_of_whom_was_not_let_in_or_is_gone_nothing_is_repeated(waiting: Waiting) -> None:
+    assert waiting.broker.to_repeat(2) == []
+    waiting.host.run(waiting.broker.connected, 2, "10.0.0.9:4001")
+    assert waiting.broker.to_repeat(2) == []
+    waiting.host.run(waiting.broker.disconnected, 1)
+    assert waiting.broker.to_repeat(1) == []
+
+
+def test_connect_is_repeated_with_all_that_the_client_presented() -> None:
+    waiting = secured()
+    waiting.join(
+        auth_method_name="token",
+        auth_data=token("app"),
+        proxy_to_broker_url="x:1",
+        feature_flags=pb.FeatureFlags(supports_auth_refresh=True),
+    )
+    connect = waiting.broker.to_repeat(1)[0].command.connect
+    assert (connect.proxy_to_broker_url, connect.auth_data) == ("x:1", token("app"))
+    assert connect.feature_flags.supports_auth_refresh
+
+
 # -------------------------------------------------------------------------------------------------------------- CONNECT
 
 
