@@ -37,6 +37,7 @@ class DeliveryTime:
     __slots__ = (
         "_average_ms",
         "_former_ms",
+        "_marked",
         "_period_ms",
         "_position",
         "_shortest_ms",
@@ -47,6 +48,7 @@ class DeliveryTime:
 
     def __init__(self) -> None:
         self.follows = False
+        self._marked = False
         self._topic = ""
         self._position = NONE
         self._since_ms = -PAUSE_MS
@@ -59,19 +61,42 @@ class DeliveryTime:
     def begin(self, topic: str, position: Position, now_ms: int) -> None:
         """An entry that the link has to carry can be read: follow it, unless another one is, or was a short time ago."""
         if not self.follows and not 0 <= now_ms - self._since_ms < PAUSE_MS:
-            self.follows = True
+            self.follows, self._marked = True, False
             self._topic, self._position, self._since_ms = topic, position, now_ms
 
-    def followed(self, topic: str, end: Position) -> bool:
+    def mark(self, topic: str, end: Position) -> bool:
+        """Whether entries of a topic up to a position have the one that is followed, and none before them was marked.
+
+        Further entries are handed out before a far cluster has confirmed the marked ones. If they were marked, too, the task would
+        confirm each of them at once.
+        """
+        found = self._is(topic, end) and not self._marked
+        self._marked = self._marked or found
+        return found
+
+    def confirmed(self, topic: str, c: Position, s: Position, now_ms: int, *, long: bool) -> None:
+        """A cursor moved.
+
+        Args:
+            topic: of the cursor.
+            c: everything up to here is settled.
+            s: the last entry that the destination has from this link. An entry behind it was settled without the destination,
+                as one that came over another link. The time of that says nothing.
+            now_ms: the clock.
+            long: by a long batch.
+        """
+        if not self._is(topic, c):
+            return
+        if s < self._position:
+            self.follows = False
+            return
+        measured_ms = now_ms - self._since_ms
+        self._take(measured_ms)
+        self._note_distance(measured_ms, now_ms, long=long)
+
+    def _is(self, topic: str, end: Position) -> bool:
         """Whether the entry that is followed is this topic's, and at or before a position."""
         return self.follows and end >= self._position and topic == self._topic
-
-    def confirmed(self, topic: str, c: Position, now_ms: int, *, long: bool) -> None:
-        """Everything of a topic up to `c` is confirmed; `long`: by a long batch."""
-        if self.followed(topic, c):
-            measured_ms = now_ms - self._since_ms
-            self._take(measured_ms)
-            self._note_distance(measured_ms, now_ms, long=long)
 
     def _note_distance(self, measured_ms: int, now_ms: int, *, long: bool) -> None:
         if not long:

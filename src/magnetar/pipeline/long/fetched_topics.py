@@ -151,7 +151,8 @@ class FetchedTopic:
     def looked_to(self, end: Position, *, timed: bool) -> None:
         """All entries up to a position were examined; `timed`: as the source answered."""
         if not self.trouble:
-            self.timed = end if timed else self.timed
+            if timed and self.timed is None:
+                self.timed = end
             self.looked.append((end, min(self.sent, end)))
             self.settle()
 

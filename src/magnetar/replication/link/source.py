@@ -465,7 +465,7 @@ class LinkSource:
             ):
                 self._topics.changed(state)
             response.schema_numbering = self._host.schema_numbering(state.name)
-            if self.delivery.followed(state.name, position_from_proto(response.end)):
+            if self.delivery.mark(state.name, position_from_proto(response.end)):
                 response.timed = True
             reply(response, buffers)
 
@@ -582,7 +582,7 @@ class LinkSource:
             session.end(commit.topic, commit.grant, Ended(commit.ended, commit.ended_reason))
         if moved:
             self._cursors.moved(state)
-            self.delivery.confirmed(commit.topic, cursor.c, self.outbox.now_ms, long=bool(commit.grant))
+            self.delivery.confirmed(commit.topic, cursor.c, cursor.s, self.outbox.now_ms, long=bool(commit.grant))
         if moved or commit.ended:
             self._topics.changed(state)
         return moved or (present and state.rewinding is None and cursor.c <= state.cursor.c)

@@ -25,7 +25,7 @@ def delivering_in(ms: int | None, *, long: bool = False) -> DeliveryTime:
     found = DeliveryTime()
     if ms is not None:
         found.begin("t", MARKER, 0)
-        found.confirmed("t", MARKER, ms, long=long)
+        found.confirmed("t", MARKER, MARKER, ms, long=long)
     return found
 
 

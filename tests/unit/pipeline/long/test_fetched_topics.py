@@ -46,6 +46,14 @@ def test_an_entry_that_the_source_times_is_reported_soon_and_no_entry_before_it(
     assert not progress.prompt, "it was reported"
 
 
+def test_later_entries_do_not_delay_the_report_of_the_one_that_is_timed() -> None:
+    progress = link()
+    topic = topic_of(progress)
+    appends = [sent(topic, entry, timed=True) for entry in (1, 2, 3)]
+    topic.confirmed(appends[0], 0)
+    assert progress.prompt
+
+
 def test_many_bytes_are_reported_soon() -> None:
     progress = link()
     topic = topic_of(progress)

@@ -68,8 +68,10 @@ def test_an_answer_with_the_entry_that_is_timed_says_so() -> None:
     assert not link.read(after=first)[1].timed, "one was timed a short time ago"
     link.commit(second, second)
     link.rig.later(PAUSE_MS)
-    link.topic.publish(message())
+    [third] = link.topic.publish(message())
     assert link.read(after=second)[1].timed
+    link.topic.publish(message())
+    assert not link.read(after=third)[1].timed, "the one before it was not confirmed yet"
 
 
 def test_only_what_is_for_the_link_is_read() -> None:
