@@ -1,18 +1,23 @@
 """SIGKILL at random moments: brokers, and the Python processes of a pipeline (tests/support/random_kills.py)."""
 
 import random
+import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from tests.replication.conftest import Mesh
+from tests.support.brokers import eventually
 from tests.support.random_kills import MARKS, ROUNDS, a_moment, all_arrive, kill_one
 from tests.support.traffic import Flow
 from tests.support.workers import readers, workers, writers
 
 pytestmark = MARKS
+
+LONG_BATCH_MS: Final = 600_000
+"""The turn of long batches would move C, too: it comes after the end of this test."""
 
 
 def test_kills_of_brokers(mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow], chance: random.Random) -> None:
@@ -29,6 +34,22 @@ def test_kills_of_brokers(mesh: Mesh, run_pipeline: Any, flows: tuple[Flow, Flow
         all_arrive(flows)
     for flow in flows:
         flow.finish(origin_kills=kills[flow.origin.cluster])
+
+
+def test_the_last_row_of_an_answer_does_not_wait_for_another_answer(
+    mesh: Mesh, run_pipeline: Any, filtered: Path
+) -> None:
+    """C moves over what a filter left out, although nothing comes after it: the row that says so has only a few bytes."""
+    config = filtered.with_name("long.toml")
+    config.write_text(filtered.read_text() + f"[replication.limits]\nlong_batch_ms = {LONG_BATCH_MS}\n")
+    run_pipeline(name="long", config=config)
+    topic = f"persistent://public/default/left-out-{uuid.uuid4().hex[:8]}"
+    producer = mesh.client("a").create_producer(topic, batching_enabled=False)
+    producer.send(b"", partition_key="there")
+    assert len(mesh.read_all("b", topic, 1)) == 1
+    producer.send(b"", partition_key="here")
+    eventually(lambda: mesh["a"].rest("GET", "/geo/v1/links/b")["lag_messages"] == 0, what="C moves")
+    producer.close()
 
 
 def test_kills_of_python_workers(
