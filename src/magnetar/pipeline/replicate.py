@@ -56,8 +56,8 @@ LONG_SLOTS: Final = 4
 """Tasks at once with long batches: two for the turns, and two for topics with a large backlog. All share the processors."""
 
 LONG_SETTINGS: Final = {
-    # Rows are passed on one by one, not when a batch or a buffer is full (docs/design/pipeline.md#long-batches). A batch is full with
-    # its first row, also with one of few bytes: `READY`, or the end of an answer whose entries a filter left out.
+    # Rows are passed on one by one, not when a batch or a buffer is full (docs/design/pipeline.md#long-batches). A batch is full
+    # with its first row, also with one of few bytes: `READY`, or the end of an answer whose entries a filter left out.
     "spark.sql.execution.arrow.maxBytesPerBatch": "1",
     "spark.sql.execution.pandas.udf.buffer.size": "256",
 }

@@ -67,8 +67,8 @@ class DeliveryTime:
     def mark(self, topic: str, end: Position) -> bool:
         """Whether entries of a topic up to a position have the one that is followed, and none before them was marked.
 
-        Further entries are handed out before a far cluster has confirmed the marked ones. If they were marked, too, the task would
-        confirm each of them at once.
+        Further entries are handed out before a far cluster has confirmed the marked ones. If they were marked, too, the task
+        would confirm each of them at once.
         """
         found = self._is(topic, end) and not self._marked
         self._marked = self._marked or found

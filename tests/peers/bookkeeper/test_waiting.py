@@ -168,6 +168,7 @@ class Peer:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._decoder = FrameDecoder()
+        self._heard: list[pb.BaseCommand] = []
         connect = pb.CommandConnect(client_version="x", protocol_version=21)
         assert self.ask(pb.BaseCommand(type=pb.CONNECT, connect=connect)).type == pb.CONNECTED
 
@@ -177,10 +178,10 @@ class Peer:
 
     def hear(self) -> pb.BaseCommand:
         """The next command that is no PING."""
-        while not (frames := [one for one in self._decoder.feed(self._read()) if one.command.type != pb.PING]):
-            pass
-        (frame,) = frames
-        return frame.command
+        while not self._heard:
+            frames = self._decoder.feed(self._read())
+            self._heard += [one.command for one in frames if one.command.type != pb.PING]
+        return self._heard.pop(0)
 
     def _read(self) -> bytes:
         data = self._socket.recv(65536)
