@@ -80,7 +80,7 @@ class DeliveryTime:
         Args:
             topic: of the cursor.
             c: everything up to here is settled.
-            s: the last entry that the destination has from this link. An entry behind it was settled without the destination,
+            s: the last entry that the destination has from this link. An entry after it was settled without the destination,
                 as one that came over another link. The time of that says nothing.
             now_ms: the clock.
             long: by a long batch.
