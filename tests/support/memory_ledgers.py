@@ -38,11 +38,13 @@ class Bookies:
     Attributes:
         random: decides what is stored of an append that fails.
         deleted: ledgers that are gone.
+        unreadable: the last entries of these ledgers cannot be read, with this error number.
     """
 
     random: random.Random
     ledgers: dict[int, Stored] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
+    unreadable: dict[int, int] = field(default_factory=dict)
     reads: int = 0
 
 
@@ -62,6 +64,10 @@ class MemoryLedger:
         found = self.stored.payloads
         if not 0 <= first <= last < len(found):
             raise OSError(errno.EIO, f"entries {first} to {last} of {len(found)}")
+        if (error := self.bookies.unreadable.get(self.id)) is not None:
+            last = min(last, len(found) - 2)
+            if last < first:
+                raise OSError(error, "no answer")
         last = self.bookies.random.randint(first, last)
         ends = [sum(map(len, found[: number + 1])) for number in range(first, last + 1)]
         return [LedgerEntry(found[number], end) for number, end in zip(range(first, last + 1), ends, strict=True)]

@@ -120,6 +120,8 @@ class Truth(Observer):
         if copy is None:
             return
         for entry in entries:
+            if entry.position.ledger < copy.incarnation:
+                continue  # of a former life of the topic, which has been deleted
             if entry.flags & EntryFlags.MARKER:
                 known = entry.position in copy.markers
             else:

@@ -118,11 +118,11 @@ class EntriesRead(NamedTuple):
 
 
 class ReadProblem(Enum):
-    """The reasons why an entry could not be read."""
+    """The reasons why an entry could not be read. Only `UNAVAILABLE` may end by itself."""
 
     MISSING = "no bookie that should have the entry has it"
     UNAVAILABLE = "bookies that may have the entry do not answer"
-    DAMAGED = "all copies of the entry that could be read are damaged"
+    DAMAGED = "all copies of the entry are damaged or missing"
 
 
 class ReadFailed(NamedTuple):

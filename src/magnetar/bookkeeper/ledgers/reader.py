@@ -431,9 +431,11 @@ class LedgerReader:
         return effects + self._deliver(number) + self._fill(now)
 
     def _problem(self, entry: int, one: _Entry) -> ReadProblem:
-        if one.absent == self._versioned.metadata.write_quorum:
+        quorum = self._versioned.metadata.write_quorum
+        if one.absent == quorum:
             return ReadProblem.MISSING
-        return ReadProblem.DAMAGED if one.damaged else ReadProblem.UNAVAILABLE
+        # A bookie that has not answered may have a whole copy.
+        return ReadProblem.DAMAGED if one.absent + one.damaged == quorum else ReadProblem.UNAVAILABLE
 
     def _deliver(self, number: int) -> list[Effect]:
         read = self._reads[number]

@@ -34,7 +34,11 @@ class TooMuchUnconfirmed(BookKeeperError):
 
 
 class EntryUnreadable(BookKeeperError):
-    """An entry cannot be read from any bookie that should have it."""
+    """An entry cannot be read from any bookie that should have it, at least not now."""
+
+
+class EntryLost(EntryUnreadable):
+    """All bookies that should have an entry have answered, and none has a whole copy of it."""
 
 
 class RecoveryFailed(BookKeeperError):

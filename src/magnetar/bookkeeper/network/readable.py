@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
 from magnetar.bookkeeper.ledgers import quorums
-from magnetar.bookkeeper.ledgers.effects import Effect, EntriesRead, LastConfirmed, ReadFailed, Send
+from magnetar.bookkeeper.ledgers.effects import Effect, EntriesRead, LastConfirmed, ReadFailed, ReadProblem, Send
 from magnetar.bookkeeper.ledgers.metadata import BookieId, LedgerMetadata, Versioned
 from magnetar.bookkeeper.ledgers.reader import LedgerReader, NotReadable, ReaderLimits
 from magnetar.bookkeeper.network.driver import Driver, Outside, codec_of
-from magnetar.bookkeeper.network.errors import BookKeeperError, EntryUnreadable, TooFewBookies
+from magnetar.bookkeeper.network.errors import BookKeeperError, EntryLost, EntryUnreadable, TooFewBookies
 from magnetar.bookkeeper.protocol.messages import Code, LacRead, Response
 
 WINDOW: Final = 32
@@ -233,8 +233,9 @@ class ReadableLedger:
             if read is not None:
                 bookies = self.metadata.bookies_of(effect.entry)
                 problem = self._outside.connections.problem(bookies)
+                kind = EntryUnreadable if effect.problem is ReadProblem.UNAVAILABLE else EntryLost
                 read.fail(
-                    EntryUnreadable(
+                    kind(
                         f"ledger {self.id}, entry {effect.entry}: {effect.problem.value}" + (problem and f"; {problem}")
                     )
                 )

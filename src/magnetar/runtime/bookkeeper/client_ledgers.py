@@ -17,7 +17,7 @@ import uvloop
 
 from magnetar.bookkeeper.network.client import ROOT, BookKeeper
 from magnetar.bookkeeper.network.connection import Security
-from magnetar.bookkeeper.network.errors import BookKeeperError, NoSuchLedger
+from magnetar.bookkeeper.network.errors import BookKeeperError, EntryLost, NoSuchLedger
 from magnetar.bookkeeper.network.readable import ReadableLedger
 from magnetar.bookkeeper.network.writable import WritableLedger
 from magnetar.bookkeeper.network.zookeeper_client import OPEN, ZooKeeperSecurity
@@ -39,13 +39,15 @@ FILE: Final = "magnetar-file"
 
 @contextmanager
 def _as_disk_errors() -> Iterator[None]:
-    """Errors of BookKeeper as those of a disk."""
+    """Errors of BookKeeper as those of a disk (see `runtime.bookkeeper.ledgers`)."""
     try:
         yield
     except NoSuchLedger as error:
         raise FileNotFoundError(errno.ENOENT, str(error)) from error
-    except BookKeeperError as error:
+    except EntryLost as error:
         raise OSError(errno.EIO, str(error)) from error
+    except BookKeeperError as error:
+        raise OSError(errno.ETIMEDOUT, str(error)) from error
 
 
 class ClientLedgers:

@@ -1,6 +1,8 @@
 """The interfaces of BookKeeper and ZooKeeper that the log needs. All calls block; any thread may make them.
 
-Errors are OSErrors, as those of a disk: the log treats both alike.
+Errors are OSErrors, as those of a disk: the log treats both alike. EIO says that an entry is lost, as a disk says it of a sector:
+recovery takes that for damage, and serves the rest. It is for what all bookies have answered. Everything else has another
+number, such as ETIMEDOUT, because another attempt may succeed.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +34,7 @@ class Readable(Protocol):
         """Some of the entries `first` to `last`, from `first` on; at least one.
 
         Raises:
-            OSError: the first one cannot be read.
+            OSError: the first one cannot be read; EIO: it never can be again.
         """
 
 

@@ -19,7 +19,7 @@ a failure of one fails all that are not reported.
 An append that was staged before its topic learned of a failure has invalid positions and origin indexes. It may reach this
 thread after the log healed. Its `write_epoch` shows that, and it fails too.
 
-Between cycles, and all the time when there is nothing to write, the thread makes sidecars of closed segments and
+Between cycles, and all the time when nothing is written or under way, the thread makes sidecars of closed segments and
 rewrites mostly dead ones, in slices; under load that gets a small share of its time.
 """
 
@@ -347,7 +347,7 @@ class LogThread:
         batch = self._flying = self._current(batch)
         if batch or barriers or self._sync_due():
             self._commit(batch, barriers)
-        self._work(idle=not batch)
+        self._work(idle=not batch and not self._behind)
         # After a write its own moment is near enough: one look at the clock less for each publish.
         if (self._wrote_s if batch else time.monotonic()) >= self._next_mark_s and self._log.unmarked:
             self._mark()

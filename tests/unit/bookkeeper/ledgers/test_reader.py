@@ -191,7 +191,9 @@ def test_another_bookie_is_asked_after_a_while() -> None:
 @pytest.mark.parametrize(("codes", "problem"), [
     ((Code.NO_ENTRY, Code.NO_ENTRY, Code.NO_LEDGER), ReadProblem.MISSING),
     ((Code.NO_ENTRY, Code.UNKNOWN_LEDGER_STATE, Code.NO_ENTRY), ReadProblem.UNAVAILABLE),
-    ((Code.NO_ENTRY, Code.OK, Code.IO_ERROR), ReadProblem.DAMAGED),
+    ((Code.NO_ENTRY, Code.OK, Code.NO_ENTRY), ReadProblem.DAMAGED),
+    ((Code.OK, Code.OK, Code.OK), ReadProblem.DAMAGED),
+    ((Code.NO_ENTRY, Code.OK, Code.IO_ERROR), ReadProblem.UNAVAILABLE),
 ])  # fmt: skip
 def test_an_entry_that_no_bookie_has_is_looked_for_in_newer_metadata(
     codes: tuple[Code, ...], problem: ReadProblem

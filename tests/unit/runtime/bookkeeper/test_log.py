@@ -1,7 +1,11 @@
 """The log of a broker on ledgers: the same threads, segments and recovery as on a disk, with another file system below."""
 
+import errno
+from math import inf
+
 import pytest
 
+from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.log.thread import BEHIND_MAX
@@ -247,6 +251,40 @@ def test_the_end_of_a_segment_waits_for_what_is_under_way(site: Site) -> None:
     held.log.thread.stop()
 
 
+class Steps:
+    """Background work without an end, of which the steps are counted."""
+
+    pending = True
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+    def release(self, _ledgers: object) -> None: ...
+
+
+def test_background_work_does_not_hold_up_cycles_that_are_under_way(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for all of them, and no cycle can follow meanwhile. So a log with nothing to write is not at rest before that."""
+    held = Held(site)
+    one, two = held.cycle("one"), held.cycle("two")
+    steps = Steps()
+    monkeypatch.setattr(held.log.thread, "_next_background_s", inf)  # its share under load is used up
+    monkeypatch.setattr(held.log.thread, "_background", steps)
+    held.ledger.land(1)
+    held.log.settle([one])
+    three = held.cycle("three")
+    assert steps.count == 0
+    assert len(held.ledger.sizes) == 2, "the second and the third are under way"
+    held.ledger.land(2)
+    held.log.settle([two, three])
+    eventually(lambda: steps.count > 0, what="background work, when the log is at rest")
+    held.log.thread.stop()
+
+
 def test_a_barrier_and_the_end_wait_for_what_is_under_way(site: Site) -> None:
     held = Held(site)
     append = held.cycle("one")
@@ -259,3 +297,36 @@ def test_a_barrier_and_the_end_wait_for_what_is_under_way(site: Site) -> None:
     held.log.thread.stop()
     held.log.settle([last])
     assert held.read_again() == [b"first", b"one", b"two"]
+
+
+# ------------------------------------------------------------------------------------------------- entries that are not there
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_what_bookies_do_not_give_now_is_no_damage(site: Site, answered: bool) -> None:
+    """The recovery ends then, and another one finds everything. What all have lost is reported, and the rest is served."""
+    log = open_log(site.take("a"), segment_bytes=1 << 20)
+    topic = log.topic()
+    for number in range(4):
+        log.append(topic, b"%d" % number * 600_000)
+    files = site.take("b")  # the former broker is dead
+    number = errno.EIO if answered else errno.ETIMEDOUT
+    first, *_ = (name for name in site.chain.files if name.endswith(".seg"))
+    # Without its sidecar, a segment is read from its beginning to its end.
+    site.bookies.unreadable = {
+        file.ledger: number for name, file in site.chain.files.items() if name == first or name.endswith(".idx")
+    }
+    if answered:
+        again = open_log(files)
+        assert again.recovered.problems
+        again.thread.stop()
+        log.thread.stop()
+        return
+    with pytest.raises(StorageError, match=r"^cannot recover the log: segment .*: no answer$"):
+        open_log(files)
+    site.bookies.unreadable.clear()
+    again = open_log(site.take("c"))
+    assert again.recovered.problems == []
+    assert [text[:1] for text in texts(again, again.topic())] == [b"0", b"1", b"2", b"3"]
+    again.thread.stop()
+    log.thread.stop()

@@ -36,7 +36,8 @@ class Takeovers:
         """What may happen, and how often."""
         rng = self._rng
         # Where nothing is about it, it would only make other worlds of the same seeds.
-        rare = {"slow_read": (0.5, self.slow_read)} if "slow_read" in self._context.focus else {}
+        rare = {"slow_read": (0.5, self.slow_read), "all_silent": (0.5, self.all_silent)}
+        rare = {name: action for name, action in rare.items() if name in self._context.focus}
         return {
             **rare,
             "stop": (rng.choice((0, 0.5)), self.stop),
@@ -151,6 +152,20 @@ class Takeovers:
             site.say(f"bookie {bookie} is silent")
             site.bookies.silent.add(bookie)
             self._context.clock.after(self._rng.choice((200, 5_000)), site.bookies.silent.discard, bookie)
+
+    def all_silent(self) -> None:
+        """No bookie answers a process that reads the log which it takes."""
+        site = self._site()
+
+        def rule(operation: str, name: Path) -> None:
+            process = next(one for one in site.processes if str(one) == str(name))
+            if operation == "read" and process.log is None:
+                site.forget(rule)
+                site.say(f"no bookie answers {process}")
+                site.bookies.silent |= set(range(BOOKIES))
+                self._context.clock.after(0, site.bookies.silent.clear)
+
+        site.inject(rule)
 
     def bookie_wiped(self) -> None:
         """A bookie loses its disk; BookKeeper's repair copies what it had."""

@@ -65,10 +65,12 @@ class Bookies:
 
     Attributes:
         silent: bookies that do not answer.
+        watched: reads are those of the world's own eyes, to which every bookie answers.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self.watched = False
         self.ledgers: dict[int, Ledger] = {}
         self.silent: set[int] = set()
 
@@ -106,7 +108,10 @@ class Bookies:
             ledger.add(payload, copies)
 
     def recover(self, number: int) -> Ledger:
-        """Fence it, and decide how it ends: with the last entry that a bookie has that answers. Raises TooFew."""
+        """Fence it, and decide how it ends: with the last entry that a bookie has that answers. Raises TooFew.
+
+        Entries that may not have been confirmed are written to the others, too.
+        """
         ledger = self.ledgers[number]
         if ledger.closed:
             return ledger
@@ -118,12 +123,15 @@ class Bookies:
             seen += 1
         for entry in range(ledger.confirmed):
             assert ledger.copies[entry] & able, "a confirmed entry is on no bookie"
+        for copies in ledger.copies[ledger.confirmed : seen]:
+            copies.update(able)
         ledger.end_at(seen)
         return ledger
 
     def readable(self, number: int, entry: int) -> bool:
-        """Whether a bookie has it that answers."""
-        return bool(self.ledgers[number].copies[entry] - self.silent)
+        """Whether a bookie has it that answers. What the silent ones have is not lost."""
+        copies = self.ledgers[number].copies[entry]
+        return bool(copies if self.watched else copies - self.silent)
 
     def wiped(self, bookie: int) -> None:
         """Its disk is lost, and it does not answer until all it had was copied."""

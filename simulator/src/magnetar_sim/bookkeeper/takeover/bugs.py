@@ -6,6 +6,7 @@ ledgers (`takeover.ledgers`). The driver compares the lease with the clock (`tak
 `magnetar.app` (`cluster`).
 """
 
+import errno
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from magnetar.runtime.bookkeeper.ledger_file import LedgerBytes, LedgerFile
 from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
+from magnetar.runtime.bookkeeper.ledgers import LedgerEntry
 from magnetar.runtime.stores.state_file import StateFile
 from magnetar.storage.bookkeeper.chain import Chain
 from magnetar.storage.log import SegmentLog
@@ -32,6 +34,7 @@ _create = LedgerFiles.create
 _append = StateFile._append
 _fail = SegmentLog.fail
 _finish = Cluster._finish
+_read = SimReader.read
 
 
 def _assumed(self: LedgerFiles, wanted: Chain) -> bool:
@@ -123,6 +126,14 @@ def _newest_only(self: SimLedgers, ledgers: Sequence[int]) -> list[SimReader]:
     return [self.open(one) if one == max(ledgers) else _as_it_is(self, one) for one in ledgers]
 
 
+def _silence_is_damage(self: SimReader, first: int, last: int) -> list[LedgerEntry]:
+    """An entry that cannot be read now is taken for one that is lost."""
+    try:
+        return _read(self, first, last)
+    except OSError as error:
+        raise OSError(errno.EIO, str(error.strerror)) from None
+
+
 def _as_it_is(client: SimLedgers, number: int) -> SimReader:
     reader, ledger = SimReader(client, number), client.bookies.ledgers[number]
     reader.entries = ledger.confirmed
@@ -156,6 +167,7 @@ BUGS: Final[dict[str, Bug]] = {
     "ledger_before_chain": Bug(("roll", "stop"), {F + "unlink": _ledger_first}),
     "deleted_while_read": Bug(("slow_read", "roll"), {B + "LedgerBytes.delete": _deleted_while_read}),
     "newest_recovered_only": Bug(("pause", "stop"), {L + "SimLedgers.open_all": _newest_only}),
+    "silence_is_damage": Bug(("all_silent", "stop"), {L + "SimReader.read": _silence_is_damage}),
     "fence_is_loss": Bug(("fence",), {F + "_append_failed": _fence_is_loss}),
     "close_raises": Bug(("fence", "fail"), {B + "LedgerFile.close": _close_raises}),
     "unsealed": Bug(("fail", "stop"), {"magnetar.storage.log.SegmentLog.fail": _unsealed}),

@@ -48,7 +48,7 @@ class SimLedgers:
         try:
             number = self.bookies.create(name)
         except TooFew:
-            raise OSError(errno.EIO, "too few bookies for a ledger") from None
+            raise OSError(errno.ETIMEDOUT, "too few bookies for a ledger") from None
         self.steps.step("create-answer")
         return SimWriter(self, number)
 
@@ -61,7 +61,7 @@ class SimLedgers:
         try:
             self.bookies.recover(ledger)
         except TooFew:
-            raise OSError(errno.EIO, f"too few bookies to recover ledger {ledger}") from None
+            raise OSError(errno.ETIMEDOUT, f"too few bookies to recover ledger {ledger}") from None
         self.steps.step("open-answer")
         return SimReader(self, ledger)
 
@@ -105,7 +105,7 @@ class SimReader:
         if ledger.deleted:
             if self.id in client.deleted:
                 raise Violation(f"ledger {self.id} ({ledger.name}) was deleted by the broker that reads it")
-            raise OSError(errno.EIO, f"ledger {self.id} is gone")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} is gone")
         if not 0 <= first <= last < len(ledger.payloads):
             raise Violation(
                 f"entries {first} to {last} of ledger {self.id} are read, and it has {len(ledger.payloads)}"
@@ -114,7 +114,7 @@ class SimReader:
         for entry in range(first, last + 1):
             if not client.bookies.readable(self.id, entry):
                 if entry == first:
-                    raise OSError(errno.EIO, f"no bookie has entry {entry} of ledger {self.id}")
+                    raise OSError(errno.ETIMEDOUT, f"no bookie that answers has entry {entry} of ledger {self.id}")
                 last = entry - 1
                 break
         return [LedgerEntry(ledger.payloads[entry], ledger.ends[entry]) for entry in range(first, last + 1)]
@@ -132,7 +132,7 @@ class SimWriter(SimReader):
     def submit(self, payloads: Sequence[bytes]) -> None:
         """See `Writable`."""
         if self._ledger.failed:
-            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} takes no entries")
         self._waiting += payloads
         self._sizes.append(len(payloads))
         self._try("write")
@@ -140,14 +140,14 @@ class SimWriter(SimReader):
     def wait(self) -> None:
         """See `Writable`."""
         if self._ledger.failed:
-            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} takes no entries")
         if self._waiting:
             self._store(len(self._sizes))
 
     def landed(self, known: int) -> int:
         """See `Writable`: some of the submissions are confirmed by now."""
         if self._ledger.failed:
-            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} takes no entries")
         if count := self._client.rng.randint(0, len(self._sizes)):
             self._store(count)
         # Of the others the answers are on their way.
@@ -180,7 +180,7 @@ class SimWriter(SimReader):
 
     def _fails(self, why: str) -> OSError:
         self._ledger.failed = True
-        return OSError(errno.EIO, why)
+        return OSError(errno.ETIMEDOUT, why)
 
     def _try(self, kind: str) -> None:
         try:

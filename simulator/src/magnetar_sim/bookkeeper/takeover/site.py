@@ -4,7 +4,8 @@ The files, the chain, the log, the file of states and the lease are the real one
 """
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -89,6 +90,16 @@ class Site(Breakable):
         self._reader: Process | None = None
         self._expected = Expected()
         self._stopped = False
+
+    @contextmanager
+    def without_faults(self) -> Iterator[None]:
+        """See `Breakable`. A read finds what is on bookies that do not answer now."""
+        before, self.bookies.watched = self.bookies.watched, True
+        try:
+            with super().without_faults():
+                yield
+        finally:
+            self.bookies.watched = before
 
     @property
     def stormy(self) -> bool:
