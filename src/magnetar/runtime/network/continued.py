@@ -7,7 +7,8 @@ repeated to it, and then the requests that have no answer:
     -----------  -----------------------------  ----------------------------------------------------------------------
     connecting   CONNECTED                      repeating; the client has had this answer, so it is not sent
                  ERROR or another answer        over; it is sent, and the broker ends the connection
-    repeating    a turn of the loop             some requests more are handled; after the last one: over
+    repeating    a turn of the loop             some requests more are handled, unless the broker wants none now; after the last
+                                                one: over
     any          the socket is gone             over
 
 The socket is not read before it is over.
@@ -59,6 +60,7 @@ class Continued:
         self._handle, self._over = handle, over
         self._connecting = True
         self._held = False
+        self._turn_due = False
 
     # ---------------------------------------------------------------------------------------------------- driver.Peer
 
@@ -70,7 +72,7 @@ class Continued:
         self._connecting = False
         (first,) = FrameDecoder().feed(b"".join(buffers))
         if first.command.type == pb.CONNECTED:
-            self._loop.call_soon(self._turn)
+            self._next_turn()
         else:
             self._connection.send(buffers)
             self._end()
@@ -84,8 +86,10 @@ class Continued:
         self._connection.close(reason)
 
     def hold(self, hold: bool) -> None:
-        """The socket is not to be read when this is over, or is to be read."""
+        """No requests are to be handled, and the socket is not to be read when this is over; or the opposite."""
         self._held = hold
+        if self._requests and not (hold or self._connecting):
+            self._next_turn()
 
     def let_in(self, frame_bytes_max: int, command_bytes_max: int, *, link: bool) -> None:
         """Change the largest frame."""
@@ -93,14 +97,22 @@ class Continued:
 
     # ---------------------------------------------------------------------------------------------------------- parts
 
+    def _next_turn(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
     def _turn(self) -> None:
+        self._turn_due = False
         if not self._connection.is_open:
             return
+        if self._held and self._requests:
+            return  # as a socket: the answers to a thousand requests for a list of topics would pile up. `hold` goes on
         frames, self._requests = self._requests[:TURN_REQUESTS_MAX], self._requests[TURN_REQUESTS_MAX:]
         if frames:
             self._handle(frames)
         if self._requests:
-            self._loop.call_soon(self._turn)
+            self._next_turn()
         else:
             self._end()
 

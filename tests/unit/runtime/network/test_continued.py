@@ -213,6 +213,75 @@ def test_a_hold_of_the_broker_that_serves_stays(run: Callable[..., None]) -> Non
     run(story)
 
 
+def test_requests_are_repeated_only_while_the_client_takes_the_answers(run: Callable[..., None]) -> None:
+    async def story(moved: Moved) -> None:
+        count = 2 * TURN_REQUESTS_MAX + 1
+        moved.repeated += [look_up(number) for number in range(count)]
+        moved.serving.hold_after = 1 + TURN_REQUESTS_MAX
+        moved.take()
+        number = moved.serving.joined[0][0]
+        moved.serving.answer_connect(number)
+        for resumed in (1, 2, 3):
+            answered = min(resumed * TURN_REQUESTS_MAX, count)
+            assert len(await moved.hear(answered)) == answered
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(moved.serving.came) == 1 + answered
+            moved.serving.peers[number].hold(False)
+        moved.writer.write(encode(look_up(count).command))
+        assert await moved.hear(count + 1) == [(pb.LOOKUP_RESPONSE, each) for each in range(count + 1)]
+
+    run(story)
+
+
+def test_a_hold_that_ends_with_the_last_request_is_forgotten(run: Callable[..., None]) -> None:
+    async def story(moved: Moved) -> None:
+        moved.repeated += [look_up(1)]
+        moved.take()
+        number = moved.serving.joined[0][0]
+        peer = moved.serving.peers[number]
+        peer.hold(True)
+        moved.serving.answer_connect(number)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert moved.serving.came == [(pb.CONNECT, 0)]
+        peer.hold(False)
+        peer.hold(False)
+        assert await moved.hear(1) == [(pb.LOOKUP_RESPONSE, 1)]
+        connection = moved.serving.peers[number]
+        assert isinstance(connection, Connection)
+        connection.hold(True)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        moved.writer.write(encode(look_up(2).command))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(moved.serving.came) == 2, "a turn that comes late does not end the new hold"
+        connection.hold(False)
+        await moved.hear(2)
+
+    run(story)
+
+
+def test_a_client_that_takes_no_answers_gets_no_more_of_them(run: Callable[..., None]) -> None:
+    async def story(moved: Moved) -> None:
+        moved.repeated += [look_up(1)]
+        connection = moved.waiting.peers[1]
+        while not connection._full:
+            connection.send([bytes(1 << 20)])
+            await asyncio.sleep(0)
+        moved.take()
+        number = moved.serving.joined[0][0]
+        assert moved.serving.unwritable == [number]
+        moved.serving.peers[number].hold(True)  # as the broker does then
+        moved.serving.answer_connect(number)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert moved.serving.came == [(pb.CONNECT, 0)]
+
+    run(story)
+
+
 def test_without_room_it_ends(run: Callable[..., None]) -> None:
     async def story(moved: Moved) -> None:
         moved.serving.quiet = type("Quiet", (), {"warn": lambda *_: None})()
