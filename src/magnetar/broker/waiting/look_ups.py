@@ -7,6 +7,7 @@ continue, and the machine that serves answers. (docs/design/cluster.md#held)
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 from magnetar.broker.connection import Connection
@@ -67,7 +68,7 @@ class LookUps:
         self._context = context
         self._takeover = takeover
         self._reach = reach
-        self._held: dict[_LookUp, None] = {}
+        self._held: dict[Connection, list[_LookUp]] = {}
         self._timed = False
 
     def look_up(self, connection: Connection, command: pb.CommandLookupTopic, answered: Callable[[], None]) -> None:
@@ -83,12 +84,13 @@ class LookUps:
     def seen(self) -> None:
         """Another broker serves, or none."""
         held, self._held = self._held, {}
-        for one in held:
+        for one in chain.from_iterable(held.values()):
             self._try(one)
 
     def forget(self, connection: Connection) -> None:
         """A client is gone."""
-        self._held = {one: None for one in self._held if one.connection is not connection}
+        # Found at once, not among all: when this broker begins to serve, thousands of clients end here in one turn of the loop.
+        self._held.pop(connection, None)
 
     # ------------------------------------------------------------------------------------------------------------ parts
 
@@ -121,7 +123,7 @@ class LookUps:
         if self._context.outbox.now_ms >= one.until_ms:
             self._refuse(one, self._takeover.not_ready())
             return
-        self._held[one] = None
+        self._held.setdefault(one.connection, []).append(one)
         if not self._timed:
             self._timed = True
             self._context.timer(self._context.outbox.now_ms + LOOK_MS, self._due)

@@ -141,8 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._server.driver.detach(self._number)
-        self._server.forget(self._number, self)
+        self._gone()
         self._server, self._number = server, number
         if not self._admitted(transport):
             return
@@ -277,6 +276,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport = None
         self._descriptor = -1
+        self._gone()
+
+    def _gone(self) -> None:
+        """For the server and its broker there is no such connection any more."""
         self._server.driver.detach(self._number)
         self._server.forget(self._number, self)
         self._server.driver.run(self._server.broker.disconnected, self._number)

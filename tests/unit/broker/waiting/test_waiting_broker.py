@@ -284,6 +284,20 @@ def test_look_ups_of_a_client_that_is_gone_are_forgotten(waiting: Waiting) -> No
     assert waiting.after(HELD_MS) == []
 
 
+def test_the_end_of_one_client_does_not_go_through_the_look_ups_of_all(waiting: Waiting) -> None:
+    """When this broker begins to serve, thousands of clients end here in one turn of the loop, each with a look-up."""
+    waiting.serve(None)
+    for number in (2, 3, 4):
+        waiting.host.run(waiting.broker.connected, number, f"10.0.0.9:{number}")
+        connect = pb.BaseCommand(type=pb.CONNECT, connect=pb.CommandConnect(client_version="x", protocol_version=21))
+        waiting.host.run(waiting.broker.frames, number, [Frame(connect, b""), Frame(look_up(), b"")])
+    held = waiting.broker._look_ups._held
+    assert len(held) == 3
+    waiting.host.run(waiting.broker.disconnected, 2)
+    assert waiting.broker._look_ups._held is held, "not made again for each"
+    assert len(held) == 2
+
+
 def test_too_many_held_look_ups_stop_the_socket(waiting: Waiting) -> None:
     waiting.serve(None)
     for _ in range(WAITING_MAX):

@@ -28,6 +28,17 @@ def look_up(number: int) -> Frame:
     return Frame(pb.BaseCommand(type=pb.LOOKUP, lookupTopic={"topic": "t", "request_id": number}), b"")
 
 
+class Waiting(FakeDriver):
+    """The driver and the broker that waited: knows who is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[int] = []
+
+    def disconnected(self, number: int) -> None:
+        self.ended.append(number)
+
+
 class Serving(FakeDriver):
     """The driver and the broker that serves: keeps what comes, answers CONNECT when the test says so and look-ups at once."""
 
@@ -68,7 +79,7 @@ class Moved:
     def __init__(self, folder: Path, *, tls: bool) -> None:
         self._tls = tls
         self._authority = Authority(folder) if tls else None
-        self.waiting, self.serving = FakeDriver(), Serving()
+        self.waiting, self.serving = Waiting(), Serving()
         self.repeated: list[Frame] = [CONNECT]
         self.decoder = FrameDecoder()
         self.got: list[Any] = []
@@ -137,6 +148,7 @@ def test_the_requests_come_again_and_their_answers_reach_the_client(run: Callabl
         moved.repeated += [look_up(number) for number in range(count)]
         moved.take()
         assert moved.waiting.peers == {}
+        assert moved.waiting.ended == [1], "the broker that waited keeps nothing of it"
         ((number, certificate, _tls),) = moved.serving.joined
         assert certificate == ""
         assert moved.serving.came == [(pb.CONNECT, 0)], "the broker has to let the client in first"
@@ -287,6 +299,7 @@ def test_without_room_it_ends(run: Callable[..., None]) -> None:
         moved.serving.quiet = type("Quiet", (), {"warn": lambda *_: None})()
         moved.take()
         assert moved.serving.joined == []
+        assert moved.waiting.ended == [1]
         assert await moved.reader.read() == b""
 
     run(story, 0)
