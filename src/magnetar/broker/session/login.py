@@ -86,6 +86,11 @@ class SessionLogin:
         self._asked = False
         self._round = 0  # a timer of an earlier round has nothing to say
 
+    @property
+    def asked(self) -> bool:
+        """Whether the client was asked for a new proof that has not been accepted yet."""
+        return self._asked
+
     def connect(self, frame: Frame, let_in: LetIn) -> None:
         """The first frame of the connection: CONNECT is checked, and refused here if it cannot be accepted.
 

@@ -78,7 +78,7 @@ class WaitingBroker:
 
     def to_repeat(self, connection: int) -> list[Frame]:
         """The commands with which a broker that serves continues a connection: CONNECT, which has been answered, and the requests
-        that have not. None if the client has not been let in.
+        that have not. None if the client has not been let in, or is just asked for a new token.
         """
         session = self._sessions.get(connection)
         return session.to_repeat() if session is not None else []

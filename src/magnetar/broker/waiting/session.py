@@ -160,9 +160,10 @@ class WaitingSession:
     def to_repeat(self) -> list[Frame]:
         """The commands with which another broker continues the connection: CONNECT, and the requests without an answer.
 
-        None if the client has not been let in.
+        None if the client has not been let in, or is just asked for a new token: the other broker would not know of the question,
+        and would take the answer for a broken protocol.
         """
-        if self.connection.closed or not self.connection.handshake.connected:
+        if self.connection.closed or not self.connection.handshake.connected or self._login.asked:
             return []
         return [Frame(command, b"") for command in (self._first, *self._unanswered.values())]
 

@@ -561,6 +561,26 @@ def test_connect_is_repeated_with_all_that_the_client_presented() -> None:
     assert connect.feature_flags.supports_auth_refresh
 
 
+def test_a_client_that_is_asked_for_a_new_token_is_not_repeated_until_that_is_accepted() -> None:
+    """The broker that serves would not know of the question, and take the answer for a broken protocol."""
+    waiting = secured()
+    ends_s = waiting.outbox.now_ms // 1000 + 100
+    waiting.join(
+        auth_method_name="token",
+        auth_data=token("app", exp=ends_s),
+        feature_flags=pb.FeatureFlags(supports_auth_refresh=True),
+    )
+    assert waiting.broker.to_repeat(1) != []
+    (asked,) = waiting.after(99_000)
+    assert asked.type == pb.AUTH_CHALLENGE
+    assert waiting.broker.to_repeat(1) == []
+    fresh = token("app", exp=ends_s + 100)
+    response = {"response": {"auth_method_name": "token", "auth_data": fresh}}
+    assert waiting.tell(command(pb.AUTH_RESPONSE, authResponse=response)) == []
+    (connect,) = waiting.broker.to_repeat(1)
+    assert connect.command.connect.auth_data == fresh
+
+
 # -------------------------------------------------------------------------------------------------------------- CONNECT
 
 
@@ -612,11 +632,11 @@ def secured() -> Waiting:
     return made
 
 
-def token(role: str) -> bytes:
+def token(role: str, **claims: int) -> bytes:
     """A token of a role."""
     import jwt
 
-    return jwt.encode({"sub": role}, SECRET, algorithm="HS256").encode()
+    return jwt.encode({"sub": role, **claims}, SECRET, algorithm="HS256").encode()
 
 
 def test_with_authentication_credentials_are_checked_here() -> None:
