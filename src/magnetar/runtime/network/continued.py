@@ -1,4 +1,6 @@
-"""A connection that was made to a broker when it waited, and continues when this broker serves (docs/design/cluster.md#continues).
+"""A connection that was made to a broker when it waited, and continues when this broker serves.
+
+(docs/design/cluster.md#continues)
 
 The client has had the answer to CONNECT and perhaps waits for others. The broker that serves knows nothing of it. So CONNECT is
 repeated to it, and then the requests that have no answer:
