@@ -109,7 +109,7 @@ class Continued:
         if not self._connection.is_open:
             return
         if self._held and self._requests:
-            return  # as a socket: the answers to a thousand requests for a list of topics would pile up. `hold` goes on
+            return  # as a socket: the answers to a thousand requests for a list of topics would pile up. `hold` continues
         frames, self._requests = self._requests[:TURN_REQUESTS_MAX], self._requests[TURN_REQUESTS_MAX:]
         if frames:
             self._handle(frames)
