@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gone()
 
     def _gone(self) -> None:
-        """For the server and its broker there is no such connection any more."""
+        """The server and its broker have this connection no longer."""
         self._server.driver.detach(self._number)
         self._server.forget(self._number, self)
         self._server.driver.run(self._server.broker.disconnected, self._number)
