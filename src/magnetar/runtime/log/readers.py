@@ -56,6 +56,7 @@ class SegmentReaders:
         self._lock = threading.Lock()
         self._ways = threading.Lock()
         self._open: OrderedDict[int, LogFile] = OrderedDict()
+        self._forgotten = 0
         self._moved: dict[int, tuple[array[int], array[int]]] = {}
         self._targets: dict[int, set[int]] = {}
 
@@ -177,25 +178,34 @@ class SegmentReaders:
         return span
 
     def _pread(self, segment: int, offset: int, size: int) -> bytes:
-        with self._lock:
-            file = self._open.get(segment)
-            if file is None:
-                file = self._files.open(self._folder / segment_name(segment))
-                self._open[segment] = file
+        file = self._kept(segment)
+        if file is None:
+            forgotten = self._forgotten
+            # Without the lock: on BookKeeper this takes as long as bookies and ZooKeeper need.
+            file = self._files.open(self._folder / segment_name(segment))
+            with self._lock:
+                if (
+                    forgotten == self._forgotten
+                ):  # else it may be this one, whose file is deleted when it is open nowhere
+                    file = self._open.setdefault(segment, file)
                 if len(self._open) > OPEN_MAX:
                     # Not closed here: another thread may be reading. It closes itself when the last one is done.
                     self._open.popitem(last=False)
-            else:
-                self._open.move_to_end(segment)
         return file.pread(offset, size)
 
     def _pread_now(self, segment: int, offset: int, size: int) -> bytes | bytearray:
+        file = self._kept(segment)
+        if file is None:
+            raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
+        return file.pread_now(offset, size)
+
+    def _kept(self, segment: int) -> LogFile | None:
+        """The file of a segment, if it is open."""
         with self._lock:
             file = self._open.get(segment)
-            if file is None:
-                raise BlockingIOError(errno.EAGAIN, f"segment {segment} is not open")
-            self._open.move_to_end(segment)
-        return file.pread_now(offset, size)
+            if file is not None:
+                self._open.move_to_end(segment)
+            return file
 
     def moved(self, segment: int, locations: Mapping[int, Location]) -> None:
         """Records of a segment are at other locations from now on.
@@ -245,6 +255,7 @@ class SegmentReaders:
     def forget(self, segment: int) -> None:
         """A segment is deleted, and with it the way to it, unless its records moved on."""
         with self._lock:
+            self._forgotten += 1
             self._open.pop(segment, None)
         with self._ways:
             gone = [] if segment in self._moved else [segment]
@@ -259,6 +270,7 @@ class SegmentReaders:
     def close(self) -> None:
         """Let go of all files."""
         with self._lock:
+            self._forgotten += 1
             self._open.clear()
 
 

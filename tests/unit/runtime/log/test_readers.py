@@ -1,6 +1,7 @@
 """Where records are read that were copied, again and again."""
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from magnetar.core.errors import StorageError
 from magnetar.core.ids import NONE
 from magnetar.runtime.log.readers import NOW_BYTES_MAX, NOW_ENTRIES_MAX, READ_GAP_BYTES, SegmentReaders
 from magnetar.storage.entries import Location, StoredEntry
+from magnetar.storage.files import LogFile
 from magnetar.storage.records import pack_entry_head
 from magnetar.storage.recovery import segment_name
 from magnetar.storage.topiclog import Span
@@ -218,3 +220,42 @@ class Asked:
     def pread_now(self, offset: int, size: int) -> bytes:
         self._asked.append(size)
         raise BlockingIOError
+
+
+def test_a_read_from_memory_does_not_wait_for_one_that_opens_a_segment() -> None:
+    """The event loop reads from memory. On BookKeeper, to open a segment may take seconds."""
+    segments = Segments()
+    segments.rewrite()
+    opening, opened = threading.Event(), threading.Event()
+    open_file = segments.files.open
+
+    def slow(path: Path) -> LogFile:
+        opening.set()
+        assert opened.wait(20)
+        return open_file(path)
+
+    segments.files.open = slow  # type: ignore[method-assign, assignment]
+    reader = threading.Thread(target=segments.read)
+    reader.start()
+    assert opening.wait(20)
+    assert segments.readers.read_now(segments.spans) is None
+    opened.set()
+    reader.join()
+    assert segments.readers.read_now(segments.spans) is not None
+
+
+def test_a_segment_that_is_forgotten_while_it_is_opened_is_not_kept() -> None:
+    """Its file is deleted when it is open nowhere."""
+    segments = Segments()
+    segments.rewrite()
+    open_file = segments.files.open
+
+    def forgotten(path: Path) -> LogFile:
+        file = open_file(path)
+        for span in segments.spans:
+            segments.readers.forget(segments.readers._locate(span).segment)
+        return file
+
+    segments.files.open = forgotten  # type: ignore[method-assign, assignment]
+    segments.read()
+    assert not segments.readers._open
