@@ -89,6 +89,31 @@ def test_batches_are_told_to_their_end(deduplicating: BrokerProcess) -> None:
     client.close()
 
 
+def test_batches_by_key_are_all_stored(deduplicating: BrokerProcess) -> None:
+    """A flush of ids 0 to 19 with 17 keys: the batch of 0 and 17 comes first, and that of 1 and 18 after it."""
+    client = connect(deduplicating)
+    for kept in (False, True):
+        if kept:  # the numbers come from the log, after a crash
+            deduplicating.kill()
+            deduplicating.start()
+        topic = f"by-key-{kept}"
+        producer = client.create_producer(
+            topic,
+            producer_name="p",
+            batching_type=pulsar.BatchingType.KeyBased,
+            batching_max_publish_delay_ms=200,
+        )
+        for n in range(20):
+            producer.send_async(b"%d" % n, None, partition_key=str(n % 17))
+        producer.flush()
+        assert sorted(int(data) for data in everything(client, topic)) == list(range(20))
+        producer.close()
+        again = client.create_producer(topic, producer_name="p")
+        assert again.last_sequence_id() >= 16, "the last batch has only 16"
+        again.close()
+    client.close()
+
+
 def test_ten_kills_with_retries_store_every_message_once(deduplicating: BrokerProcess) -> None:
     """The client sends again what was not answered; without deduplication that is stored twice now and then.
 

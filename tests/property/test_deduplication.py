@@ -58,16 +58,26 @@ class World:
     # ------------------------------------------------------------------------------------------------------ the client
 
     def publish(self) -> None:
-        """One more message: single, batch, or in chunks; gaps in the numbers are allowed."""
+        """One more message: single, batch, batches by key, or in chunks; gaps in the numbers are allowed."""
         low = self.next + self.rng.choice((0, 0, 0, 3))
         kind = self.rng.random()
-        if kind < 0.2:
+        if kind < 0.1:
+            # One flush with batching by key: a batch for each key, in the order of their first messages.
+            keys: dict[int, list[int]] = {}
+            for number in range(low, low + self.rng.randint(2, 9)):
+                keys.setdefault(self.rng.randrange(3), []).append(number)
+            tells = (
+                self.rng.random() < 0.5
+            )  # Java's clients do; the others' last id is taken to be the first one + count - 1
+            pieces = [Piece(ids[0], ids[-1] if tells else ids[0] + len(ids) - 1) for ids in keys.values()]
+            self.next = max(ids[-1] for ids in keys.values()) + 1
+        elif kind < 0.2:
             count = self.rng.randint(2, 4)
             uuid = f"p-{low}"
             pieces = [Piece(low, low, Chunk(uuid, n, n == count - 1)) for n in range(count)]
         else:
             pieces = [Piece(low, low + (self.rng.randint(0, 5) if kind < 0.5 else 0))]
-        self.next = pieces[-1].high + 1
+        self.next = max(self.next, *(piece.high + 1 for piece in pieces))
         self.sent += pieces
         self.unanswered += pieces
         if self.connected:

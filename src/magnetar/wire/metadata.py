@@ -338,7 +338,8 @@ def span(metadata: MessageMetadata) -> tuple[int, int]:
     """Lowest and highest sequence id of an entry.
 
     The C++ clients do not send the highest id of a batch; ids grow by at least one per message, so first + count - 1 is
-    at most the true one. A client that asks for its last sequence id gets the end of its last batch, not the start.
+    at most the true one. A client that asks for its last sequence id gets the end of its last batch, not the start. With
+    batching by key, ids in between may be those of other batches.
     """
     low = metadata.sequence_id
     return low, max(metadata.highest_sequence_id, low + metadata.num_messages_in_batch - 1)

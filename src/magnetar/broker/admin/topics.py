@@ -356,7 +356,7 @@ class TopicControl:
         Raises:
             NotFound: no such topic. PreconditionFailed: it has no deduplication.
         """
-        return {name: numbers.persisted for name, numbers in self._deduplication(self._events.topic(topic)).numbers}
+        return {name: numbers.last for name, numbers in self._deduplication(self._events.topic(topic)).numbers}
 
     def forget_producer(self, topic: str, producer: str, done: Done) -> None:
         """Forget a producer name's number, after closing its producers (their clients reconnect): it begins again.

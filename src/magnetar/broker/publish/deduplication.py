@@ -59,6 +59,7 @@ class Status(StrEnum):
     FAILED = "Failed"
 
 
+_NO_IDS: Final = (NOTHING, NOTHING)
 _ENABLED: Final = Status.ENABLED
 _NEW: Final = Verdict.NEW
 
@@ -295,13 +296,12 @@ class TopicDeduplication:
             low, high = span(metadata)
         else:
             low = metadata.sequence_id
-            high = metadata.highest_sequence_id or low
+            high = max(low, metadata.highest_sequence_id)
             if (
-                numbers.pushed < low <= high <= SEQUENCE_TAKEN_MAX
+                numbers.pushed < low == high <= SEQUENCE_TAKEN_MAX
             ):  # as nearly always: what `numbers.judge` says of it, sooner
-                numbers.pushed = high
+                numbers.pushed = low
                 return _NEW
-            high = max(low, high)
         if high > SEQUENCE_TAKEN_MAX:
             raise BrokerError(
                 ErrorCode.NOT_ALLOWED,
@@ -350,26 +350,26 @@ class TopicDeduplication:
 
     def _observe_all(self, entries: list[StoredEntry]) -> None:
         """Many entries at once. Of most only the name and the number count, and of these only the highest."""
-        highest: dict[bytes, int] = {}
+        highest: dict[bytes, tuple[int, int]] = {}
         for entry in entries:
             if not entry.flags & _SPECIAL:
                 found = sender(entry.data)
                 if found is not None:
-                    name, high = found
-                    high += entry.count - 1
-                    if highest.get(name, NOTHING) < high <= SEQUENCE_TAKEN_MAX:
-                        highest[name] = high
+                    name, low = found
+                    before = highest.get(name, _NO_IDS)
+                    if (high := low + entry.count - 1) <= SEQUENCE_TAKEN_MAX and (low > before[0] or high > before[1]):
+                        highest[name] = max(low, before[0]), max(high, before[1])
                     continue
             self._observe_highest(highest)
             self._observe(entry)
         self._observe_highest(highest)
 
-    def _observe_highest(self, highest: dict[bytes, int]) -> None:
+    def _observe_highest(self, highest: dict[bytes, tuple[int, int]]) -> None:
         now_ms = self._outbox.day_ms
-        for found, high in highest.items():
+        for found, (low, high) in highest.items():
             name = _counted(found)
             if name:
-                self.numbers.observe(name, high, high, None, now_ms)
+                self.numbers.observe(name, low, high, None, now_ms)
         highest.clear()
 
     def _observe(self, entry: StoredEntry) -> None:

@@ -7,9 +7,11 @@ The rules: docs/design/deduplication.md#sequence-ids.
     at or below persisted                    duplicate    a receipt with message id (-1, -1)
     at or below pushed, above persisted      unknown      an error that makes the client send again
 
-A failed append sets pushed back to persisted, so that a repeated message is judged again. A batch is one step from its
-lowest to its highest id. The chunks of one large message share a sequence id; they are judged by their number within
-it, so that a message whose sending was interrupted is completed and does not begin again (Pulsar judges the last chunk
+A failed append sets pushed back to persisted, so that a repeated message is judged again. A batch is judged by its lowest id
+alone, and counts with it: with batching by key, clients put other ids between its lowest and its highest one into other batches,
+which come later. Clients send a batch again as it was, and lowest ids grow from one batch to the next. The highest id is what a
+producer gets that asks for its last one. The chunks of one large message share a sequence id; they are judged by their number
+within it, so that a message whose sending was interrupted is completed and does not begin again (Pulsar judges the last chunk
 only and stores orphans).
 
 A name has one sequence in all clusters: messages of that name that arrive over a link count too, so that a producer
@@ -39,6 +41,9 @@ UUID_CHARACTERS_MAX: Final = 512
 """A ceiling on the name of a chunked message, which is kept until its last chunk: clients write producer name and number."""
 
 _CHUNK: Final = int(EntryFlags.CHUNK)
+
+_END: Final = "end"
+"""The word in a label of a snapshot before the highest id of a batch. Former versions ignore such a label."""
 
 
 class Verdict(IntEnum):
@@ -84,6 +89,7 @@ class SequenceMark(NamedTuple):
     """The state of a producer's numbers at one moment."""
 
     pushed: int
+    pushed_end: int
     parts: Parts | None
     part: int
 
@@ -92,20 +98,28 @@ class Numbers:
     """The state of one producer name.
 
     Attributes:
-        pushed: the highest sequence id handed to the log.
-        persisted: the highest that the log has.
+        pushed: the highest sequence id handed to the log; of batches the lowest ids count.
+        persisted: the highest that the log has, likewise.
+        pushed_end, end: the same of the highest ids of batches; those of other messages need not be in them.
         parts: the chunked message that is incomplete.
+        stored_parts: the one of which the log has the first chunks and not the last. The next one may be under way already.
         used_ms: when the name was last used, wall clock.
         live: whether a producer of that name is connected here.
     """
 
-    __slots__ = ("live", "parts", "persisted", "pushed", "used_ms")
+    __slots__ = ("end", "live", "parts", "persisted", "pushed", "pushed_end", "stored_parts", "used_ms")
 
     def __init__(self, persisted: int = NOTHING, used_ms: int = 0) -> None:
-        self.pushed = self.persisted = persisted
+        self.pushed = self.persisted = self.pushed_end = self.end = persisted
         self.parts: Parts | None = None
+        self.stored_parts: Parts | None = None
         self.used_ms = used_ms
         self.live = False
+
+    @property
+    def last(self) -> int:
+        """The highest sequence id of a message that the log has."""
+        return max(self.persisted, self.end)
 
     def judge(self, low: int, high: int, chunk: Chunk | None = None) -> Verdict:
         """Judge a message; a new one moves `pushed`.
@@ -126,34 +140,40 @@ class Numbers:
             parts.pushed = chunk.number
             if not chunk.last:
                 return Verdict.NEW
-        self.pushed = high
+        self.pushed = low
+        if high > self.pushed_end:
+            self.pushed_end = high
         return Verdict.NEW
 
     def mark(self) -> SequenceMark:
         """The present state, for `persist` or `go_back`."""
         parts = self.parts
-        return SequenceMark(self.pushed, parts, parts.pushed if parts is not None else NOTHING)
+        return SequenceMark(self.pushed, self.pushed_end, parts, parts.pushed if parts is not None else NOTHING)
 
     def persist(self, mark: SequenceMark) -> None:
         """Everything that was pushed up to a mark is in the log."""
         if mark.pushed > self.persisted:
             self.persisted = mark.pushed
+        if mark.pushed_end > self.end:
+            self.end = mark.pushed_end
         parts = mark.parts
         if parts is not None:
             parts.persisted = max(parts.persisted, mark.part)
-            if self.parts is parts and parts.sequence <= self.persisted:
+            complete = parts.sequence <= self.persisted
+            self.stored_parts = None if complete else parts
+            if self.parts is parts and complete:
                 self.parts = None
 
     def go_back(self, mark: SequenceMark) -> None:
         """Everything that was pushed after a mark never reached the log."""
-        self.pushed, self.parts = mark.pushed, mark.parts
+        self.pushed, self.pushed_end, self.parts = mark.pushed, mark.pushed_end, mark.parts
         if mark.parts is not None:
             mark.parts.pushed = mark.part
 
     def fail(self) -> None:
         """Nothing that is pushed and not persisted will be in the log."""
-        self.pushed = self.persisted
-        parts = self.parts
+        self.pushed, self.pushed_end = self.persisted, self.end
+        parts = self.parts = self.stored_parts
         if parts is not None:
             parts.pushed = parts.persisted
 
@@ -166,11 +186,16 @@ class Numbers:
             parts.persisted = max(parts.persisted, chunk.number)
             parts.pushed = max(parts.pushed, chunk.number)
             if not chunk.last:
+                self.stored_parts = parts
                 return
-        self.persisted = max(self.persisted, high)
+        self.persisted = max(self.persisted, low)
         self.pushed = max(self.pushed, self.persisted)
+        self.end = max(self.end, high)
+        self.pushed_end = max(self.pushed_end, self.end)
         if self.parts is not None and self.parts.sequence <= self.persisted:
             self.parts = None
+        if self.stored_parts is not None and self.stored_parts.sequence <= self.persisted:
+            self.stored_parts = None
 
 
 class Deduplication:
@@ -276,24 +301,30 @@ class Deduplication:
     # ------------------------------------------------------------------------------------------------------- snapshots
 
     def snapshot(self) -> tuple[dict[str, int], dict[str, str]]:
-        """The numbers in the log, as properties and labels of the cursor `pulsar.dedup`: ids, and incomplete chunked
-        messages.
+        """The numbers in the log, as properties and labels of the cursor `pulsar.dedup`: ids, and the end of a last batch or an
+        incomplete chunked message. (A producer that sends batches sends no chunks.)
         """
         ids = {name: numbers.persisted for name, numbers in self._names.items() if numbers.persisted > NOTHING}
-        under_way = {
+        labels = {
+            name: f"{_END} {numbers.end}" for name, numbers in self._names.items() if numbers.end > numbers.persisted
+        }
+        labels |= {
             name: f"{parts.sequence} {parts.persisted} {parts.uuid}"
             for name, numbers in self._names.items()
-            if (parts := numbers.parts) is not None and parts.persisted > NOTHING
+            if (parts := numbers.stored_parts) is not None and parts.persisted > NOTHING
         }
-        return ids, under_way
+        return ids, labels
 
-    def load(self, ids: Mapping[str, int], under_way: Mapping[str, str], now_ms: int) -> None:
-        """Load a snapshot; a damaged note of a chunked message is ignored (its checksum was right: another version)."""
+    def load(self, ids: Mapping[str, int], labels: Mapping[str, str], now_ms: int) -> None:
+        """Load a snapshot; a label that cannot be read is ignored (its checksum was right: another version)."""
         for name, persisted in ids.items():
             if persisted <= SEQUENCE_TAKEN_MAX:
                 self.of(name, now_ms).observe(persisted, persisted)
-        for name, text in under_way.items():
+        for name, text in labels.items():
             sequence, _, rest = text.partition(" ")
+            if sequence == _END and rest.isdecimal() and int(rest) <= SEQUENCE_TAKEN_MAX:
+                self.of(name, now_ms).observe(NOTHING, int(rest))
+                continue
             number, _, uuid = rest.partition(" ")
             if sequence.isdecimal() and number.isdecimal():
                 self.of(name, now_ms).observe(int(sequence), int(sequence), Chunk(uuid, int(number), False))
@@ -306,6 +337,9 @@ class Deduplication:
         """Check what must hold after every step."""
         for name, numbers in self._names.items():
             assert NOTHING <= numbers.persisted <= numbers.pushed, f"{name}: persisted is above pushed"
+            assert NOTHING <= numbers.end <= numbers.pushed_end, (
+                f"{name}: the end of what is persisted is above that of pushed"
+            )
             parts = numbers.parts
             if parts is not None:
                 assert parts.persisted <= parts.pushed, f"{name}: chunks persisted are above those pushed"

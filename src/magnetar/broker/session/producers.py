@@ -240,7 +240,7 @@ class SessionProducers:
             commands.producer_success(
                 request_id,
                 producer.name,
-                last_sequence_id=producer.numbers.persisted if producer.numbers is not None else NOTHING,
+                last_sequence_id=producer.numbers.last if producer.numbers is not None else NOTHING,
                 schema_version=producer.schema_version,
                 ready=producer.ready,
                 topic_epoch=producer.topic_epoch if producer.exclusive and producer.ready else None,

@@ -39,8 +39,51 @@ def test_a_batch_counts_from_its_first_to_its_last() -> None:
     assert span(metadata(10, num_messages_in_batch=3)) == (10, 12)
     numbers = Numbers()
     assert numbers.judge(10, 12) is NEW
-    assert numbers.judge(12, 13) is UNKNOWN
+    assert numbers.judge(10, 12) is UNKNOWN
+    numbers.persist(numbers.mark())
+    assert numbers.last == 12
+    assert numbers.judge(10, 12) is DUPLICATE
     assert numbers.judge(13, 13) is NEW
+
+
+def test_batches_by_key_lie_between_each_other() -> None:
+    """With ids 1 to 6 and three keys: 1 and 4, 2 and 6, 3 and 5. None of them is a duplicate of one before it."""
+    numbers = Numbers()
+    flush = [(1, 4), (2, 6), (3, 5)]
+    assert [numbers.judge(low, high) for low, high in flush] == [NEW] * 3
+    assert numbers.last == -1
+    numbers.persist(numbers.mark())
+    assert numbers.last == 6
+    assert [numbers.judge(low, high) for low, high in flush] == [DUPLICATE] * 3
+    assert numbers.judge(7, 7) is NEW
+
+
+def test_the_end_of_a_batch_that_failed_is_not_told() -> None:
+    """A client that begins after it would leave out the messages of the batch."""
+    numbers = Numbers()
+    assert numbers.judge(1, 1) is NEW
+    numbers.persist(before := numbers.mark())
+    for undo in (numbers.fail, lambda: numbers.go_back(before)):
+        assert numbers.judge(2, 9) is NEW
+        undo()
+        assert numbers.judge(2, 2) is NEW
+        numbers.persist(numbers.mark())
+        assert numbers.last == 2
+        numbers.persisted = numbers.pushed = 1
+
+
+def test_a_snapshot_knows_the_end_of_the_last_batch() -> None:
+    names = Deduplication(producers_max=10, inactive_ms=100)
+    one = names.attach("one", 0)
+    one.judge(7, 9)
+    one.persist(one.mark())
+    ids, labels = names.snapshot()
+    assert (ids, labels) == ({"one": 7}, {"one": "end 9"})
+    again = Deduplication(producers_max=10, inactive_ms=100)
+    again.load(ids, labels, 5)
+    back = again.attach("one", 6)
+    assert (back.persisted, back.last) == (7, 9)
+    again.validate()
 
 
 def test_only_large_messages_have_chunks() -> None:
@@ -117,12 +160,12 @@ def test_a_snapshot_holds_what_the_log_has() -> None:
     one.judge(10, 10, Chunk("u u", 1, False))
     names.attach("nothing yet", 0)
     ids, under_way = names.snapshot()
-    assert (ids, under_way) == ({"one": 9}, {"one": "10 0 u u"})
+    assert (ids, under_way) == ({"one": 7}, {"one": "10 0 u u"})
     again = Deduplication(producers_max=10, inactive_ms=100)
     again.load(ids, under_way | {"broken": "x"}, 5)
     back = again.attach("one", 6)
-    assert back.persisted == 9
-    assert back.judge(9, 9) is DUPLICATE
+    assert back.persisted == 7
+    assert back.judge(7, 9) is DUPLICATE
     assert back.judge(10, 10, Chunk("u u", 0, False)) is DUPLICATE
     assert back.judge(10, 10, Chunk("u u", 1, False)) is NEW
     again.validate()
