@@ -99,6 +99,8 @@ class Reading:
         while self._end < self._limit and self._looked < LOOKED_MAX:
             begin = self._log.next_after(self._end)
             if begin is None or begin > self._limit:
+                # Retention deleted all of them. They are looked at: else the link would ask for them for ever.
+                self._end = self._limit
                 return None
             ids = self._log.ledger_ids()
             ledger = self._log.ledger_infos()[bisect_left(ids, begin.ledger)]

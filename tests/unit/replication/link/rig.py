@@ -140,10 +140,10 @@ class Rig(PlainLinkHost):
         self.pump()
         self.host.due(self.outbox.now_ms)
 
-    def trim(self, name: str = TOPIC, keep_after: Position | None = None) -> None:
-        """Delete the ledgers that nobody holds."""
+    def trim(self, name: str = TOPIC, keep_after: Position | None = None, *, whole: bool = False) -> None:
+        """Delete the ledgers that nobody holds; `whole`: the last one, too."""
         topic = self.topics[name]
-        trim = topic.log.trim(keep_after, self.outbox.now_ms + 1, Retention(0, 0))
+        trim = topic.log.trim(keep_after, self.outbox.now_ms + 1, Retention(0, 0), whole=whole)
         if trim is not None:
             topic.log.forget(trim)
             topic.disk = {p: e for p, e in topic.disk.items() if p.ledger not in trim.ledgers}

@@ -389,6 +389,21 @@ def test_what_is_deleted_before_a_rewind_is_a_declared_gap() -> None:
     assert link.stored().gap == 5
 
 
+def test_a_link_all_of_whose_entries_were_deleted_comes_to_the_end() -> None:
+    """The destination lost them after the source had deleted them, and nothing new is published. The link would ask for ever."""
+    link = Link()
+    positions = link.topic.publish(message(), message(), message())
+    link.commit(positions[-1], positions[-1])
+    link.rig.later(100)
+    link.rig.store()
+    link.rig.trim(whole=True)
+    link.machine.trimmed(TOPIC)
+    assert not link.topic.log.ledger_ids()
+    got, response, _ = link.read(positions[0])
+    assert got == []
+    assert position_from_proto(response.end) == positions[-1]
+
+
 def test_quota_trimming_past_the_link_is_counted_and_the_chain_goes_on() -> None:
     link = Link(ledger_entries=1)
     positions = link.topic.publish(message())
