@@ -26,6 +26,7 @@ class Piece:
     low: int
     high: int
     chunk: Chunk | None = None
+    whole: bool = False
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -76,7 +77,8 @@ class World:
             uuid = f"p-{low}"
             pieces = [Piece(low, low, Chunk(uuid, n, n == count - 1)) for n in range(count)]
         else:
-            pieces = [Piece(low, low + (self.rng.randint(0, 5) if kind < 0.5 else 0))]
+            high = low + (self.rng.randint(0, 5) if kind < 0.5 else 0)
+            pieces = [Piece(low, high, whole=self.rng.random() < 0.5)]
         self.next = max(self.next, *(piece.high + 1 for piece in pieces))
         self.sent += pieces
         self.unanswered += pieces
@@ -109,7 +111,7 @@ class World:
             return
         piece = self.wire.popleft()
         numbers = self.topic.numbers.of(NAME, 0)
-        verdict = numbers.judge(piece.low, piece.high, piece.chunk)
+        verdict = numbers.judge(piece.low, piece.high, piece.chunk, whole=piece.whole)
         if verdict is Verdict.NEW:
             self.topic.flying.append((piece, numbers.mark()))
         elif verdict is Verdict.DUPLICATE:
@@ -149,7 +151,7 @@ class World:
         topic.numbers = Deduplication(producers_max=10, inactive_ms=1)
         topic.numbers.load(ids, under_way, 0)
         for piece in topic.log[at:]:
-            topic.numbers.observe(NAME, piece.low, piece.high, piece.chunk, 0)
+            topic.numbers.observe(NAME, piece.low, piece.high, piece.chunk, 0, whole=piece.whole)
 
     # ------------------------------------------------------------------------------------------------------------ runs
 

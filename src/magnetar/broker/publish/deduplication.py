@@ -22,6 +22,7 @@ from magnetar.broker.publish.sequence_numbers import (
     Numbers,
     Verdict,
     chunk_of,
+    is_whole,
 )
 from magnetar.broker.statistics import constant_fields as statkeys
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
@@ -292,8 +293,10 @@ class TopicDeduplication:
                 f"a message of producer {metadata.producer_name[:100]!r} sent by producer {name!r}: with deduplication on, "
                 "a message carries the name of the producer that sends it",
             )
+        whole = False
         if flags & _SEVERAL:
             low, high = span(metadata)
+            whole = is_whole(metadata)
         else:
             low = metadata.sequence_id
             high = max(low, metadata.highest_sequence_id)
@@ -307,7 +310,7 @@ class TopicDeduplication:
                 ErrorCode.NOT_ALLOWED,
                 f"sequence id {high} leaves no room for later ones: {SEQUENCE_TAKEN_MAX} is the highest that is taken",
             )
-        verdict = numbers.judge(low, high, chunk_of(flags, metadata))
+        verdict = numbers.judge(low, high, chunk_of(flags, metadata), whole=whole)
         if verdict is Verdict.DUPLICATE:
             self.duplicates += 1
             self._counters.duplicates += 1
@@ -402,7 +405,9 @@ class TopicDeduplication:
                     "as one sequence and drops lower ids; give producers that run at the same time different names",
                 )
             )
-        self.numbers.observe(name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms)
+        self.numbers.observe(
+            name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms, whole=is_whole(metadata)
+        )
 
     def fail(self) -> None:
         """An append of the topic failed."""

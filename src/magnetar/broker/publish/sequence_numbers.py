@@ -9,10 +9,10 @@ The rules: docs/design/deduplication.md#sequence-ids.
 
 A failed append sets pushed back to persisted, so that a repeated message is judged again. A batch is judged by its lowest id
 alone, and counts with it: with batching by key, clients put other ids between its lowest and its highest one into other batches,
-which come later. Clients send a batch again as it was, and lowest ids grow from one batch to the next. The highest id is what a
-producer gets that asks for its last one. The chunks of one large message share a sequence id; they are judged by their number
-within it, so that a message whose sending was interrupted is completed and does not begin again (Pulsar judges the last chunk
-only and stores orphans).
+which come later. It counts with the highest one if it is known to have all ids in between. Clients send a batch again as it was,
+and lowest ids grow from one batch to the next. The highest id is what a producer gets that asks for its last one. The chunks of
+one large message share a sequence id; they are judged by their number within it, so that a message whose sending was interrupted
+is completed and does not begin again (Pulsar judges the last chunk only and stores orphans).
 
 A name has one sequence in all clusters: messages of that name that arrive over a link count too, so that a producer
 that moves to another cluster continues there. (The scheme is that of PIP-6: docs/design/pulsar.md#deduplication.)
@@ -62,6 +62,11 @@ class Chunk(NamedTuple):
     last: bool
 
 
+def is_whole(metadata: MessageMetadata) -> bool:
+    """Whether a batch has all sequence ids from its lowest to its highest one: no other batch can have one of them."""
+    return metadata.highest_sequence_id - metadata.sequence_id + 1 == metadata.num_messages_in_batch
+
+
 def chunk_of(flags: int, metadata: MessageMetadata) -> Chunk | None:
     """The chunk that an entry is, or None; a message in one chunk does not count as chunked."""
     if not flags & _CHUNK or metadata.num_chunks_from_msg <= 1:
@@ -98,7 +103,7 @@ class Numbers:
     """The state of one producer name.
 
     Attributes:
-        pushed: the highest sequence id handed to the log; of batches the lowest ids count.
+        pushed: the highest sequence id handed to the log; of batches that may lack some ids the lowest ones count.
         persisted: the highest that the log has, likewise.
         pushed_end, end: the same of the highest ids of batches; those of other messages need not be in them.
         parts: the chunked message that is incomplete.
@@ -121,12 +126,13 @@ class Numbers:
         """The highest sequence id of a message that the log has."""
         return max(self.persisted, self.end)
 
-    def judge(self, low: int, high: int, chunk: Chunk | None = None) -> Verdict:
+    def judge(self, low: int, high: int, chunk: Chunk | None = None, *, whole: bool = False) -> Verdict:
         """Judge a message; a new one moves `pushed`.
 
         Args:
             low, high: its sequence ids, see `span`.
             chunk: its chunk of a large message, if it is one.
+            whole: see `is_whole`.
         """
         if low <= self.pushed:
             return Verdict.DUPLICATE if low <= self.persisted else Verdict.UNKNOWN
@@ -140,7 +146,7 @@ class Numbers:
             parts.pushed = chunk.number
             if not chunk.last:
                 return Verdict.NEW
-        self.pushed = low
+        self.pushed = high if whole else low
         if high > self.pushed_end:
             self.pushed_end = high
         return Verdict.NEW
@@ -177,7 +183,7 @@ class Numbers:
         if parts is not None:
             parts.pushed = parts.persisted
 
-    def observe(self, low: int, high: int, chunk: Chunk | None = None) -> None:
+    def observe(self, low: int, high: int, chunk: Chunk | None = None, *, whole: bool = False) -> None:
         """A message of this name is in the log: found at recovery, or arrived over a link."""
         if low > self.persisted and chunk is not None:
             parts = self.parts
@@ -188,7 +194,7 @@ class Numbers:
             if not chunk.last:
                 self.stored_parts = parts
                 return
-        self.persisted = max(self.persisted, low)
+        self.persisted = max(self.persisted, high if whole else low)
         self.pushed = max(self.pushed, self.persisted)
         self.end = max(self.end, high)
         self.pushed_end = max(self.pushed_end, self.end)
@@ -256,14 +262,14 @@ class Deduplication:
         if name in self._names:
             self.of(name, now_ms).live = False
 
-    def observe(self, name: str, low: int, high: int, chunk: Chunk | None, now_ms: int) -> None:
+    def observe(self, name: str, low: int, high: int, chunk: Chunk | None, now_ms: int, *, whole: bool = False) -> None:
         """A message of that name is in the log, see `Numbers.observe`."""
         numbers = self._names.get(name)
         if numbers is None:
             numbers = self.of(name, now_ms)
         else:
             numbers.used_ms = now_ms
-        numbers.observe(low, high, chunk)
+        numbers.observe(low, high, chunk, whole=whole)
 
     def fail(self) -> None:
         """An append of the topic failed, and with it everything in flight."""
