@@ -11,13 +11,12 @@ confirmations; `detail` has all of them. After a kill it contains the end of the
 import argparse
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from tests.support.apache_bookkeeper import kit
 from tests.support.bookkeeper_brokers import Brokers, Publisher
 
+from bench.measuring import bookkeeper_brokers
 from bench.results import Figure, store
 
 ROUNDS: Final = 9
@@ -64,21 +63,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three rounds of each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each (default: {ROUNDS})")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: it should be 1 or more")
     if reason := kit.missing():
         print(f"skipped: {reason}")
         return
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
-        kit.ended_by_sigterm(),
-        kit.running(Path(name) / "bookkeeper") as cluster,
-    ):
-        folder = Path(name) / "brokers"
-        folder.mkdir()
-        brokers = Brokers(folder, cluster, "/bench")
-        try:
-            figures = measure(brokers, 3 if options.quick else options.rounds)
-        finally:
-            brokers.close()
+    with bookkeeper_brokers() as brokers:
+        figures = measure(brokers, 3 if options.quick else options.rounds)
     store("bookkeeper_pauses", figures, sys.argv)
 
 

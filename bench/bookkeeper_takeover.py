@@ -14,10 +14,8 @@ import asyncio
 import contextlib
 import http.client
 import sys
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import psutil
@@ -26,6 +24,7 @@ from tests.support.bookkeeper_brokers import Brokers, connect
 from tests.support.brokers import BrokerProcess
 
 from bench.crowd import Crowd, in_turns, until
+from bench.measuring import bookkeeper_brokers
 from bench.results import Figure, store
 
 TOPICS: Final = 100_000
@@ -80,37 +79,33 @@ def serves(broker: BrokerProcess) -> bool:
     return False
 
 
-def measure(folder: Path, cluster: kit.BookKeeperCluster, topics: int) -> list[Figure]:
+def measure(brokers: Brokers, topics: int) -> list[Figure]:
     """One takeover."""
-    brokers = Brokers(folder, cluster, "/bench", deduplicates=False)
-    try:
-        brokers["a"].start()
-        before_mb = resident_mb(brokers["a"])
-        brokers.wait_in_line("b")
-        began_s = time.perf_counter()
-        asyncio.run(fill(brokers["a"].pulsar_port, topics))
-        made_s = time.perf_counter() - began_s
-        memory_mb = resident_mb(brokers["a"])
-        brokers["a"].kill()
-        began_s = time.perf_counter()
-        while not serves(brokers["b"]):
-            if time.perf_counter() - began_s > TAKEN_S:
-                raise SystemExit(f"the other broker does not serve after {TAKEN_S:.0f} s")
-            time.sleep(PAUSE_S)
-        serves_s = time.perf_counter() - began_s
-        client = connect(brokers["b"].url)
-        client.create_producer("idle-0").send(b"after")
-        taken_s = time.perf_counter() - began_s
-        client.close()
-        detail = {"topics": topics, "empty_broker_mb": round(before_mb, 1), "topics_made_in_s": round(made_s, 1)}
-        detail["serves_after_s"] = round(serves_s, 2)
-        return [
-            Figure(f"{topics:,} idle topics, memory of the broker", memory_mb, "MB", "< 500", detail),
-            Figure(f"{topics:,} idle topics, from the kill to the first publish", taken_s, "s", "< 10"),
-            Figure(f"{topics:,} idle topics, memory after a takeover", resident_mb(brokers["b"]), "MB", "< 500"),
-        ]
-    finally:
-        brokers.close()
+    brokers["a"].start()
+    before_mb = resident_mb(brokers["a"])
+    brokers.wait_in_line("b")
+    began_s = time.perf_counter()
+    asyncio.run(fill(brokers["a"].pulsar_port, topics))
+    made_s = time.perf_counter() - began_s
+    memory_mb = resident_mb(brokers["a"])
+    brokers["a"].kill()
+    began_s = time.perf_counter()
+    while not serves(brokers["b"]):
+        if time.perf_counter() - began_s > TAKEN_S:
+            raise SystemExit(f"the other broker does not serve after {TAKEN_S:.0f} s")
+        time.sleep(PAUSE_S)
+    serves_s = time.perf_counter() - began_s
+    client = connect(brokers["b"].url)
+    client.create_producer("idle-0").send(b"after")
+    taken_s = time.perf_counter() - began_s
+    client.close()
+    detail = {"topics": topics, "empty_broker_mb": round(before_mb, 1), "topics_made_in_s": round(made_s, 1)}
+    detail["serves_after_s"] = round(serves_s, 2)
+    return [
+        Figure(f"{topics:,} idle topics, memory of the broker", memory_mb, "MB", "< 500", detail),
+        Figure(f"{topics:,} idle topics, from the kill to the first publish", taken_s, "s", "< 10"),
+        Figure(f"{topics:,} idle topics, memory after a takeover", resident_mb(brokers["b"]), "MB", "< 500"),
+    ]
 
 
 def main() -> None:
@@ -123,14 +118,8 @@ def main() -> None:
         print(f"skipped: {reason}")
         return
     topics = options.topics // 10 if options.quick else options.topics
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
-        kit.ended_by_sigterm(),
-        kit.running(Path(name) / "bookkeeper") as cluster,
-    ):
-        folder = Path(name) / "brokers"
-        folder.mkdir()
-        figures = measure(folder, cluster, topics)
+    with bookkeeper_brokers(deduplicates=False) as brokers:
+        figures = measure(brokers, topics)
     store("bookkeeper_takeover", figures, sys.argv)
 
 

@@ -265,6 +265,10 @@ def main() -> None:
         "--one-way", type=float, default=0.0, help="to b and c in each direction, in seconds (default: 0)"
     )
     options = parser.parse_args()
+    if options.seconds <= WARM_S:
+        parser.error(
+            f"--seconds {options.seconds}: it should be more than {WARM_S:.0f}, because the first ones do not count"
+        )
     far = dict.fromkeys("bc", options.one_way) if options.one_way else None
     with clusters("abc", f'{ON}[replication]\ntail = "{options.tail}"\n', far=far) as (world, _):
         if options.part == "positions":

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from tests.support.apache_bookkeeper import kit
+from tests.support.bookkeeper_brokers import Brokers
 from tests.support.brokers import BrokerProcess, World
 from tests.support.pipelines import Pipeline, replicating
 
@@ -47,6 +49,20 @@ def clusters(
                 tail = cluster.log.read_text()[-2_000:] if cluster.log.exists() else ""
                 print(f"{name}: exit code {ended}\n{tail}", file=sys.stderr)
             raise
+
+
+@contextlib.contextmanager
+def bookkeeper_brokers(*, deduplicates: bool = True) -> Iterator[Brokers]:
+    """Two brokers on a real BookKeeper of three bookies, in a temporary folder; the caller starts them."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        kit.ended_by_sigterm(),
+        kit.running(Path(name) / "bookkeeper") as cluster,
+    ):
+        folder = Path(name) / "brokers"
+        folder.mkdir()
+        with contextlib.closing(Brokers(folder, cluster, "/bench", deduplicates=deduplicates)) as brokers:
+            yield brokers
 
 
 class Admin:

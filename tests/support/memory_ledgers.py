@@ -60,10 +60,10 @@ class MemoryLedger:
         """A part of what is asked for, as bookies may answer."""
         self.bookies.reads += 1
         if self.id in self.bookies.deleted:
-            raise OSError(errno.EIO, f"ledger {self.id} is gone")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} is gone")
         found = self.stored.payloads
         if not 0 <= first <= last < len(found):
-            raise OSError(errno.EIO, f"entries {first} to {last} of {len(found)}")
+            raise OSError(errno.ETIMEDOUT, f"entries {first} to {last} of {len(found)}")
         if (error := self.bookies.unreadable.get(self.id)) is not None:
             last = min(last, len(found) - 2)
             if last < first:
@@ -92,7 +92,7 @@ class MemoryWriter(MemoryLedger):
     def submit(self, payloads: Sequence[bytes]) -> None:
         """Entries that wait for their confirmation."""
         if self.failed:
-            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} takes no entries")
         assert all(payloads), "empty entries"
         self.waiting += payloads
         self.sizes.append(len(payloads))
@@ -116,7 +116,7 @@ class MemoryWriter(MemoryLedger):
         if self.sizes and not self.held:
             self.land(self.bookies.random.randint(1, len(self.sizes)))
         if self.failed and self.confirmed <= known:
-            raise OSError(errno.EIO, f"ledger {self.id} takes no entries")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} takes no entries")
         return self.confirmed
 
     def watch(self, woken: Callable[[], None]) -> None:
@@ -130,19 +130,19 @@ class MemoryWriter(MemoryLedger):
         del self.sizes[:submissions]
         if self.failed or self.stored.fenced:
             self.failed = True
-            raise OSError(errno.EIO, f"ledger {self.id} is fenced")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} is fenced")
         if self.fail_next:
             self.failed = True
             waiting = waiting[: self.bookies.random.randint(0, len(waiting))]
         self.stored.payloads += waiting
         if self.failed:
-            raise OSError(errno.EIO, f"ledger {self.id}: no bookies")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id}: no bookies")
         self.confirmed += submissions
 
     def close(self) -> None:
         """End it."""
         if self.failed or self.stored.fenced:
-            raise OSError(errno.EIO, f"ledger {self.id} is fenced")
+            raise OSError(errno.ETIMEDOUT, f"ledger {self.id} is fenced")
         self.wait()
         self.stored.closed = True
 
@@ -172,7 +172,7 @@ class MemoryLedgers:
     def _fault(self, call: str) -> None:
         if call in self.fail:
             self.fail.discard(call)
-            raise OSError(errno.EIO, f"{call}: planted")
+            raise OSError(errno.ETIMEDOUT, f"{call}: planted")
 
     def create(self, name: str) -> MemoryWriter:
         """A new one."""

@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ import pulsar
 import pytest
 
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.frames import FrameDecoder, encode
 from tests.support.apache_bookkeeper.kit import BookKeeperCluster
 from tests.support.bookkeeper_brokers import TOPIC, Brokers, Publisher, connect, numbers
 from tests.support.brokers import BrokerProcess, eventually, free_port
+from tests.support.raw_client import raw
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -162,57 +161,28 @@ def test_credentials_and_listeners_of_clients_that_know_only_a_waiting_broker(
         brokers.close()
 
 
-class Peer:
-    """A client, frame by frame, that has been let in."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._decoder = FrameDecoder()
-        self._heard: list[pb.BaseCommand] = []
-        connect = pb.CommandConnect(client_version="x", protocol_version=21)
-        assert self.ask(pb.BaseCommand(type=pb.CONNECT, connect=connect)).type == pb.CONNECTED
-
-    def tell(self, command: pb.BaseCommand) -> None:
-        """Send a command."""
-        self._socket.sendall(encode(command))
-
-    def hear(self) -> pb.BaseCommand:
-        """The next command that is no PING."""
-        while not self._heard:
-            frames = self._decoder.feed(self._read())
-            self._heard += [one.command for one in frames if one.command.type != pb.PING]
-        return self._heard.pop(0)
-
-    def _read(self) -> bytes:
-        data = self._socket.recv(65536)
-        assert data, "the broker closed the connection"
-        return data
-
-    def ask(self, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Send a command; its answer."""
-        self.tell(command)
-        return self.hear()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
 def test_a_connection_to_a_waiting_broker_continues_when_that_serves(brokers: Brokers) -> None:
     """The look-up that it held is answered over it, and a producer opened."""
-    peer, idle = Peer(brokers["b"].pulsar_port), Peer(brokers["b"].pulsar_port)
-    brokers["a"].kill()
-    for request in (1, 2):
-        peer.tell(pb.BaseCommand(type=pb.LOOKUP, lookupTopic={"topic": TOPIC, "request_id": request}))
-    for request in (1, 2):
-        found = peer.hear().lookupTopicResponse
-        assert (found.request_id, found.response, found.brokerServiceUrl) == (request, 1, brokers["b"].url), "Connect"
-    for number, one in enumerate((peer, idle)):
-        opened = one.ask(
-            pb.BaseCommand(type=pb.PRODUCER, producer={"topic": TOPIC, "producer_id": number, "request_id": 3})
-        )
-        assert opened.type == pb.PRODUCER_SUCCESS
-        one.close()
+    with raw(brokers["b"]) as asking, raw(brokers["b"]) as idle:
+        for one in (asking, idle):
+            connected = one.handshake()
+            assert connected is not None
+            assert connected.type == pb.CONNECTED
+        brokers["a"].kill()
+        for request in (1, 2):
+            asking.send(pb.BaseCommand(type=pb.LOOKUP, lookupTopic={"topic": TOPIC, "request_id": request}))
+        for request in (1, 2):
+            answer = asking.answer()
+            assert answer is not None, "the broker closed the connection"
+            found = answer.lookupTopicResponse
+            assert (found.request_id, found.response) == (request, 1), "Connect"
+            assert found.brokerServiceUrl == brokers["b"].url
+        for number, one in enumerate((asking, idle)):
+            producer = {"topic": TOPIC, "producer_id": number, "request_id": 3}
+            one.send(pb.BaseCommand(type=pb.PRODUCER, producer=producer))
+            opened = one.answer()
+            assert opened is not None
+            assert opened.type == pb.PRODUCER_SUCCESS
 
 
 def test_clients_that_know_both(brokers: Brokers) -> None:

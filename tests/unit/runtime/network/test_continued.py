@@ -39,6 +39,12 @@ class Waiting(FakeDriver):
         self.ended.append(number)
 
 
+async def turns() -> None:
+    """Let the loop turn some times: what is due happens, and what was written on this machine arrives."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Serving(FakeDriver):
     """The driver and the broker that serves: keeps what comes, answers CONNECT when the test says so and look-ups at once."""
 
@@ -104,6 +110,11 @@ class Moved:
         """The server takes the connection."""
         self.former.listen_no_more()
         self.server.take(self.former, lambda number: self.repeated if number == 1 else [])
+
+    def taken(self) -> int:
+        """The server takes the connection; its number there."""
+        self.take()
+        return self.serving.joined[0][0]
 
     async def hear(self, count: int) -> list[Any]:
         """The types and ids of this many commands that the client gets."""
@@ -181,8 +192,7 @@ def test_half_a_frame_that_came_before_is_ended_after(run: Callable[..., None]) 
 def test_a_refusal_reaches_the_client(run: Callable[..., None]) -> None:
     async def story(moved: Moved) -> None:
         moved.repeated += [look_up(1)]
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         moved.serving.peers[number].send([commands.error(0, 1, "the token has expired")])
         moved.serving.peers[number].close("")
         assert await moved.hear(1) == [(pb.ERROR, 0)]
@@ -196,8 +206,7 @@ def test_a_refusal_reaches_the_client(run: Callable[..., None]) -> None:
 def test_a_client_that_goes_meanwhile_is_forgotten(run: Callable[..., None]) -> None:
     async def story(moved: Moved) -> None:
         moved.repeated += [look_up(number) for number in range(2 * TURN_REQUESTS_MAX)]
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         peer = moved.serving.peers[number]
         moved.serving.answer_connect(number)
         connection = next(iter(moved.server._connections.values()))
@@ -213,8 +222,7 @@ def test_a_client_that_goes_meanwhile_is_forgotten(run: Callable[..., None]) -> 
 
 def test_a_hold_of_the_broker_that_serves_stays(run: Callable[..., None]) -> None:
     async def story(moved: Moved) -> None:
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         moved.serving.peers[number].hold(True)
         moved.writer.write(encode(look_up(3).command))
         moved.serving.answer_connect(number)
@@ -230,14 +238,12 @@ def test_requests_are_repeated_only_while_the_client_takes_the_answers(run: Call
         count = 2 * TURN_REQUESTS_MAX + 1
         moved.repeated += [look_up(number) for number in range(count)]
         moved.serving.hold_after = 1 + TURN_REQUESTS_MAX
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         moved.serving.answer_connect(number)
         for resumed in (1, 2, 3):
             answered = min(resumed * TURN_REQUESTS_MAX, count)
             assert len(await moved.hear(answered)) == answered
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns()
             assert len(moved.serving.came) == 1 + answered
             moved.serving.peers[number].hold(False)
         moved.writer.write(encode(look_up(count).command))
@@ -249,13 +255,11 @@ def test_requests_are_repeated_only_while_the_client_takes_the_answers(run: Call
 def test_a_hold_that_ends_with_the_last_request_is_forgotten(run: Callable[..., None]) -> None:
     async def story(moved: Moved) -> None:
         moved.repeated += [look_up(1)]
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         peer = moved.serving.peers[number]
         peer.hold(True)
         moved.serving.answer_connect(number)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         assert moved.serving.came == [(pb.CONNECT, 0)]
         peer.hold(False)
         peer.hold(False)
@@ -263,11 +267,9 @@ def test_a_hold_that_ends_with_the_last_request_is_forgotten(run: Callable[..., 
         connection = moved.serving.peers[number]
         assert isinstance(connection, Connection)
         connection.hold(True)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         moved.writer.write(encode(look_up(2).command))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
+        await turns()
         assert len(moved.serving.came) == 2, "a turn that comes late does not end the new hold"
         connection.hold(False)
         await moved.hear(2)
@@ -282,13 +284,11 @@ def test_a_client_that_takes_no_answers_gets_no_more_of_them(run: Callable[..., 
         while not connection._full:
             connection.send([bytes(1 << 20)])
             await asyncio.sleep(0)
-        moved.take()
-        number = moved.serving.joined[0][0]
+        number = moved.taken()
         assert moved.serving.unwritable == [number]
         moved.serving.peers[number].hold(True)  # as the broker does then
         moved.serving.answer_connect(number)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         assert moved.serving.came == [(pb.CONNECT, 0)]
 
     run(story)
