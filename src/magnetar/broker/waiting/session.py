@@ -135,7 +135,6 @@ class WaitingSession:
         self._login = SessionLogin(connection, services)
         self._first = pb.BaseCommand(type=pb.CONNECT)
         """CONNECT as the client sent it, with the credentials that it sent last."""
-        self._connect = pb.CommandConnect()
         self._unanswered: dict[int, pb.BaseCommand] = {}
         """Requests that wait for an answer, in the order in which they came."""
         self._begun = 0
@@ -188,10 +187,15 @@ class WaitingSession:
     def _keep_credentials(self, connect: pb.CommandConnect) -> None:
         """Keep what the serving broker is shown, for relayed requests and when it is this one."""
         self._first.connect.CopyFrom(connect)
-        self._connect.CopyFrom(connect)
-        self._connect.ClearField("proxy_to_broker_url")
+
+    def _relayed_connect(self) -> pb.CommandConnect:
+        """CONNECT for the relay."""
+        connect = pb.CommandConnect()
+        connect.CopyFrom(self._first.connect)
+        connect.ClearField("proxy_to_broker_url")
         # A new token is not asked for there: that connection ends with the token, and another one is made with the next.
-        self._connect.feature_flags.supports_auth_refresh = False
+        connect.feature_flags.supports_auth_refresh = False
+        return connect
 
     def _let_in(self, link: bool) -> None:
         services, connection = self._services, self.connection
@@ -229,9 +233,8 @@ class WaitingSession:
         elif kind in RELAYED:
             self._relay(command)
         elif kind == pb.AUTH_RESPONSE:
-            for connect in (self._connect, self._first.connect):
-                connect.auth_method_name = command.authResponse.response.auth_method_name
-                connect.auth_data = command.authResponse.response.auth_data
+            self._first.connect.auth_method_name = command.authResponse.response.auth_method_name
+            self._first.connect.auth_data = command.authResponse.response.auth_data
             self._login.response(command.authResponse)
         elif kind == pb.SEND:
             raise ProtocolError(f"SEND for producer {command.send.producer_id}, which is not open on this connection")
@@ -256,7 +259,10 @@ class WaitingSession:
         if serving is None:
             self._relay_refused(command, takeover.not_ready())
             return
-        if self._services.access.enabled and "tls" in (connection.identity.method, self._connect.auth_method_name):
+        if self._services.access.enabled and "tls" in (
+            connection.identity.method,
+            self._first.connect.auth_method_name,
+        ):
             # Only the client can prove that the certificate is its own. The relay presents that of the `[client]` table, so the
             # serving broker would give the client the permissions of another role.
             self._relay_refused(
@@ -279,7 +285,8 @@ class WaitingSession:
 
         relayed = pb.BaseCommand()
         relayed.CopyFrom(asked)  # its id is changed
-        self._services.relay.ask(connection.number, serving, self._connect, relayed, answered, tls=connection.tls)
+        connect = self._relayed_connect()
+        self._services.relay.ask(connection.number, serving, connect, relayed, answered, tls=connection.tls)
 
     def _begin(self, command: pb.BaseCommand) -> tuple[pb.BaseCommand, Callable[[], None]]:
         """A request begins to wait: a copy of it, and the call for when it is answered."""

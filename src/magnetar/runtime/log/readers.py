@@ -184,9 +184,8 @@ class SegmentReaders:
             # Without the lock: on BookKeeper this takes as long as bookies and ZooKeeper need.
             file = self._files.open(self._folder / segment_name(segment))
             with self._lock:
-                if (
-                    forgotten == self._forgotten
-                ):  # else it may be this one, whose file is deleted when it is open nowhere
+                # A segment that was forgotten meanwhile may be this one. Its file is deleted when it is open nowhere.
+                if forgotten == self._forgotten:
                     file = self._open.setdefault(segment, file)
                 if len(self._open) > OPEN_MAX:
                     # Not closed here: another thread may be reading. It closes itself when the last one is done.

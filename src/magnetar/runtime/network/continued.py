@@ -1,6 +1,6 @@
 """A connection that was made to a broker when it waited, and continues when this broker serves.
 
-(docs/design/cluster.md#continues)
+The rules: docs/design/cluster.md#continues.
 
 The client has had the answer to CONNECT and perhaps waits for others. The broker that serves knows nothing of it. So CONNECT is
 repeated to it, and then the requests that have no answer:
@@ -109,7 +109,9 @@ class Continued:
         if not self._connection.is_open:
             return
         if self._held and self._requests:
-            return  # as a socket: the answers to a thousand requests for a list of topics would pile up. `hold` continues
+            # A socket is not read either: the answers to a thousand requests for a list of topics would pile up. `hold` sets
+            # the next turn.
+            return
         frames, self._requests = self._requests[:TURN_REQUESTS_MAX], self._requests[TURN_REQUESTS_MAX:]
         if frames:
             self._handle(frames)
