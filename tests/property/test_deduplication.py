@@ -26,7 +26,7 @@ class Piece:
     low: int
     high: int
     chunk: Chunk | None = None
-    whole: bool = False
+    gapless: bool = False
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class World:
             pieces = [Piece(low, low, Chunk(uuid, n, n == count - 1)) for n in range(count)]
         else:
             high = low + (self.rng.randint(0, 5) if kind < 0.5 else 0)
-            pieces = [Piece(low, high, whole=self.rng.random() < 0.5)]
+            pieces = [Piece(low, high, gapless=self.rng.random() < 0.5)]
         self.next = max(self.next, *(piece.high + 1 for piece in pieces))
         self.sent += pieces
         self.unanswered += pieces
@@ -111,7 +111,7 @@ class World:
             return
         piece = self.wire.popleft()
         numbers = self.topic.numbers.of(NAME, 0)
-        verdict = numbers.judge(piece.low, piece.high, piece.chunk, whole=piece.whole)
+        verdict = numbers.judge(piece.low, piece.high, piece.chunk, gapless=piece.gapless)
         if verdict is Verdict.NEW:
             self.topic.flying.append((piece, numbers.mark()))
         elif verdict is Verdict.DUPLICATE:
@@ -151,7 +151,7 @@ class World:
         topic.numbers = Deduplication(producers_max=10, inactive_ms=1)
         topic.numbers.load(ids, under_way, 0)
         for piece in topic.log[at:]:
-            topic.numbers.observe(NAME, piece.low, piece.high, piece.chunk, 0, whole=piece.whole)
+            topic.numbers.observe(NAME, piece.low, piece.high, piece.chunk, 0, gapless=piece.gapless)
 
     # ------------------------------------------------------------------------------------------------------------ runs
 

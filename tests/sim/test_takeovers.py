@@ -54,7 +54,7 @@ def test_worlds_that_were_misjudged(seed: int) -> None:
     """A lease ended while a broker accepted a client; a late answer after two takeovers; an expiry at a stopped process; an empty
     ledger in the chain, because the answer to the change that added it was lost; states of unknown outcome, and others after them
     at the end of a lease; stopped processes within whose operations more were stopped, without end; a stop after the end of the
-    lease; what silent bookies have, taken for lost by the world's own eyes; a late answer for a topic that was deleted meanwhile.
+    lease; what silent bookies have, taken for lost by a check; a late answer for a topic that was deleted meanwhile.
     """
     assert not run_world(seed).why
 

@@ -22,7 +22,7 @@ from magnetar.broker.publish.sequence_numbers import (
     Numbers,
     Verdict,
     chunk_of,
-    is_whole,
+    is_gapless,
 )
 from magnetar.broker.statistics import constant_fields as statkeys
 from magnetar.broker.subscriptions.cursor_flusher import CursorFlusher
@@ -293,10 +293,10 @@ class TopicDeduplication:
                 f"a message of producer {metadata.producer_name[:100]!r} sent by producer {name!r}: with deduplication on, "
                 "a message carries the name of the producer that sends it",
             )
-        whole = False
+        gapless = False
         if flags & _SEVERAL:
             low, high = span(metadata)
-            whole = is_whole(metadata)
+            gapless = is_gapless(metadata)
         else:
             low = metadata.sequence_id
             high = max(low, metadata.highest_sequence_id)
@@ -310,7 +310,7 @@ class TopicDeduplication:
                 ErrorCode.NOT_ALLOWED,
                 f"sequence id {high} leaves no room for later ones: {SEQUENCE_TAKEN_MAX} is the highest that is taken",
             )
-        verdict = numbers.judge(low, high, chunk_of(flags, metadata), whole=whole)
+        verdict = numbers.judge(low, high, chunk_of(flags, metadata), gapless=gapless)
         if verdict is Verdict.DUPLICATE:
             self.duplicates += 1
             self._counters.duplicates += 1
@@ -406,7 +406,7 @@ class TopicDeduplication:
                 )
             )
         self.numbers.observe(
-            name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms, whole=is_whole(metadata)
+            name, low, high, chunk_of(entry.flags, metadata), self._outbox.day_ms, gapless=is_gapless(metadata)
         )
 
     def fail(self) -> None:

@@ -62,7 +62,7 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def is_whole(metadata: MessageMetadata) -> bool:
+def is_gapless(metadata: MessageMetadata) -> bool:
     """Whether a batch has all sequence ids from its lowest to its highest one: no other batch can have one of them."""
     return metadata.highest_sequence_id - metadata.sequence_id + 1 == metadata.num_messages_in_batch
 
@@ -126,13 +126,13 @@ class Numbers:
         """The highest sequence id of a message that the log has."""
         return max(self.persisted, self.end)
 
-    def judge(self, low: int, high: int, chunk: Chunk | None = None, *, whole: bool = False) -> Verdict:
+    def judge(self, low: int, high: int, chunk: Chunk | None = None, *, gapless: bool = False) -> Verdict:
         """Judge a message; a new one moves `pushed`.
 
         Args:
             low, high: its sequence ids, see `span`.
             chunk: its chunk of a large message, if it is one.
-            whole: see `is_whole`.
+            gapless: see `is_gapless`.
         """
         if low <= self.pushed:
             return Verdict.DUPLICATE if low <= self.persisted else Verdict.UNKNOWN
@@ -146,7 +146,7 @@ class Numbers:
             parts.pushed = chunk.number
             if not chunk.last:
                 return Verdict.NEW
-        self.pushed = high if whole else low
+        self.pushed = high if gapless else low
         if high > self.pushed_end:
             self.pushed_end = high
         return Verdict.NEW
@@ -183,7 +183,7 @@ class Numbers:
         if parts is not None:
             parts.pushed = parts.persisted
 
-    def observe(self, low: int, high: int, chunk: Chunk | None = None, *, whole: bool = False) -> None:
+    def observe(self, low: int, high: int, chunk: Chunk | None = None, *, gapless: bool = False) -> None:
         """A message of this name is in the log: found at recovery, or arrived over a link."""
         if low > self.persisted and chunk is not None:
             parts = self.parts
@@ -194,7 +194,7 @@ class Numbers:
             if not chunk.last:
                 self.stored_parts = parts
                 return
-        self.persisted = max(self.persisted, high if whole else low)
+        self.persisted = max(self.persisted, high if gapless else low)
         self.pushed = max(self.pushed, self.persisted)
         self.end = max(self.end, high)
         self.pushed_end = max(self.pushed_end, self.end)
@@ -262,14 +262,16 @@ class Deduplication:
         if name in self._names:
             self.of(name, now_ms).live = False
 
-    def observe(self, name: str, low: int, high: int, chunk: Chunk | None, now_ms: int, *, whole: bool = False) -> None:
+    def observe(
+        self, name: str, low: int, high: int, chunk: Chunk | None, now_ms: int, *, gapless: bool = False
+    ) -> None:
         """A message of that name is in the log, see `Numbers.observe`."""
         numbers = self._names.get(name)
         if numbers is None:
             numbers = self.of(name, now_ms)
         else:
             numbers.used_ms = now_ms
-        numbers.observe(low, high, chunk, whole=whole)
+        numbers.observe(low, high, chunk, gapless=gapless)
 
     def fail(self) -> None:
         """An append of the topic failed, and with it everything in flight."""

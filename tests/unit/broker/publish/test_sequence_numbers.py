@@ -7,7 +7,7 @@ from magnetar.broker.publish.sequence_numbers import (
     Numbers,
     Verdict,
     chunk_of,
-    is_whole,
+    is_gapless,
 )
 from magnetar.storage.entries import EntryFlags
 from magnetar.wire.metadata import span
@@ -49,17 +49,17 @@ def test_a_batch_counts_from_its_first_to_its_last() -> None:
 
 def test_a_batch_that_has_all_ids_counts_with_its_last() -> None:
     """What repeats a part of it, as a task that packs the same rows into other batches, is a duplicate."""
-    assert is_whole(metadata(10, highest_sequence_id=12, num_messages_in_batch=3))
-    assert is_whole(metadata(10, highest_sequence_id=10))
-    assert not is_whole(metadata(10, highest_sequence_id=17, num_messages_in_batch=3))
-    assert not is_whole(metadata(10, num_messages_in_batch=3))
+    assert is_gapless(metadata(10, highest_sequence_id=12, num_messages_in_batch=3))
+    assert is_gapless(metadata(10, highest_sequence_id=10))
+    assert not is_gapless(metadata(10, highest_sequence_id=17, num_messages_in_batch=3))
+    assert not is_gapless(metadata(10, num_messages_in_batch=3))
     numbers = Numbers()
-    assert numbers.judge(10, 12, whole=True) is NEW
+    assert numbers.judge(10, 12, gapless=True) is NEW
     assert numbers.judge(12, 12) is UNKNOWN
     numbers.persist(numbers.mark())
-    assert numbers.judge(11, 12, whole=True) is DUPLICATE
+    assert numbers.judge(11, 12, gapless=True) is DUPLICATE
     again = Numbers()
-    again.observe(10, 12, whole=True)
+    again.observe(10, 12, gapless=True)
     assert again.judge(12, 12) is DUPLICATE
     assert again.judge(13, 13) is NEW
 

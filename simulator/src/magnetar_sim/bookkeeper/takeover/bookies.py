@@ -65,12 +65,12 @@ class Bookies:
 
     Attributes:
         silent: bookies that do not answer.
-        watched: reads are those of the world's own eyes, to which every bookie answers.
+        checked: reads are those of a check of the world, which every bookie answers.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self.watched = False
+        self.checked = False
         self.ledgers: dict[int, Ledger] = {}
         self.silent: set[int] = set()
 
@@ -131,7 +131,7 @@ class Bookies:
     def readable(self, number: int, entry: int) -> bool:
         """Whether a bookie has it that answers. What the silent ones have is not lost."""
         copies = self.ledgers[number].copies[entry]
-        return bool(copies if self.watched else copies - self.silent)
+        return bool(copies if self.checked else copies - self.silent)
 
     def wiped(self, bookie: int) -> None:
         """Its disk is lost, and it does not answer until all it had was copied."""

@@ -94,12 +94,12 @@ class Site(Breakable):
     @contextmanager
     def without_faults(self) -> Iterator[None]:
         """See `Breakable`. A read finds what is on bookies that do not answer now."""
-        before, self.bookies.watched = self.bookies.watched, True
+        before, self.bookies.checked = self.bookies.checked, True
         try:
             with super().without_faults():
                 yield
         finally:
-            self.bookies.watched = before
+            self.bookies.checked = before
 
     @property
     def stormy(self) -> bool:
