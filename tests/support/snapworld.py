@@ -316,7 +316,9 @@ class Site:
     def epoch(self, subscription: str) -> Epoch | None:
         return None
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         """The other mode's machine is not there."""
 
     def create(self, subscription: str) -> None:

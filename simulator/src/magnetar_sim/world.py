@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from magnetar.core.ids import NONE
 from magnetar_sim.actions.failovers import Failovers
 from magnetar_sim.actions.faults import Faults
 from magnetar_sim.actions.workload import Workload
@@ -210,9 +211,14 @@ class World:
         return found
 
     def _unknown(self, source: str, target: str) -> bool:
-        """Whether a destination takes the source for its former life still: tasks of that one came so late."""
+        """Whether a destination takes the source for its former life still: tasks of that one came so late.
+
+        A source that has sent nothing in its present life has nothing to say so with, and nothing depends on it.
+        """
         here, there = self.clusters[source].broker, self.clusters[target].broker
-        if here is None or there is None or not any(one.wanted for one in here.links.sources[target].topics.values()):
+        if here is None or there is None:
+            return False
+        if not any(one.wanted and one.cursor.s != NONE for one in here.links.sources[target].topics.values()):
             return False
         believed = there.links.destination.peers.known().get(source)
         return believed is not None and believed[0] != here.uuid

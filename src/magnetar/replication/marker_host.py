@@ -120,7 +120,9 @@ class MarkerHost(Protocol):
         """The latest seek that a subscription has taken in here, from any cluster, as exact mode knows it; None: none."""
         ...
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         """Snapshot mode has applied an update: exact mode's set has to include its acknowledgements, too.
 
         Args:
@@ -129,6 +131,7 @@ class MarkerHost(Protocol):
             writer: the cluster that wrote it.
             acked: the messages that it reports as acknowledged.
             base: the messages that the writer's starting point skipped; None: not stated.
+            made: whether the update made the subscription here.
         """
         ...
 

@@ -159,6 +159,7 @@ class Shared:
         again: of these, those that were acknowledged somewhere before.
         given_up: it was deleted in some cluster: what that one still hears is not promised.
         seeks: per epoch that a seek began what it left consumed.
+        named: seeks that a marker on a disk names, or named.
         sought: a seek moved it back, or ahead.
         moved: a failover wrote its state as exact mode has it, in snapshot mode.
     """
@@ -172,6 +173,7 @@ class Shared:
     again: int = 0
     given_up: bool = False
     seeks: dict[Epoch, set[int]] = field(default_factory=dict)
+    named: set[Epoch] = field(default_factory=set)
     sought: bool = False
     moved: bool = False
 

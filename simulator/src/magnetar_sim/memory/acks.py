@@ -29,7 +29,7 @@ from magnetar.replication.acked_sets.state import SubscriptionState
 from magnetar.storage.cursor import EXPIRED_ENTRY, EXPIRED_LEDGER, Cursor, bits_of
 from magnetar.storage.entries import StoredEntry
 from magnetar.wire import pulsar_pb2 as pb
-from magnetar.wire.acksets import AckedSet, AckedSetsMarker
+from magnetar.wire.acksets import AckedSet, AckedSetsMarker, SoughtEpoch
 from magnetar.wire.frame import Frame
 from magnetar.wire.markers import Update, parse_marker
 from magnetar_sim.cluster import Cluster, Clusters
@@ -481,9 +481,14 @@ class Acks(Observer):
             sets = marker.sets if isinstance(marker, AckedSetsMarker) else ()
             for content in (marker,) if isinstance(marker, Update) else sets:
                 self._update(cluster, topic, entry, content)
+        if isinstance(marker, SoughtEpoch):
+            self.all(topic, marker.subscription).named.add(marker.epoch)
+        elif isinstance(marker, Update) and marker.claim is not None:
+            self.all(topic, marker.subscription).named.update(marker.claim.seeks)
         if not isinstance(marker, AckedSetsMarker):
             return
         for one in marker.sets:
+            self.all(topic, one.subscription).named.add(one.epoch)
             key = one.epoch if one.epoch.kind else CREATION
             fresh = self.uids(topic, MessageSet(one.acks))
             truth = self.get((cluster.name, topic, one.subscription))

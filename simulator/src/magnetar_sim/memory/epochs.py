@@ -6,6 +6,7 @@ See docs/design/acknowledged-sets.md#epochs.
 its cluster cannot know of makes it come again elsewhere, without losing anything.
 """
 
+from magnetar.broker.broker import Broker
 from magnetar.replication.acked_sets.message_set import MessageSet
 from magnetar.replication.acked_sets.state import SubscriptionState, marks_of, unstated
 from magnetar.wire.acksets import AckedSet, Epoch
@@ -27,6 +28,7 @@ class Epochs:
 
     def __init__(self, context: WorldContext, clusters: Clusters, acks: Acks) -> None:
         self.context, self._clusters, self._acks = context, clusters, acks
+        self._begun_by: dict[tuple[str, str, Epoch], Broker | None] = {}
 
     def begun(self, name: Name, epoch: Epoch, before: MessageSet) -> None:
         """A seek began an epoch: what it leaves consumed all have to know, once a marker of it is durable.
@@ -34,16 +36,18 @@ class Epochs:
         Args:
             name: where.
             epoch: which no other seek may ever have, or two starting points would pass for one
-                (docs/design/acknowledged-sets.md#epochs).
+                (docs/design/acknowledged-sets.md#epochs). A broker that dies before anything names the epoch takes it with it.
             before: what was consumed, held or not.
         """
         if self.context.mode == "snapshot":
             return
         cluster, topic, subscription = self._clusters[name[0]], name[1], name[2]
         acks = self._acks
-        machine, seeks = acks.get(name).machine, acks.all(topic, subscription).seeks
-        if epoch in seeks:
+        machine, shared = acks.get(name).machine, acks.all(topic, subscription)
+        seeks = shared.seeks
+        if epoch in seeks and (epoch in shared.named or self._begun_by[topic, subscription, epoch] is cluster.broker):
             raise Violation(f"{subscription} in {cluster.name}: epoch {epoch} names two seeks")
+        self._begun_by[topic, subscription, epoch] = cluster.broker
         seeks[epoch] = acks.uids(topic, before) - acks.retained(cluster, topic)
         if machine is not None:
             seeks[epoch] |= acks.now(cluster, topic, machine.cursor)

@@ -50,7 +50,7 @@ def _gives_again(self: AckedSets) -> None:
 
 MIXED: dict[str, dict[str, Any]] = {
     "change_untold": {f"{HERE}.acked_sets.machine.AckedSets.set_writes": _silent_change},
-    "updates_unlearnt": {f"{HERE}.acked_sets.machine.AckedSets.learnt": lambda *_: None},
+    "updates_unlearnt": {f"{HERE}.acked_sets.machine.AckedSets.learnt": lambda *_, **__: None},
     "own_seeks_only": {f"{HERE}.snapshots.update_reader.UpdateReader._written_before_our_seek": _own_seeks_only},
     "base_after_seek": {f"{HERE}.snapshots.update_reader.UpdateReader._began_by_seek": lambda *_: False},
     "goes_back_alone": {f"{HERE}.snapshots.machine.Snapshots.moved_back": _seek_kept_quiet},

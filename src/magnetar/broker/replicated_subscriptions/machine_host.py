@@ -70,7 +70,9 @@ class ExactMachine(ModalMachine, FinalStateMachine, Protocol):
         """The latest seek of the subscription that has taken effect here."""
         ...
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         """Snapshot mode did what an update says."""
         ...
 
@@ -154,9 +156,11 @@ class MachineHost:
         """See `MarkerHost`."""
         return self._topic.exact.epoch(subscription)
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         """See `MarkerHost`."""
-        self._topic.exact.learnt(subscription, at, writer, acked, base)
+        self._topic.exact.learnt(subscription, at, writer, acked, base, made=made)
 
     def create(self, subscription: str) -> None:
         """See `MarkerHost`."""

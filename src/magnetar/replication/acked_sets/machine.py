@@ -279,6 +279,7 @@ class AckedSets:
         if state is None or cursor is None:
             then("")
             return
+        self.topic.cap_marks(state)
         log_index = self.topic.log_index
         epoch = self.topic.clock.next_epoch(self.host.now_ms, self.host.cluster, self.host.log.incarnation)
         state.seek(epoch, log_index.of_cursor(cursor), log_index.held_of, self._seek_floor(state))
@@ -367,7 +368,9 @@ class AckedSets:
         state = self.topic.states.get(subscription)
         return state.epoch if state is not None and state.epoch.kind else None
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         """Snapshot mode has applied an update, see `replication.marker_host.MarkerHost`.
 
         Without this call, acknowledgements that only an update reported are lost when a cursor is built from the set, and when
@@ -381,6 +384,7 @@ class AckedSets:
         state = self.topic.states.get(subscription)
         if state is None:
             return
+        self.topic.cap_marks(state)
         learnt = learn(acked, state.acks, max(0, min(LEARNT_MAX, KNOWN_MAX - len(state.acks))))
         if learnt.cut:
             self._notices.note_once(
@@ -390,7 +394,9 @@ class AckedSets:
                 f"than {KNOWN_MAX} are known: the oldest are ignored",
             )
         merged = state.merge(Reported(state.epoch, learnt.messages, None, {}), self.topic.needed)
-        if base is not None and not state.epoch.kind:
+        if base is not None and not state.epoch.kind and (made or state.base is not None):
+            # Where another cluster brought it without its base, nothing of it is consumed, and a later creation elsewhere does
+            # not change that: no cluster writes a full state that would correct it.
             # In snapshot mode a starting point covers all that its writer holds; about omitted messages nothing is stated, as
             # a base with holes says that they are not consumed.
             began = learn(base, MessageSet())

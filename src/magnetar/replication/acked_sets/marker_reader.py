@@ -121,7 +121,7 @@ class MarkerReader:
             part.epoch,
             self._assigned(marker, part.acks, subscription),
             None if part.base is None else self._assigned(marker, part.base, subscription),
-            marks_of(part.floor),
+            topic.capped_at_present(marks_of(part.floor)),
             part.fence,
         )
         state, fresh = topic.states.get(subscription), False
@@ -135,7 +135,7 @@ class MarkerReader:
                 f"acknowledgements of {subscription} by {writer} in epoch {part.epoch} are ignored: "
                 f"epoch {state.epoch} replaced it",
             )
-        topic.cap_forgotten(state)
+        topic.cap_marks(state)
         merged = state.merge(reported, topic.needed)
         topic.note_left_out(subscription, state)
         return Outcome(subscription, writer, state, merged, fresh)

@@ -103,9 +103,9 @@ class TopicState:
 
     def floor(self) -> dict[str, tuple[int, int]]:
         """Per cluster, below which no bit about its messages is needed (docs/design/acknowledged-sets.md#forgetting)."""
-        return self._capped_at_present(self.low_water.floor(self.routing, self.low_marks()))
+        return self.capped_at_present(self.low_water.floor(self.routing, self.low_marks()))
 
-    def _capped_at_present(self, marks: Marks) -> dict[str, tuple[int, int]]:
+    def capped_at_present(self, marks: Marks) -> dict[str, tuple[int, int]]:
         """Marks, but never above the beginning of a present incarnation.
 
         A cluster that lost its disk while its clock was slow has a present incarnation with a lower number than a former one.
@@ -125,10 +125,15 @@ class TopicState:
             return 0
         return self.host.incarnation_of(cluster) or self.log_index.newest_incarnation(cluster)
 
-    def cap_forgotten(self, state: SubscriptionState) -> None:
-        """Nothing of a present incarnation counts as forgotten."""
+    def cap_marks(self, state: SubscriptionState) -> None:
+        """Nothing of a present incarnation counts as forgotten, and the base states something about all its messages.
+
+        Otherwise the base of another creation is taken for them alone (docs/design/acknowledged-sets.md#base-floor).
+        """
         if state.forgot:
-            state.forgot = self._capped_at_present(state.forgot)
+            state.forgot = self.capped_at_present(state.forgot)
+        if state.floor:
+            state.floor = self.capped_at_present(state.floor)
 
     def needed(self, messages: MessageSet) -> MessageSet:
         """Messages whose bits were forgotten once: those that are here, and those that a newly linked cluster may hold.
@@ -148,7 +153,7 @@ class TopicState:
             return
         floor = self.floor()
         for subscription, state in self.states.items():
-            self.cap_forgotten(state)
+            self.cap_marks(state)
             if not state.waiting and state.forget(floor, self.log_index.held_of):
                 self.host.dirty(subscription)
 

@@ -245,7 +245,7 @@ class UpdateReader:
             acked.update(state.base)
         found = entries_of(self._host.log, self._host.cluster, acked, cursor.mark_delete)
         self._apply(writer, name, state, cursor, found)
-        self._host.learnt(name, entry.position, writer, claim.acked, claim.base)
+        self._host.learnt(name, entry.position, writer, claim.acked, claim.base, made=state.fresh)
 
     def _apply(self, writer: str, name: str, state: State, cursor: Cursor, found: PositionSet) -> None:
         new = PositionSet()

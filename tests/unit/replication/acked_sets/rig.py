@@ -66,7 +66,7 @@ class Rig:
     def epoch(self, subscription):
         return None
 
-    def learnt(self, subscription, at, writer, acked, base):
+    def learnt(self, subscription, at, writer, acked, base, *, made):
         """Only snapshot mode tells of what it reads."""
 
     def create(self, subscription):

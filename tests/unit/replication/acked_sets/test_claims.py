@@ -50,14 +50,14 @@ def test_the_newest_of_what_is_new(claimed, known, most, step):
 def test_a_claim_of_a_few_bytes_takes_a_moment():
     rig = Rig()
     rig.subscribe()
-    rig.machine.learnt("s", NONE, "b", {FAR: [(0, 1 << 34)]}, None)
-    rig.machine.learnt("s", NONE, "b", {}, {FAR: [(0, 1 << 34)]})
+    rig.machine.learnt("s", NONE, "b", {FAR: [(0, 1 << 34)]}, None, made=False)
+    rig.machine.learnt("s", NONE, "b", {}, {FAR: [(0, 1 << 34)]}, made=False)
     state = rig.machine.topic.states["s"]
     assert len(state.acks) == 1 << 32
     assert state.acks.origins[FAR].max() == (1 << 34) - 1, "the newest"
     assert rig.machine.topic.notices.counters["over_limit"] == 1
     assert "the oldest are ignored" in rig.notes[-1][1]
-    rig.machine.learnt("s", NONE, "b", {FAR: [(0, INDEX_MAX)]}, {FAR: [(0, INDEX_MAX)]})
+    rig.machine.learnt("s", NONE, "b", {FAR: [(0, INDEX_MAX)]}, {FAR: [(0, INDEX_MAX)]}, made=False)
     assert len(state.acks) == 1 << 33
 
 
@@ -66,7 +66,7 @@ def test_a_long_past_is_learnt_by_and_by():
     rig.subscribe()
     past = {FAR: [(0, 3 << 31), (1 << 40, (1 << 40) + 5)]}
     for _ in range(2):
-        rig.machine.learnt("s", NONE, "b", past, None)
+        rig.machine.learnt("s", NONE, "b", past, None, made=False)
     assert len(rig.machine.topic.states["s"].acks) == (3 << 31) + 5
     assert rig.machine.topic.notices.counters["over_limit"] == 1
 
@@ -75,8 +75,8 @@ def test_updates_make_no_set_larger_than_is_known_to_be_fine():
     rig = Rig()
     rig.subscribe()
     with patch("magnetar.replication.acked_sets.machine.KNOWN_MAX", 10):
-        rig.machine.learnt("s", NONE, "b", {FAR: [(0, 7)]}, None)
-        rig.machine.learnt("s", NONE, "b", {FAR: [(0, 12)]}, None)
+        rig.machine.learnt("s", NONE, "b", {FAR: [(0, 7)]}, None, made=False)
+        rig.machine.learnt("s", NONE, "b", {FAR: [(0, 12)]}, None, made=False)
     assert len(rig.machine.topic.states["s"].acks) == 7
 
 
@@ -91,5 +91,5 @@ def test_of_what_is_left_out_of_a_base_nothing_is_said():
     old, new, elsewhere = (1, 2), (1 << 33, (1 << 33) + 1), (5 << 30, (5 << 30) + 1)
     state.base = of({FAR: {old[0], new[0], elsewhere[0]}})
     state.floor = {"c": (0, 0)}
-    rig.machine.learnt("s", NONE, "b", {}, {FAR: [(0, 4 << 30), (6 << 30, (1 << 33) + 1)]})
+    rig.machine.learnt("s", NONE, "b", {}, {FAR: [(0, 4 << 30), (6 << 30, (1 << 33) + 1)]}, made=False)
     assert state.base == of({FAR: {old[0], new[0]}}), "the third is above, and no part of the other base"

@@ -54,7 +54,7 @@ def updates(rig: Rig) -> None:
     """Those of snapshot mode."""
     for turn in range(6):
         claimed = {OriginKey("c", life): [(0, 1)] for life in range(10 + turn * 1000, 1010 + turn * 1000)}
-        rig.machine.learnt("s", NONE, "b", claimed, claimed)
+        rig.machine.learnt("s", NONE, "b", claimed, claimed, made=False)
 
 
 @pytest.mark.parametrize(

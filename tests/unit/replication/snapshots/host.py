@@ -79,7 +79,9 @@ class Host:
     def epoch(self, subscription: str) -> Epoch | None:
         return self.held_by_epoch
 
-    def learnt(self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None) -> None:
+    def learnt(
+        self, subscription: str, at: Position, writer: str, acked: Messages, base: Messages | None, *, made: bool
+    ) -> None:
         self.learned.append((subscription, writer, dict(acked), base))
 
     def create(self, subscription: str) -> None:
