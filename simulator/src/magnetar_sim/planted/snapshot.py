@@ -105,7 +105,7 @@ SNAPSHOT: dict[str, Patches] = {
     # What an update claimed is remembered twice: by this mode, and in the set of the other one.
     "nothing_on_arrival": {
         f"{HERE}.machine.Snapshots._acknowledge_claimed": lambda *_: None,
-        "magnetar.replication.acked_sets.machine.AckedSets.learnt": lambda *_: None,
+        "magnetar.replication.acked_sets.machine.AckedSets.learnt": lambda *_, **__: None,
     },
     "begins_untold": {"magnetar.broker.replicated_subscriptions.topic.ReplicatedTopic._begun": lambda *_: None},
     "seek_forgets_nothing": {f"{HERE}.update_reader.UpdateReader.sought": _learns_of_a_seek},
