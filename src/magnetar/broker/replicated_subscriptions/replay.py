@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.core.ids import Position
-from magnetar.effects.outbox import Note, Outbox, Read
+from magnetar.effects.outbox import Note, Outbox, Read, Timer
 from magnetar.storage.entries import EntryFlags, StoredEntry
 from magnetar.storage.topiclog import TopicLog
 
@@ -21,6 +21,13 @@ BYTES_MAX: Final = 1 << 20
 
 BRIDGE: Final = 32
 """Messages between two markers that are read all the same: a read more would cost more than reading them."""
+
+RETRY_MS: Final = 1_000
+"""When a read that failed is tried again."""
+
+PATIENCE_MS: Final = 30_000
+"""The time for which markers that cannot be read are tried again, from the first failure of a replay on. After a takeover
+bookies may be away or slow. A damaged record stays unreadable, and its topic begins without it."""
 
 _MARKER: Final = int(EntryFlags.MARKER)
 _MARKERS: Final = bytes(int(bool(flags & _MARKER)) for flags in range(256))
@@ -52,6 +59,7 @@ class Replay:
         self.after = after
         self.lost = 0
         self._outbox, self._log, self._give, self._done = outbox, log, give, done
+        self._until_ms = 0
 
     def start(self) -> None:
         """Begin; `done` is called at once if there is nothing."""
@@ -92,6 +100,8 @@ class Replay:
             markers = [entry for entry in read if entry.flags & _MARKER]
             if markers:
                 self._give(markers)
+        elif error and self._log.valid(first) and self._waits(first, error):
+            return
         else:
             # A missing marker leads to duplicate messages; a topic that never starts is worse.
             self.after = first
@@ -100,3 +110,15 @@ class Replay:
                 text = f"{self._log.name}: the marker at {first} cannot be read and is left out: {error or 'nothing is there'}"
                 self._outbox.put(Note("error", text))
         self._step()
+
+    def _waits(self, first: Position, error: str) -> bool:
+        """Whether a read that failed is tried again."""
+        now_ms = self._outbox.now_ms
+        if not self._until_ms:
+            self._until_ms = now_ms + PATIENCE_MS
+            text = f"the marker at {first} cannot be read yet: {error}; trying again for {PATIENCE_MS // 1000} s"
+            self._outbox.put(Note("warning", f"{self._log.name}: {text}"))
+        if now_ms >= self._until_ms:
+            return False
+        self._outbox.put(Timer(now_ms + RETRY_MS, lambda _now_ms: self._step()))
+        return True
