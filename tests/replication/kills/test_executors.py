@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pulsar.schema import Integer, JsonSchema, Record
 
@@ -54,6 +55,24 @@ def test_filtered_entries_with_schemas_through_executors(mesh: Mesh, on_executor
         lambda: mesh["a"].rest("GET", "/geo/v1/links/b")["lag_messages"] == 0, what="C is behind what was left out"
     )
     assert not mesh.extra("b", topic, len(expected))
+
+
+def test_sigterm_in_the_middle_of_leases(
+    on_executors: Pipeline, run_pipeline: Any, flows: tuple[Flow, Flow], chance: random.Random
+) -> None:
+    """A clean stop confirms what was stored: the next pipeline begins there, and nothing comes twice."""
+    all_arrive(flows)
+    a_moment(chance, flows)
+    executors = below(on_executors, is_executor)
+    assert executors
+    assert on_executors.stop() == 0
+    _, left = psutil.wait_procs(executors, timeout=20)
+    assert not left, "executors outlive the driver"
+    assert "Traceback" not in on_executors.output()
+    run_pipeline(*on_executors.arguments, name="local-cluster", config=on_executors.config)
+    all_arrive(flows)
+    for flow in flows:
+        flow.finish(origin_kills=0)
 
 
 def test_kills_of_executors(on_executors: Pipeline, flows: tuple[Flow, Flow], chance: random.Random) -> None:
