@@ -67,13 +67,12 @@ bench: setup ## The benchmark suite; figures are kept in bench/results
 sim: SEEDS ?= 100000
 worlds: SEEDS ?= 20000
 
-sim: pure ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones
-	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode exact
-	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode snapshot
-	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode mixed
-	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode metadata
-	@$(PY) -m magnetar_sim --seeds $(SEEDS) --mode bookkeeper
-	@for mode in exact snapshot mixed; do $(PY) -m magnetar_sim --wide --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode || exit 1; done
+sim: FROM ?= 0
+sim: pure ## Random worlds around whole brokers on all cores: SEEDS=100000 of each mode, a tenth as many wide ones and takeovers with links
+	@for mode in exact snapshot mixed metadata bookkeeper takeover; do \
+		$(PY) -m magnetar_sim --from $(FROM) --seeds $(SEEDS) --mode $$mode || exit 1; done
+	@for kind in --wide --takeover; do for mode in exact snapshot mixed; do \
+		$(PY) -m magnetar_sim --from $(FROM) --seeds $$(( ($(SEEDS) + 9) / 10 )) --mode $$mode $$kind || exit 1; done; done
 
 worlds: pure ## Random worlds around single machines (links, storage, acknowledged sets, snapshots, ...): SEEDS=20000 of each
 	@MAGNETAR_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout=0 tests/property

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from magnetar import FORM
 from magnetar.runtime.interpreter.compiled import COMPILED, VARIABLE
@@ -18,6 +19,9 @@ from magnetar_sim.host import outcomes
 from magnetar_sim.metadata_worlds import runner as metadata_runner
 from magnetar_sim.metadata_worlds.bugs import BUGS as METADATA_BUGS
 from magnetar_sim.runner import BUGS, run_many, run_world, shorter
+
+MODES: Final = ("exact", "snapshot", "mixed", "metadata", "bookkeeper", "takeover")
+"""Every kind of world that `make sim` runs. The first three may be wide, or have takeovers, too."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument(
         "--mode",
-        choices=("exact", "snapshot", "mixed", "metadata", "bookkeeper", "takeover"),
+        choices=MODES,
         default="exact",
         help="of replicated subscriptions; metadata: worlds of synchronised metadata instead; bookkeeper: of ledgers; "
         "takeover: of the brokers of one cluster",
@@ -154,9 +158,10 @@ def _many(given: argparse.Namespace) -> int:
             sys.stdout.write(f"seed {outcome.seed}: {outcome.why} | {again} --trace\n")
             sys.stdout.flush()
     seconds = time.monotonic() - began
-    kind = "wide worlds" if given.wide else "worlds"
+    kind = ("wide " if given.wide else "") + "worlds" + (" with takeovers" if given.takeover else "")
     sys.stdout.write(
-        f"{done} {kind} ({given.mode}), {events} events, {len(broken)} broken promises, {seconds:.0f} s, "
+        f"{done} {kind} ({given.mode}), seeds {seeds.start} to {seeds.stop - 1}, {events} events, "
+        f"{len(broken)} broken promises, {seconds:.0f} s, "
         f"{1000 * seconds / max(1, done):.0f} ms a world\n"
     )
     return 1 if broken else 0
