@@ -33,6 +33,9 @@ class Brokers:
         of_broker: lines for each broker, in which `{port}` is its Pulsar port.
         hosts: of ZooKeeper, if they are not those of the cluster.
         deduplicates: whether deduplication is on.
+
+    Attributes:
+        cluster: the bookies.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Brokers:
         *,
         deduplicates: bool = True,
     ) -> None:
+        self.cluster = cluster
         ports = {name: (free_port(), free_port()) for name in "ab"}
         text = (
             f'[magnetar]\ndata_dir = "data"\n[clusters.one]\nstorage = "bookkeeper"\n'
