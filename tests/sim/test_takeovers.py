@@ -23,6 +23,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "change_assumed": (37,),
     "deleted_after_lost_answer": (11, 13, 19),
     "ledger_before_chain": (0, 1, 2),
+    "replaced_in_two_changes": (6, 11, 18),
     "deleted_while_read": (324, 434, 508, 586),
     "newest_recovered_only": (6, 10, 75),
     "silence_is_damage": (23, 385, 448),

@@ -31,6 +31,7 @@ L: Final = "magnetar_sim.bookkeeper.takeover.ledgers."
 P: Final = "magnetar_sim.bookkeeper.takeover.process.Process."
 
 _create = LedgerFiles.create
+_replace = LedgerFiles.replace
 _append = StateFile._append
 _fail = SegmentLog.fail
 _finish = Cluster._finish
@@ -62,6 +63,12 @@ def _ledger_first(self: LedgerFiles, path: Path) -> None:
     if name in self._chain.files:
         self._forget(self._chain.files[name].ledger)
         self._change(lambda chain: chain.without(name))
+
+
+def _two_changes(self: LedgerFiles, path: Path, over: Path) -> None:
+    """The file that is replaced is removed from the chain by a change of its own, before the other one gets its name."""
+    self.unlink(over)
+    _replace(self, path, over)
 
 
 def _fence_is_loss(self: LedgerFiles) -> None:
@@ -165,6 +172,7 @@ BUGS: Final[dict[str, Bug]] = {
     "change_assumed": Bug(("fail", "kill_within", "roll"), {F + "_reread": _assumed}),
     "deleted_after_lost_answer": Bug(("fail", "roll"), {F + "create": _deleted_at_once}),
     "ledger_before_chain": Bug(("roll", "stop"), {F + "unlink": _ledger_first}),
+    "replaced_in_two_changes": Bug(("kill_within", "stop"), {F + "replace": _two_changes}),
     "deleted_while_read": Bug(("slow_read", "roll"), {B + "LedgerBytes.delete": _deleted_while_read}),
     "newest_recovered_only": Bug(("pause", "stop"), {L + "SimLedgers.open_all": _newest_only}),
     "silence_is_damage": Bug(("all_silent", "stop"), {L + "SimReader.read": _silence_is_damage}),

@@ -13,6 +13,7 @@ from magnetar.runtime.bookkeeper.ledgers import LedgerEntry
 from magnetar.storage.bookkeeper.chain import Chain
 from magnetar_sim.bookkeeper.takeover.bookies import Bookies, Ledger, TooFew
 from magnetar_sim.bookkeeper.takeover.zookeeper import ZooKeeper
+from magnetar_sim.disk import PowerCut
 from magnetar_sim.memory.records import Violation
 
 
@@ -189,6 +190,9 @@ class SimWriter(SimReader):
             self._ledger.failed = True
             self._client.bookies.append_some(self.id, self._waiting)
             self._waiting, self._sizes = [], []
+            raise
+        except PowerCut:
+            self._client.bookies.append_some(self.id, self._waiting)
             raise
 
 

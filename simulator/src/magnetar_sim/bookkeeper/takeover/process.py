@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from magnetar.storage.bookkeeper.lease import Lease
 from magnetar_sim.bookkeeper.takeover.zookeeper import SESSION_MS, ZooKeeper
 from magnetar_sim.clock import Clock
-from magnetar_sim.disk import SimLog
+from magnetar_sim.disk import PowerCut, SimLog
 
 SLOW_MS: Final = 2_500
 SLOW_SHARE: Final = 0.03
@@ -32,6 +32,12 @@ class Owns(Protocol):
 
     def over(self, process: "Process", reason: str) -> None:
         """It must not serve any longer."""
+
+    def step(self, process: "Process", kind: str) -> None:
+        """At an operation on ZooKeeper. Raises PowerCut: the process is killed there."""
+
+    def killed(self) -> None:
+        """A process that had no broker yet was killed."""
 
     def say(self, text: str) -> None:
         """A line of the trace."""
@@ -141,6 +147,8 @@ class Process:
         def arrive() -> None:
             if not self.alive or turn != self._turn or self.session in self._zookeeper.lagging:
                 return
+            if not self._survives("owner"):
+                return
             self._zookeeper.heard(self.session)
             if self._zookeeper.become_owner(self.session):
                 self._owner = True
@@ -152,7 +160,18 @@ class Process:
         # A watch may be lost, so it looks again after a session.
         self._later(SESSION_MS, lambda: self._try() if turn == self._turn else None)
 
+    def _survives(self, kind: str) -> bool:
+        """Whether it is not killed at an operation on ZooKeeper."""
+        try:
+            self._site.step(self, kind)
+        except PowerCut:
+            self._site.killed()
+            return False
+        return True
+
     def _is_owner(self, asked_s: float) -> None:
+        if not self._survives("owner-answer"):
+            return
         self.lease.taken(asked_s)
         self._later(int(self.lease.pause_s * 1000), self._ask)
         self._later(LOOK_MS, self._look)

@@ -191,6 +191,10 @@ class Site(Breakable):
         finally:
             self._taking = outer
 
+    def killed(self) -> None:
+        """See `process.Owns`."""
+        self._restart()
+
     def _restart(self) -> None:
         """Processes that ended are started again, some time."""
         rng = self._context.rng
@@ -290,7 +294,12 @@ class Site(Breakable):
         process.quit()
         if clean:
             self._all_closed(process)
-            process.leave()
+            try:
+                self.step(process, "session-end")
+            except PowerCut:
+                self._context.count("session left behind")
+            else:
+                process.leave()
         else:
             process.end()
             self._context.count("session left behind")
