@@ -1,6 +1,7 @@
 """Worlds of clusters of several brokers: none breaks a promise, and every planted bug is noticed by its known seed."""
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +27,7 @@ KNOWN: dict[str, tuple[int, ...]] = {
     "replaced_in_two_changes": (6, 11, 18),
     "deleted_while_read": (324, 434, 508, 586),
     "newest_recovered_only": (6, 10, 75),
+    "ids_by_clock": (10, 13, 19),
     "silence_is_damage": (23, 385, 448),
     "fence_is_loss": (0, 1, 3),
     "close_raises": (15,),
@@ -101,9 +103,23 @@ def test_a_process_that_waits_goes_on_waiting_after_it_was_stopped() -> None:
     assert woken > 5
 
 
+def test_brokers_of_a_cluster_have_clocks_of_their_own() -> None:
+    """Worlds take over from a clock to another one that is minutes ahead, and to one that is minutes back."""
+    ahead: set[int] = set()
+    back: set[int] = set()
+    for seed in range(30):
+        trace: list[str] = []
+        assert not run_world(seed, trace=trace).why
+        for line in trace:
+            if (found := re.search(r"the clock of \S+ differs by (-?\d+) ms", line)) is not None:
+                by_ms = int(found[1])
+                (ahead if by_ms > 60_000 else back if by_ms < -60_000 else set()).add(seed)
+    assert min(len(ahead), len(back)) >= 3
+
+
 MESHED = {
     "broker became the owner": 10, "broker stopped at the end of its lease": 2, "broker stopped for a while": 3,
-    "session left behind": 4,
+    "session left behind": 4, "taken over by a clock that is ahead": 4, "taken over by a clock that is back": 4,
 }  # fmt: skip
 """In how many of the worlds below each of these has to happen."""
 

@@ -107,7 +107,7 @@ class Cluster:
         epochs: sees the epochs of exact mode.
         name: of the cluster.
         limits: of its broker.
-        skew_ms: its clock against the world's.
+        skew_ms: its clocks against the world's; each of several machines has a skew in addition (`Disk.skew_ms`).
 
     Attributes:
         ending: the broker writes what waits, which may take long, and has no clients any more.
@@ -126,6 +126,7 @@ class Cluster:
         self.context, self._net, self._events, self._epochs = context, net, events, epochs
         self.name, self.limits = name, limits
         self.skew_ms = skew_ms
+        self._machine_ms = 0
         self.broker: Broker | None = None
         self.ending = False
         self.life = 0
@@ -166,6 +167,11 @@ class Cluster:
         return self.broker is not None and not self.ending and self.awake
 
     @property
+    def wall_ms(self) -> int:
+        """The clock of the broker's machine."""
+        return self.context.clock.now_ms + self.skew_ms + self._machine_ms
+
+    @property
     def now_ms(self) -> int:
         """What the broker takes for the time."""
         return self.clock.now_ms()
@@ -178,8 +184,9 @@ class Cluster:
         self._former()
         self.life += 1
         life = self.life
+        self._machine_ms = machine_ms = disk.skew_ms
         self.clock = SystemClock(
-            lambda: (context.clock.now_ms + self.skew_ms) * 1_000_000,
+            lambda: (context.clock.now_ms + self.skew_ms + machine_ms) * 1_000_000,
             lambda: context.clock.now_ms * 1_000_000,
             lambda _text: None,
         )

@@ -95,6 +95,10 @@ class Disk(Protocol):
     def broken(self) -> int:
         """Operations that failed so far."""
 
+    @property
+    def skew_ms(self) -> int:
+        """The clock of the machine of the broker that opens it next, against that of the cluster."""
+
     def ready(self) -> bool:
         """Whether a broker can open it now. If not, one is made to wait for it."""
 
@@ -161,6 +165,11 @@ class LocalDisk:
     def broken(self) -> int:
         """See `Disk`."""
         return self.files.broken
+
+    @property
+    def skew_ms(self) -> int:
+        """There is one machine."""
+        return 0
 
     def ready(self) -> bool:
         """Always."""

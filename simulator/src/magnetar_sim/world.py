@@ -247,8 +247,7 @@ class World:
     def _until_due(self) -> None:
         """Let all delayed messages come due, also where the clock is behind."""
         due_ms = max((entry.due_ms for entry in self.truth.published.values()), default=0)
-        slowest = min(cluster.skew_ms for cluster in self.clusters.values())
-        self.context.clock.run_for(max(0, due_ms - slowest - self.context.clock.now_ms))
+        self.context.clock.run_for(max(0, due_ms - min(cluster.wall_ms for cluster in self.clusters.values())))
 
 
 Story = Callable[[World], Iterator[int]]

@@ -17,6 +17,7 @@ from magnetar.runtime.bookkeeper.ledger_files import LedgerFiles
 from magnetar.runtime.bookkeeper.ledgers import LedgerEntry
 from magnetar.runtime.stores.state_file import StateFile
 from magnetar.storage.bookkeeper.chain import Chain
+from magnetar.storage.ledgerids import LedgerIds
 from magnetar.storage.log import SegmentLog
 from magnetar_sim.bookkeeper.takeover.ledgers import SimLedgers, SimReader
 from magnetar_sim.bookkeeper.takeover.process import Process
@@ -148,6 +149,13 @@ def _as_it_is(client: SimLedgers, number: int) -> SimReader:
     return reader
 
 
+def _by_clock(self: LedgerIds, now_ms: int) -> int:
+    """The ids of a topic's ledgers, and with them its positions, come from the clock of the broker that serves."""
+    own = self.__dict__.get("own", -1)
+    self.__dict__["own"] = self.last = max(own + 1, now_ms)
+    return self.last
+
+
 def _deleted_while_read(self: LedgerBytes) -> bool:
     """The ledger of a deleted file is deleted although handles are open."""
     self._deleted = True
@@ -175,6 +183,7 @@ BUGS: Final[dict[str, Bug]] = {
     "replaced_in_two_changes": Bug(("kill_within", "stop"), {F + "replace": _two_changes}),
     "deleted_while_read": Bug(("slow_read", "roll"), {B + "LedgerBytes.delete": _deleted_while_read}),
     "newest_recovered_only": Bug(("pause", "stop"), {L + "SimLedgers.open_all": _newest_only}),
+    "ids_by_clock": Bug(("stop", "roll"), {"magnetar.storage.ledgerids.LedgerIds.allocate": _by_clock}),
     "silence_is_damage": Bug(("all_silent", "stop"), {L + "SimReader.read": _silence_is_damage}),
     "fence_is_loss": Bug(("fence",), {F + "_append_failed": _fence_is_loss}),
     "close_raises": Bug(("fence", "fail"), {B + "LedgerFile.close": _close_raises}),

@@ -4,6 +4,7 @@ The files, the chain, the log, the file of states and the lease are the real one
 """
 
 import errno
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +32,13 @@ from magnetar_sim.memory.records import Violation
 ROOT: Final = Path("/")
 END_MS: Final = 1_000
 """A process that has lost its lease notices within this time, and ends."""
+
+
+SKEWS_MS: Final = (0, 2_000, 60_000, 300_000, 300_000)
+"""How far the clock of a broker's machine is off, at most, in either direction."""
+
+APART_MS: Final = 10_000
+"""Clocks that differ by less than this are nothing special."""
 
 
 class Served(Protocol):
@@ -84,6 +92,10 @@ class Site(Breakable):
         self.processes: list[Process] = []
         self.serving: Process | None = None
         self._names = context.rng.choice((("a", "b"), ("a", "b", "c"), ("a", "a")))
+        # With a generator of its own, so that the other draws of a seed stay the same.
+        clocks = random.Random(f"clocks-{context.seed}-{cluster.name}")  # noqa: S311 - chance that replays
+        self._skews_ms = [clocks.choice((-1, 1)) * clocks.randint(0, clocks.choice(SKEWS_MS)) for _ in self._names]
+        self._served: int | None = None
         self._taking: Process | None = None
         self._elected: Process | None = None
         self._taker: Process | None = None
@@ -100,6 +112,11 @@ class Site(Breakable):
                 yield
         finally:
             self.bookies.checked = before
+
+    @property
+    def skew_ms(self) -> int:
+        """See `Disk`."""
+        return self._skews_ms[self._elected.slot] if self._elected is not None else 0
 
     @property
     def stormy(self) -> bool:
@@ -275,11 +292,20 @@ class Site(Breakable):
             if not process.alive or self._taker is not process or lost():
                 return False
             self.serving = process
+            self._count_clocks(process)
             process.take(files.lost)
             return True
 
         process.quit, process.log = quit_, log
         return Opened(log, store, stored, recovered, save, still, partial(self._shut, process))
+
+    def _count_clocks(self, process: Process) -> None:
+        """A takeover between machines whose clocks differ."""
+        former, self._served = self._served, process.slot
+        ahead_ms = self._skews_ms[process.slot] - self._skews_ms[former if former is not None else process.slot]
+        if abs(ahead_ms) >= APART_MS:
+            self._context.count(f"taken over by a clock that is {'ahead' if ahead_ms > 0 else 'back'}")
+            self.say(f"the clock of {process} differs by {ahead_ms} ms from that of the former owner")
 
     def _is_current(self, process: Process) -> bool:
         """Whether no later owner has read what this one stores."""
